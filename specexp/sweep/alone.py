@@ -11,8 +11,7 @@ from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.concluded import CONCLUDED_BY, Concluded
 from specexp.sweep.conclusion import conclude, concluded, digest_of_end
-from specexp.sweep.database import database_of
-from specexp.sweep.lock import locked
+from specexp.sweep.database import locked, outlasting
 from specexp.sweep.output import StudyOutput
 from specexp.sweep.worker import known_waiting, others_running
 
@@ -43,21 +42,21 @@ def conclude_alone(
         StudyError: As :func:`~specexp.sweep.conclusion.conclude`.
         OSError: Something cannot be written.
     """
-    if database_of(study) is None:
+    if settings.storage is None:
         return conclude(study, settings, backend, output)
-    with locked(study, "confirmation", wait=False) as still_held:
+    with locked(settings.storage, f"{study.study_name}: confirmation", wait=False) as still_held:
         if still_held is None:
             output.say("Another worker confirms the best trials.")
             return None
-        others = others_running(study)
+        others = outlasting(lambda: others_running(study))
         if others:
             output.say("The best trials are confirmed once the other workers have measured their last.")
         while others or known_waiting(study):
             while others:
                 time.sleep(SECONDS)
-                others = others_running(study)
+                others = outlasting(lambda: others_running(study))
             search()  # even if nothing is left: trials.csv then has the last trials of the other workers
-            others = others_running(study)
+            others = outlasting(lambda: others_running(study))
         known = concluded(study, settings, backend.study_config, output)
         if known is not None:
             return known

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from optuna import Study, Trial
+from optuna import Trial
 from optuna.trial import FrozenTrial, TrialState
-
-from specexp.sweep.lock import locked
 
 Report = Callable[[int, float], bool]
 """Called with prompt index and log(AR seconds per token / candidate's seconds per token); true means: stop here."""
@@ -69,21 +67,16 @@ class Bench(Protocol):
 
 
 class CandidatePool:
-    """Composes what a study asks for, and knows what it has measured.
-
-    The sampler asks it whether a suggestion is new, the objective whether a trial that was asked for repeats another.
+    """Composes the configurations of a study, each once, for the sampler and for the objective.
 
     Args:
-        study: The study, whose finished trials hold the digests of what was measured.
-        bench: What composes.
+        bench: Composes them.
     """
 
-    def __init__(self, study: Study, bench: Bench) -> None:
-        self._study = study
+    def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._digests: dict[str, str] = {}  # by overrides
         self._latest: tuple[str, Candidate] | None = None
-        self._claimed: tuple[int, str] | None = None  # by the latest trial
 
     def digest(self, overrides: Mapping[str, Any]) -> str:
         """A configuration's digest; one that cannot be composed is only like itself."""
@@ -118,26 +111,6 @@ class CandidatePool:
             for trial in trials
             if trial.state is not failed and "digest" in trial.user_attrs
         }
-
-    def claim(self, trial: Trial | FrozenTrial, digest: str) -> list[FrozenTrial]:
-        """Say of a trial what it is about to measure, unless another worker measures the same right now.
-
-        Returns:
-            The trials of the same configuration, in the order of their numbers; where one of them is running, nothing
-            was said.
-        """
-        if self._claimed == (trial.number, digest):
-            return []  # when it was drawn
-        with locked(self._study, "claim", wait=True):
-            same = [
-                other
-                for other in self._study.get_trials(deepcopy=False)
-                if other.user_attrs.get("digest") == digest and other.number != trial.number
-            ]
-            if not any(other.state is TrialState.RUNNING for other in same):
-                self._study._storage.set_trial_user_attr(trial._trial_id, "digest", digest)
-                self._claimed = trial.number, digest
-        return same
 
 
 def _key(overrides: Mapping[str, Any]) -> str:

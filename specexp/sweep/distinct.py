@@ -1,4 +1,4 @@
-"""A sampler that does not repeat itself: what an inner sampler suggests a second time is drawn anew."""
+"""A sampler that does not repeat itself: a configuration that was measured already is drawn anew."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 from typing_extensions import override
 
 from specexp.sweep.candidates import CandidatePool
-from specexp.sweep.seen import Lesson, SeenStudy
 from specexp.sweep.space import Applies, Space
 from specexp.sweep.trials import FINISHED
 
@@ -33,33 +32,34 @@ DRAWS_PER_TRIAL = 2
 
 NEAREST = 0.2
 FARTHER = 0.1
-"""With what probability a parameter of the first neighbour is drawn at random, and what each further one adds to it."""
+"""Probability that a parameter of the first neighbour is drawn at random, and its increase with each further one."""
 
 FINISHED_PER_WORKER = 2
-"""With several workers, finished trials for each that the inner sampler is asked after: it would know less than chance.
+"""With several workers, finished trials for each before the inner sampler is used: with fewer it is worse than chance.
 """
 
-Suggest = Callable[[str, BaseDistribution], Any]
+Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
+Suggest = Callable[[str, Distribution], Any]
 
 
 class DistinctSampler(BaseSampler):
-    """Suggests what was not measured yet.
+    """Suggests configurations that were not measured yet.
 
-    Many parameters lead to one configuration, such as a depth that a tree of few nodes never reaches, and a sampler
-    that has found the best goes on suggesting it. Where the inner sampler repeats a configuration, neighbours of it are
-    drawn, farther and farther away, until one is new. What repeats is neither measured nor stored, so that the inner
+    Different parameters can lead to one configuration, such as a depth that a tree of few nodes never reaches, and a
+    sampler that has found the best goes on suggesting it. When the inner sampler repeats a configuration, neighbours of
+    it are drawn, farther and farther away, until one is new. Repeats are neither measured nor stored, so that the inner
     sampler's model is not fed the same value again and again.
 
     Args:
         inner: The sampler whose suggestions are taken while they are new.
         space: The study's space.
-        applies: Says whether a key of the space exists with what was chosen before.
-        candidates: What was measured.
+        applies: Whether a key of the space exists with the choices before it.
+        candidates: Composes configurations.
         seed: Seed of the random draws.
-        impossible: Parameters that cannot be built together; what holds them is passed over like a repeat.
+        impossible: Parameters that cannot be built together. A draw that contains them is passed over like a repeat.
 
     Attributes:
-        exhausted: Whether nothing new was found any more: the last suggestion repeats.
+        exhausted: Whether nothing new was found any more, so that the last suggestion repeats.
     """
 
     def __init__(
@@ -72,24 +72,21 @@ class DistinctSampler(BaseSampler):
         impossible: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.inner = inner
-        self._impossible = impossible
         self.exhausted = False
+        self._impossible = impossible
         self._space = space
         self._applies = applies
         self._candidates = candidates
         self._random = RandomSampler(seed=seed)
         self._chance = Random(seed)
-        self._lesson = (
-            Lesson() if isinstance(inner, TPESampler) else None
-        )  # others need their last generation
-        self._given: set[str] = set()  # by this process, also what failed
+        self._given: set[str] = set()  # by this process, failed ones too
         self._drawn: dict[str, Any] = {}
 
     @override
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        # A suggestion is drawn whole: only then it is known whether it is new.
+        # A suggestion is drawn whole, because only then it is known whether it is new.
         self._drawn = {}
-        if "fixed_params" in trial.system_attrs:  # enqueued: whatever it leaves open is drawn one by one
+        if "fixed_params" in trial.system_attrs:  # queued: the parameters it leaves open are drawn one by one
             return {}
         draw = self._new(study, trial)
         self._drawn = draw.params
@@ -117,58 +114,48 @@ class DistinctSampler(BaseSampler):
     ) -> None:
         self.inner.after_trial(study, trial, state, values)
 
-    @override
-    def reseed_rng(self) -> None:
-        self.inner.reseed_rng()
-        self._random.reseed_rng()
-        self._chance.seed()
-
     def _new(self, study: Study, trial: FrozenTrial) -> _Draw:
-        """A suggestion that is new, or, of a space that is exhausted, one that repeats a measured configuration."""
+        """Draw a new configuration, or one that repeats a measured one if the space is exhausted."""
         trials = study.get_trials(deepcopy=False)
         measured = self._candidates.measured(trials)
-        first = draw = self._draw(self._inner_suggest(study, trial, trials))
+        chance = partial(self._random.sample_independent, study, trial)
+        running = sum(one.state is TrialState.RUNNING for one in trials)
+        finished = sum(one.state in FINISHED for one in trials)
+        early = running > 1 and finished < FINISHED_PER_WORKER * running
+        first = draw = self._draw(chance if early else self._inner_suggest(study, trial))
         repeat = None
         for place in range(max(LEAST_DRAWS, DRAWS_PER_TRIAL * len(measured))):
             if not any(pair.items() <= draw.params.items() for pair in self._impossible):
                 digest = self._candidates.digest(draw.overrides)
-                if digest not in measured and digest not in self._given:
-                    if not self._candidates.claim(trial, digest):
-                        self._given.add(digest)
-                        return draw
-                    measured.add(digest)  # another worker was faster
+                if digest not in measured | self._given:
+                    self._given.add(digest)
+                    return draw
                 if digest in measured:
                     repeat = draw
-            draw = self._draw(self._neighbour(study, trial, first.params, NEAREST + FARTHER * place))
+            draw = self._draw(self._neighbour(chance, first.params, NEAREST + FARTHER * place))
         self.exhausted = True
         return repeat or draw
 
-    def _inner_suggest(self, study: Study, trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> Suggest:
-        """The inner sampler, as :class:`optuna.trial.Trial` asks it; chance, while too little is known."""
-        running = sum(one.state is TrialState.RUNNING for one in trials)
-        if running > 1 and sum(one.state in FINISHED for one in trials) < FINISHED_PER_WORKER * running:
-            return partial(self._random.sample_independent, study, trial)
-        seen = self._lesson.of(study, trials) if self._lesson else SeenStudy(study, trials)
-        space = self.inner.infer_relative_search_space(seen, trial)
-        together = self.inner.sample_relative(seen, trial, space)
+    def _inner_suggest(self, study: Study, trial: FrozenTrial) -> Suggest:
+        """Suggest by the inner sampler, as :class:`optuna.trial.Trial` uses it."""
+        space = self.inner.infer_relative_search_space(study, trial)
+        relative = self.inner.sample_relative(study, trial, space)
 
-        def suggest(name: str, distribution: BaseDistribution) -> Any:
-            if name in together and _allows(distribution, together[name]):
-                return together[name]
-            return self.inner.sample_independent(seen, trial, name, distribution)
+        def suggest(name: str, distribution: Distribution) -> Any:
+            if name in relative and _allows(distribution, relative[name]):
+                return relative[name]
+            return self.inner.sample_independent(study, trial, name, distribution)
 
         return suggest
 
-    def _neighbour(
-        self, study: Study, trial: FrozenTrial, params: Mapping[str, Any], probability: float
-    ) -> Suggest:
-        """The parameters, each with some probability another one."""
+    def _neighbour(self, chance: Suggest, params: Mapping[str, Any], probability: float) -> Suggest:
+        """Suggest the given parameters, each with some probability another value."""
 
-        def suggest(name: str, distribution: BaseDistribution) -> Any:
+        def suggest(name: str, distribution: Distribution) -> Any:
             kept = name in params and _allows(distribution, params[name])
             if kept and self._chance.random() >= probability:
                 return params[name]
-            return self._random.sample_independent(study, trial, name, distribution)
+            return chance(name, distribution)
 
         return suggest
 
@@ -179,7 +166,7 @@ class DistinctSampler(BaseSampler):
 
 
 class _Draw:
-    """A configuration while it is drawn; takes the place of a trial, and nothing of it is stored."""
+    """A configuration while it is drawn: takes the place of a trial, and is not stored."""
 
     def __init__(self, suggest: Suggest) -> None:
         self.params: dict[str, Any] = {}
@@ -198,24 +185,19 @@ class _Draw:
     ) -> float:
         return float(self._take(name, FloatDistribution(low, high, log=log, step=step)))
 
-    def _take(self, name: str, distribution: BaseDistribution) -> Any:
-        self.distributions[name] = distribution
-        single = distribution.single()
-        self.params[name] = _only(distribution) if single else self._suggest(name, distribution)
-        return self.params[name]
+    def _take(self, name: str, distribution: Distribution) -> Any:
+        if not distribution.single():
+            value = self._suggest(name, distribution)
+        elif isinstance(distribution, CategoricalDistribution):
+            value = distribution.choices[0]
+        else:
+            value = distribution.low
+        self.params[name], self.distributions[name] = value, distribution
+        return value
 
 
-def _only(distribution: BaseDistribution) -> Any:
-    """The value of a distribution that holds one, which samplers are not asked for."""
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices[0]
-    assert isinstance(distribution, IntDistribution | FloatDistribution)
-    return distribution.low
-
-
-def _allows(distribution: BaseDistribution, value: Any) -> bool:
+def _allows(distribution: Distribution, value: Any) -> bool:
     """Whether a value drawn for the same key, perhaps with other bounds, may be drawn now."""
     if isinstance(distribution, CategoricalDistribution):
         return value in distribution.choices
-    assert isinstance(distribution, IntDistribution | FloatDistribution)
     return bool(distribution.low <= value <= distribution.high)

@@ -1,11 +1,14 @@
-"""What draws a study's configurations and what ends their trials early: sampler and pruner, made and tried."""
+"""Sampler and pruner of a study: built from their specs, and tried before the first trial."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import optuna
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 
 from specexp.config.check import Checker
@@ -15,66 +18,51 @@ from specexp.sweep.goals import directions_of
 from specexp.sweep.space import Space
 
 _UNPLACED = Checker(lambda key: "sweep")
+_SAMPLER: dict[str, Any] = {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 0}}
+_PRUNER: dict[str, Any] = {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 0.1}}
 
 
-def sampler_of(settings: Sweep) -> dict[str, Any]:
-    """``class_path`` and ``init_args`` of the study's sampler."""
-    return settings.sampler or {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 0}}
+def seed_of(settings: Sweep) -> int | None:
+    """The whole-number seed of the study's sampler, None if it has none."""
+    seed = (settings.sampler or _SAMPLER)["init_args"].get("seed")
+    return seed if isinstance(seed, int) else None
 
 
-def build_sampler(
-    settings: Sweep, offset: int = 0, checker: Checker = _UNPLACED
-) -> optuna.samplers.BaseSampler:
-    """The sampler.
-
-    Args:
-        settings: The sweep section.
-        offset: Number that is added to a whole-number ``seed`` of its arguments.
-        checker: Knows the file that errors name.
+def build_sampler(settings: Sweep, offset: int = 0, checker: Checker = _UNPLACED) -> BaseSampler:
+    """Build the sampler, with ``offset`` added to a whole-number seed.
 
     Raises:
-        ConfigError: It refuses its arguments.
+        ConfigError: Its arguments are invalid.
     """
-    spec = sampler_of(settings)
-    arguments = dict(spec["init_args"])
-    if isinstance(arguments.get("seed"), int):
-        arguments["seed"] += offset
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        sampler: optuna.samplers.BaseSampler = checker.build_part(
-            {**spec, "init_args": arguments}, optuna.samplers.BaseSampler, ("sweep", "sampler")
-        )
+    spec, seed = settings.sampler or _SAMPLER, seed_of(settings)
+    seeded = {} if seed is None else {"seed": seed + offset}
+    sampler: BaseSampler = _build(
+        {**spec, "init_args": spec["init_args"] | seeded}, BaseSampler, "sampler", checker
+    )
     return sampler
 
 
-def build_pruner(settings: Sweep, checker: Checker = _UNPLACED) -> optuna.pruners.BasePruner:
-    """The pruner.
-
-    Args:
-        settings: The sweep section.
-        checker: Knows the file that errors name.
+def build_pruner(settings: Sweep, checker: Checker = _UNPLACED) -> BasePruner:
+    """Build the pruner.
 
     Raises:
-        ConfigError: It refuses its arguments.
+        ConfigError: Its arguments are invalid.
     """
-    default = {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 0.1}}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pruner: optuna.pruners.BasePruner = checker.build_part(
-            settings.pruner or default, optuna.pruners.BasePruner, ("sweep", "pruner")
-        )
+    pruner: BasePruner = _build(settings.pruner or _PRUNER, BasePruner, "pruner", checker)
     return pruner
 
 
-def check_drawing(settings: Sweep, checker: Checker = _UNPLACED) -> None:
-    """Draw a few configurations that nothing measures: some samplers and pruners refuse a study only then.
+def _build(spec: Mapping[str, Any], kind: type, key: str, checker: Checker) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return checker.build_part(spec, kind, ("sweep", key))
 
-    Args:
-        settings: The sweep section.
-        checker: Knows the file that errors name.
+
+def check_drawing(settings: Sweep, checker: Checker = _UNPLACED) -> None:
+    """Draw a few configurations without measuring them, because some samplers and pruners refuse a study only then.
 
     Raises:
-        ConfigError: Sampler or pruner cannot be made, or cannot be used here.
+        ConfigError: Sampler or pruner cannot be built, or cannot be used in this study.
     """
     sampler, pruner = build_sampler(settings, checker=checker), build_pruner(settings, checker)
     space = Space(settings)

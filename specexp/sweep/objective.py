@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from specexp.bench.metrics import violation
 from specexp.config.sweep import Sweep
 from specexp.sweep.candidates import Bench, Candidate, CandidatePool, Measurement, Report, Watcher
+from specexp.sweep.database import locked
 from specexp.sweep.goals import MAX_DRAFT_NODES, figure_of
 from specexp.sweep.space import Space
 from specexp.sweep.trials import FINISHED
@@ -53,10 +54,7 @@ class Objective:
         if overrides is None:
             overrides = self.space.suggest(trial, self.bench.applies)
         candidate = self.candidates.take(overrides)
-        same = self.candidates.claim(trial, candidate.digest)
-        for other in same:
-            if other.state is TrialState.RUNNING:
-                raise ValueError(f"trial {other.number} measures the same right now")
+        same = self._claim(trial, candidate.digest)
         trial.set_user_attr("attributes", dict(candidate.attributes))
         original = _original(same, whole="known" in trial.user_attrs)
         if original is not None:
@@ -69,6 +67,25 @@ class Objective:
         trial.set_user_attr("metrics", dict(measurement.metrics))
         self._constrain(trial, measurement.metrics)
         return self._values(measurement)
+
+    def _claim(self, trial: Trial, digest: str) -> list[FrozenTrial]:
+        """Sign the trial with its digest, and return the trials of the same configuration by number.
+
+        Raises:
+            ValueError: One of them is running, in another worker.
+        """
+        study = trial.study
+        with locked(self.settings.storage, f"{study.study_name}: claim", wait=True):
+            same = [
+                other
+                for other in study.get_trials(deepcopy=False)
+                if other.user_attrs.get("digest") == digest and other.number != trial.number
+            ]
+            for other in same:
+                if other.state is TrialState.RUNNING:
+                    raise ValueError(f"trial {other.number} measures the same right now")
+            trial.set_user_attr("digest", digest)
+        return same
 
     def _watched(self, trial: Trial) -> Report:
         """The reporter, with the watcher told first."""

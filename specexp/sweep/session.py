@@ -34,9 +34,9 @@ from specexp.sweep.bench import StudyBench, record_acceptance_counts
 from specexp.sweep.branches import composer, without_impossible
 from specexp.sweep.concluded import CONCLUDED, Concluded
 from specexp.sweep.conclusion import concluded
+from specexp.sweep.database import locked, outlasting
 from specexp.sweep.goals import directions_of
 from specexp.sweep.journal import repaired
-from specexp.sweep.lock import locked
 from specexp.sweep.output import StudyOutput
 from specexp.sweep.plots import save_plots
 from specexp.sweep.shown import onward
@@ -113,7 +113,8 @@ class Session:
             save_resolved(self.study_config.config, folder, shlex.split(self.output.command))
             with StageBar(console) as bar:
                 bench.tick = bar.prompt
-                with locked(study, f"preparation on {gethostname()}", wait=True):  # workers share the folder
+                preparation = f"{name}: preparation on {gethostname()}"
+                with locked(self.settings.storage, preparation, wait=True):  # workers share the folder
                     self._record_acceptance_counts(backend, bar)
                     self._leave_out(backend)
                     self._greet(study, self._joined(study, backend, alone))  # enqueues only what can be built
@@ -123,11 +124,13 @@ class Session:
                     busy = busy_machine(bench.reference.seconds_per_token.values())
                     if busy and backend.latency is None:
                         self.output.say(busy)
-            self._search(study, bench)
+
+            def search() -> None:
+                outlasting(lambda: self._search(study, bench))
+
+            search()
             if self.settings.confirm is not None:
-                ended = conclude_alone(
-                    study, self.settings, backend, self.output, lambda: self._search(study, bench)
-                )
+                ended = conclude_alone(study, self.settings, backend, self.output, search)
         if hint := self.output.tracker.sync_hint():
             self.output.say(f"W&B: {hint}")
         self._tell(ended)

@@ -26,31 +26,26 @@ HEARTBEAT_SECONDS = 60
 GRACE_SECONDS = 330
 """Longer than a worker looks for a database it lost: whoever finds it again goes on with its trial."""
 
-ATTEMPTS = 10
-"""At making a database's tables, where other workers make the same ones."""
+ATTEMPTS = 6
+"""Attempts at making a database's tables while other workers make the same ones."""
 
 PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
 """Packages of drivers whose modules have other names."""
 PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "redis": 6379, "rediss": 6379}
 EXAMPLES = "sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name or redis://host"
-_MADE_BY_ANOTHER = (
-    *("already exists", "duplicate key", "Duplicate entry", "UNIQUE constraint failed"),
-    *("database is locked", "database table is locked", "deadlock", "concurrently"),
-)
-"""What databases say of a table, a row or a lock that another worker was first to take."""
 
 Made = TypeVar("Made")
 
 
 def check_storage(given: str, error: ConfigError) -> None:
-    """Refuse what no study can be kept in, without creating anything.
+    """Refuse a URL that no study can be kept at, without creating anything.
 
     Args:
         given: The URL.
         error: Its text, file and key, begins the message.
 
     Raises:
-        ConfigError: It is no URL of a database, its driver is not installed, its file cannot be one, or nobody answers.
+        ConfigError: It is not a database's, its driver is not installed, its file cannot be one, or no server answers.
     """
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -87,12 +82,12 @@ def check_storage(given: str, error: ConfigError) -> None:
 def open_storage(
     given: str | None, folder: Path, requeue: Callable[[Study, FrozenTrial], None]
 ) -> BaseStorage:
-    """The storage of a study.
+    """Open the storage of a study.
 
     Args:
-        given: The URL of a database; None for the journal of ``folder``.
-        folder: The study's.
-        requeue: Told of a trial whose worker's heart stopped.
+        given: The URL of a database. None: the journal in ``folder``.
+        folder: The study's folder.
+        requeue: Called with each trial that failed because its heartbeat stopped.
 
     Raises:
         StudyError: It cannot be opened.
@@ -126,27 +121,20 @@ def open_storage(
 
 
 def together(make: Callable[[], Made]) -> Made:
-    """Make what other workers may make at the same moment: who comes second tries again, and finds it made.
+    """Make what other workers may make at the same moment: the second one tries again and finds it made.
 
     Raises:
-        Exception: As ``make``, of anything else that goes wrong.
+        Exception: The error of the last attempt, or one that is not the database's.
     """
-    for attempt in range(ATTEMPTS - 1):
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import DBAPIError
+
+    for attempt in range(1, ATTEMPTS):
         try:
             return make()
-        except Exception as error:
-            if not _lost_a_race(error):
-                raise
-        time.sleep(random.uniform(0.02, 0.1) * (attempt + 1))
+        except (DBAPIError, StorageInternalError):
+            time.sleep(random.uniform(0.02, 0.1) * attempt)
     return make()
-
-
-def _lost_a_race(error: BaseException | None) -> bool:
-    while error is not None:
-        if any(words in str(error) for words in _MADE_BY_ANOTHER):
-            return True
-        error = error.__cause__
-    return False
 
 
 def _missing_driver(url: URL) -> str | None:

@@ -21,16 +21,16 @@ from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
 from specexp.core.secrets import masked
 from specexp.sweep.candidates import Bench, CandidatePool, Watcher
+from specexp.sweep.database import is_lost, outlasting
 from specexp.sweep.distinct import ENUMERATING, DistinctSampler
-from specexp.sweep.drawing import build_pruner, build_sampler, sampler_of
+from specexp.sweep.drawing import build_pruner, build_sampler, seed_of
 from specexp.sweep.error import StudyError
 from specexp.sweep.goals import directions_of
 from specexp.sweep.objective import Objective
-from specexp.sweep.seen import SeenStudy
 from specexp.sweep.space import Space
 from specexp.sweep.storage import open_storage, together
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
-from specexp.sweep.worker import known_waiting, place_among_workers, requeue, worker
+from specexp.sweep.worker import known_waiting, place_among_workers, put_back, requeue, worker
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -91,80 +91,28 @@ def run_study(
     Args:
         study: The study.
         settings: Its sweep section.
-        bench: What measures.
-        after_trial: Called after every trial with the study as it is then.
-        watcher: Told of every trial as it goes.
+        bench: Measures the candidates.
+        after_trial: Called after every trial.
+        watcher: Called as each trial goes.
         impossible: Choices by key that cannot be built together, which are not drawn.
 
     Returns:
-        A sentence about a space that holds fewer; empty where all that were asked for are finished.
+        A sentence about a space that holds fewer. Empty if all that were asked for are finished.
 
     Raises:
         StudyError: Nearly every trial fails.
-        OSError: The storage, or what a trial leaves, cannot be written; the trial is asked for again.
+        OSError: The storage, or a file of a trial, cannot be written. The trial is queued again.
     """
-    target = settings.n_trials
-    candidates = CandidatePool(study, bench)
-    objective = Objective(settings, bench, candidates, watcher)
-    patience = max(20, 2 * target)
-    barren = 0
-    unwritten: list[OSError] = []
-    last: FrozenTrial | None = None  # of this worker: others may still be at theirs
-    sampler = study.sampler
-    if not isinstance(sampler, ENUMERATING):
-        seed = sampler_of(settings)["init_args"].get("seed")
-        offset = len(study.get_trials(deepcopy=False)) + place_among_workers(study)
-        study.sampler = sampler = DistinctSampler(
-            sampler,
-            objective.space,
-            bench.applies,
-            candidates,
-            seed + offset if isinstance(seed, int) else None,
-            impossible,
-        )
-
-    def note(study: Study, trial: FrozenTrial) -> None:
-        nonlocal barren, last
-        last = trial
-        fresh = trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
-        barren = 0 if fresh else barren + 1
-        seen = SeenStudy(study, study.get_trials(deepcopy=False))
-        if after_trial is not None:
-            after_trial(seen, trial)
-        exhausted = isinstance(sampler, DistinctSampler) and sampler.exhausted
-        ended = exhausted or len(distinct_finished(seen)) >= target
-        if (ended and not known_waiting(seen)) or barren >= patience:
-            study.stop()
-
-    def owned(trial: optuna.Trial) -> float | tuple[float, ...]:
-        trial.set_user_attr("worker", worker())
-        try:
-            _ = trial.relative_params  # drawn also where no parameter has a second value: it may repeat
-            return objective(trial)
-        except KeyboardInterrupt:
-            trial.set_user_attr("reason", "interrupted")
-            requeue(study, study.get_trials(deepcopy=False)[trial.number])
-            raise
-        except OSError as error:
-            if error.errno in _FULL:  # the next one could not be written either
-                requeue(study, study.get_trials(deepcopy=False)[trial.number])
-                unwritten.append(error)
-                study.stop()
-            raise
-
-    if len(distinct_finished(study)) < target or known_waiting(study):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            while _was_taken(lambda: study.optimize(owned, catch=(Exception,), callbacks=[note])):
-                pass
-        for error in unwritten:
-            raise error
-    done = len(distinct_finished(study))
+    search = _Search(study, settings, bench, after_trial, watcher, impossible)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        search.run()
+    done, target, last = len(distinct_finished(study)), settings.n_trials, search.last
     if done >= target:
         return ""
     if done == 0 or (last is not None and last.state not in FINISHED):
         raise StudyError(
-            f"the last {barren} trials failed, the last one because of "
+            f"the last {search.barren} trials failed, the last one because of "
             f"{(last and reason_of(last)) or 'an unknown error'} ({done} of {target} are finished)"
         )
     return (
@@ -173,22 +121,108 @@ def run_study(
     )
 
 
-def _was_taken(search: Callable[[], None]) -> bool:
-    """Search; whether that ended because this worker was out of reach for so long that its trial was given to another.
+class _Search:
+    """The trials of one worker.
 
-    Raises:
-        Exception: Whatever else ends it.
+    Attributes:
+        last: Its last trial.
+        barren: Its trials since the last that measured a new configuration.
     """
-    try:
-        search()
-    except (AssertionError, ValueError) as error:
-        # Optuna asserts that a trial it cannot store was stored; what went wrong stands before. Where the objective
-        # raised too, it asserts nothing, and lets what went wrong through.
-        cause = error.__context__ if isinstance(error, AssertionError) else error
-        if not str(cause).startswith("Cannot tell a "):
-            raise cause or error from None
-        return True
-    return False
+
+    def __init__(
+        self,
+        study: Study,
+        settings: Sweep,
+        bench: Bench,
+        after_trial: AfterTrial | None,
+        watcher: Watcher | None,
+        impossible: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self.last: FrozenTrial | None = None
+        self.barren = 0
+        self._study, self._after_trial, self._target = study, after_trial, settings.n_trials
+        self._patience = max(20, 2 * settings.n_trials)
+        self._current: int | None = None  # number of the trial that is running
+        self._unwritten: OSError | None = None
+        candidates = CandidatePool(bench)
+        self._objective = Objective(settings, bench, candidates, watcher)
+        if not isinstance(study.sampler, (DistinctSampler, *ENUMERATING)):
+            seed = seed_of(settings)
+            if seed is not None:
+                seed += len(study.get_trials(deepcopy=False)) + place_among_workers(study)
+            study.sampler = DistinctSampler(
+                study.sampler, self._objective.space, bench.applies, candidates, seed, impossible
+            )
+
+    def ended(self) -> bool:
+        """Whether enough trials are finished, or nothing new can be drawn, and no known configuration waits."""
+        exhausted = isinstance(self._study.sampler, DistinctSampler) and self._study.sampler.exhausted
+        enough = exhausted or len(distinct_finished(self._study)) >= self._target
+        return enough and not known_waiting(self._study)
+
+    def run(self) -> None:
+        """Run trials until the search has ended.
+
+        Raises:
+            Exception: The storage's error, where a trial can neither be measured nor ended.
+        """
+        while True:
+            try:
+                if not self.ended():
+                    self._study.optimize(self._measure, catch=(Exception,), callbacks=[self._note])
+                break
+            except Exception as error:
+                if self._was_cut_off(error):
+                    continue
+                # Optuna asserts that a trial was ended even if the storage has just raised.
+                cause = error.__context__ if isinstance(error, AssertionError) else None
+                raise cause or error from None
+        if self._unwritten is not None:
+            raise self._unwritten
+
+    def _measure(self, trial: optuna.Trial) -> float | tuple[float, ...]:
+        self._current = trial.number
+        trial.set_user_attr("worker", worker())
+        try:
+            _ = trial.relative_params  # drawn even if no parameter has a second value: it may repeat
+            return self._objective(trial)
+        except KeyboardInterrupt:
+            trial.set_user_attr("reason", "interrupted")
+            self._requeue(trial)
+            raise
+        except OSError as error:
+            if error.errno in _FULL:  # the next one could not be written either
+                self._requeue(trial)
+                self._unwritten = error
+                self._study.stop()
+            raise
+
+    def _note(self, study: Study, trial: FrozenTrial) -> None:
+        self._current, self.last = None, trial
+        fresh = trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
+        self.barren = 0 if fresh else self.barren + 1
+        if self._after_trial is not None:
+            self._after_trial(study, trial)
+        if self.ended() or self.barren >= self._patience:
+            study.stop()
+
+    def _requeue(self, trial: optuna.Trial) -> None:
+        requeue(self._study, self._study.get_trials(deepcopy=False)[trial.number])
+
+    def _was_cut_off(self, error: Exception) -> bool:
+        """Whether the search can go on after an error of Optuna's loop.
+
+        It can if the database was away for a while, and if another worker has failed the running trial because this one
+        was stopped for too long.
+        """
+        number, self._current = self._current, None
+        self.barren += 1
+        if is_lost(error):
+            outlasting(lambda: put_back(self._study, lambda trial: trial.number == number))
+            return self.barren < self._patience
+        trials = self._study.get_trials(deepcopy=False)
+        taken = number is not None and trials[number].state.is_finished()
+        return taken and self.barren < self._patience
 
 
 def _check_same(study: Study, settings: Sweep, workload: str, device: str) -> None:

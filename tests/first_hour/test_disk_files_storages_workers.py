@@ -8,10 +8,12 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from helpers.first_hour import FILE, SWEEP, Row, check, make, run, table
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from specexp.config import ConfigError
 from specexp.core.secrets import masked
@@ -182,12 +184,12 @@ def test_a_password_is_masked_wherever_it_stands_in_a_url(text: str) -> None:
     assert "***" in masked(text)
 
 
-def test_what_another_worker_makes_first_is_found_at_the_next_attempt() -> None:
-    left = ["table studies already exists", "UNIQUE constraint failed: version_info", "database is locked"]
+def test_tables_that_another_worker_makes_first_are_found_at_the_next_attempt() -> None:
+    left = [IntegrityError, ProgrammingError, OperationalError]
 
     def make_tables() -> str:
         if left:
-            raise RuntimeError("creating tables") from ValueError(left.pop())
+            raise left.pop()("create table", {}, Exception("it exists"))
         return "made"
 
     assert together(make_tables) == "made"
@@ -226,6 +228,9 @@ def test_no_file_and_no_output_of_a_study_tells_the_password_of_its_storage(
     opened: Callable[..., object] = lambda url, folder, requeue: kept  # noqa: E731
     monkeypatch.setattr("specexp.sweep.study.open_storage", opened)
     monkeypatch.setattr("specexp.sweep.command.check_storage", lambda url, error: None)
+    for module in ("alone", "objective", "session", "worker"):
+        held: Callable[..., object] = lambda *given, **named: nullcontext(lambda: True)  # noqa: E731
+        monkeypatch.setattr(f"specexp.sweep.{module}.locked", held)
     make(
         {"sweep.yaml": SWEEP.replace("n_trials: 3, confirm: null", "n_trials: 2, confirm: {best: 1}")},
         tmp_path,

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,15 +23,13 @@ from helpers.shared_study import check, finished
 from helpers.waiting import wait_for
 from optuna.trial import TrialState
 from sqlalchemy import NullPool, create_engine, text
-from sqlalchemy.exc import OperationalError
 
 from specexp.config import ConfigError
 from specexp.core.secrets import masked
 from specexp.sweep import alone
 from specexp.sweep.concluded import CONCLUDED_BY
-from specexp.sweep.database import CONNECTIONS
+from specexp.sweep.database import locked, outlasting
 from specexp.sweep.error import StudyError
-from specexp.sweep.lock import locked
 from specexp.sweep.storage import check_storage
 from specexp.sweep.study import open_study, run_study
 from specexp.sweep.trials import distinct_finished
@@ -74,31 +71,19 @@ def test_a_worker_of_another_machine_that_is_killed_is_missed_by_its_heart(
     check(url, 2, before)
 
 
-def test_a_worker_takes_two_connections_at_most(server: Postgres, url: str, tmp_path: Path) -> None:
-    study = open_study("fake", settings(storage=url), tmp_path, "workload")
-    with locked(study, "claim", wait=True):
-        study.set_user_attr("meanwhile", True)
-        with create_engine(url).connect() as connection:
-            held = connection.execute(
-                text("select count(*) from pg_stat_activity where datname = current_database()")
-            )
-            assert held.scalar() == 1 + CONNECTIONS
-
-
 def test_a_lock_outlives_a_restart_of_the_server_unless_another_worker_took_it(
-    server: Postgres, url: str, tmp_path: Path
+    server: Postgres, url: str
 ) -> None:
-    study, other = (open_study("fake", settings(storage=url), tmp_path, "workload") for _ in range(2))
-    with locked(study, "confirmation", wait=False) as held:
+    with locked(url, "confirmation", wait=False) as held:
         assert held is not None
         assert held()
         server.stop()
         server.start()
-        with locked(other, "confirmation", wait=False) as taken:
+        with locked(url, "confirmation", wait=False) as taken:
             assert taken is not None
             assert not held()
-        assert held()
-        with locked(other, "confirmation", wait=False) as taken:
+        wait_for(held)  # the server notices that a connection was closed
+        with locked(url, "confirmation", wait=False) as taken:
             assert taken is None
 
 
@@ -146,27 +131,43 @@ def test_who_opens_a_study_while_the_server_restarts_waits_for_it(
         assert opening.result().study_name == "fake"
 
 
-def test_who_waits_for_a_lock_waits_on_over_a_restart_of_the_server(
-    server: Postgres, url: str, tmp_path: Path
+def test_a_worker_that_waits_for_a_lock_waits_on_over_a_restart_of_the_server(
+    server: Postgres, url: str
 ) -> None:
-    study, other = (open_study("fake", settings(storage=url), tmp_path, "workload") for _ in range(2))
     got = threading.Event()
 
     def wait() -> None:
-        with locked(other, "preparation", wait=True):
+        with locked(url, "preparation", wait=True):
             got.set()
 
     waiting = threading.Thread(target=wait)
-    with locked(study, "preparation", wait=True) as held:
+    with locked(url, "preparation", wait=True) as held:
         waiting.start()
         time.sleep(0.5)
         assert not got.is_set()
         server.stop()
         server.start()
-        waiting.join()  # the server forgot whose it was
+        waiting.join()  # the server has forgotten the holder
         assert got.is_set()
         assert held is not None
         assert held()
+
+
+def test_a_search_goes_on_after_a_cut_within_any_statement(
+    server: Postgres, url: str, tmp_path: Path
+) -> None:
+    chosen = settings(storage=url, n_trials=24)
+    study = open_study("fake", chosen, tmp_path, "workload")
+    resume(study, chosen, alone=False)
+    searching = threading.Thread(target=lambda: outlasting(lambda: run(study, chosen)))  # as a session does
+    searching.start()
+    admin = create_engine(server.url(), poolclass=NullPool)
+    cut = text("select pg_terminate_backend(pid) from pg_stat_activity where datname = :name")
+    while searching.is_alive():
+        with admin.connect() as connection:
+            connection.execute(cut, {"name": url.rpartition("/")[2]})
+        time.sleep(0.7)
+    check(url, 1)
 
 
 def test_a_worker_on_another_kind_of_device_is_refused_by_name(url: str, tmp_path: Path) -> None:
@@ -223,24 +224,6 @@ def test_what_cannot_be_reached_is_told_in_one_sentence_without_the_password(
         assert "\n" not in str(caught.value)
         assert not {PASSWORD, "wr0ng"} & {*str(caught.value).replace(":", " ").replace("@", " ").split()}
         assert masked(url) in str(caught.value)
-
-
-def test_a_server_whose_connections_are_taken_says_how_many_it_has(server: Postgres, url: str) -> None:
-    taken = []
-    try:
-        with suppress(OperationalError):
-            while True:  # however many an earlier test has left open
-                taken.append(create_engine(url, poolclass=NullPool).connect())
-        for _ in range(3):
-            taken.pop().close()
-        with pytest.raises(
-            ConfigError, match=r"its 100 connections are taken.*: raise max_connections there"
-        ):
-            check_storage(url, ConfigError("command line: sweep.storage"))
-    finally:
-        for one in taken:
-            one.close()
-    check_storage(url, ConfigError("command line: sweep.storage"))
 
 
 def test_the_best_is_the_one_that_a_worker_alone_finds(url: str, tmp_path: Path) -> None:
