@@ -1,7 +1,7 @@
 """``python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--key value]``: a pair in each backend.
 
-Measures in turns the passes and steps of the pair in every backend, plain decoding by other engines' own loops, and
-lower bounds of a pass. Writes a ``latency-profile`` artifact for each backend to ``profile.to/BACKEND``, and
+Measures in turns the passes and steps of the pair in every backend, and plain decoding by other engines' own loops.
+Writes a ``latency-profile`` artifact for each backend to ``profile.to/BACKEND``, and
 ``<output>/<name>/{check,steps,ratios,passes}.{md,csv}`` and ``points.csv``.
 """
 
@@ -24,18 +24,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.engine.bounds import (
-    Bound,
-    Commitment,
-    LlamaDecode,
-    Work,
-    matrices_of,
-    openvino_products,
-    torch_products,
-    weight_copy,
-)
 from experiments.engine.gguf_writer import write_gguf
-from experiments.engine.loops import LlamaCppLoop, OpenVinoLoop, TimedLoop
+from experiments.engine.loops import Commitment, LlamaCppLoop, LlamaDecode, OpenVinoLoop, TimedLoop
 from specexp.artifacts import ArtifactError
 from specexp.bench.experiment import load_prompts, use_threads
 from specexp.bench.live import LiveBackend
@@ -47,12 +37,9 @@ from specexp.core.messages import first_line
 from specexp.models.pair import ModelPair, load_pair
 from specexp.profile.command import check_profiling, list_measurements, save_profile
 from specexp.profile.measure import TimedBackend, dtype_of, measure, pass_samples, text_of, time_backend
-from specexp.profile.passes import PassSamples
 
 USAGE = "usage: python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--dry-run] [--key value]"
 BACKENDS = ("eager", "compiled", "llama.cpp", "openvino")
-READING = "reading the weights once"
-PRODUCTS = "matrix products"
 DECODE = "llama_decode of a chain"
 
 
@@ -62,13 +49,11 @@ class Contest:
 
     Attributes:
         backends: The pair in each.
-        bounds: Lower bounds and other engines' passes.
         loops: Plain decoding by other engines.
         left_out: Sentences on backends that are not installed or cannot run these models.
     """
 
     backends: list[TimedBackend] = field(default_factory=list)
-    bounds: dict[str, PassSamples] = field(default_factory=dict)
     loops: list[TimedLoop] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
@@ -115,11 +100,8 @@ def run(config: Config, names: Sequence[str] = BACKENDS) -> None:
     with TemporaryDirectory(prefix="specexp-") as files:
         contest = contest_of(config, pair, names, text_of(config, prompts), Path(files), tell)
         save_resolved(config, folder)
-        samples = [*contest.bounds.values()]
-        arms = []
-        for timed in contest.backends:
-            samples += timed.passes.values()
-            arms += timed.arms
+        samples = [one for timed in contest.backends for one in timed.passes.values()]
+        arms = [arm for timed in contest.backends for arm in timed.arms]
         measure(config, samples, [*arms, *contest.loops], prompts, tell)
     profiled = [save_profile(config, timed, prompts) for timed in contest.backends]
     checks = [check for one in profiled for check in one.checks]
@@ -139,26 +121,21 @@ def contest_of(
 
     Args:
         config: Configuration of the experiment.
-        pair: Its models.
+        pair: Models of the experiment.
         names: Backends.
         text: ``[p]`` tokens; prefixes are the beginnings of it.
-        folder: For files made of the models.
+        folder: Folder for the GGUF files.
         tell: Takes a line on the progress.
 
     Raises:
         ConfigError: the parts do not go with the models, a prefix does not fit, or no backend runs the pair.
     """
     found = Contest()
-    matrices, threads = matrices_of(pair.target), torch.get_num_threads()
-    products: dict[str, Work] = {
-        str(dtype): torch_products(matrices, dtype) for dtype in (torch.bfloat16, torch.float32)
-    }
     for name in names:
         tell(f"profiling: making {name} ready")
         try:
             if name == "openvino":
-                found.loops.append(OpenVinoLoop(pair.target, threads))
-                products["OpenVINO"] = openvino_products(matrices, threads)
+                found.loops.append(OpenVinoLoop(pair.target, torch.get_num_threads()))
                 continue
             own = _as_gguf(pair, folder) if name == "llama.cpp" else replace(pair, mode=name)
             backend = LiveBackend(own)
@@ -177,14 +154,9 @@ def contest_of(
             found.loops.append(LlamaCppLoop(file.model, file.context_limit))
             room = text.size + max(config.get("profile.max_tokens"), 256)
             chain = LlamaDecode(LlamaCppLoop(file.model, room), file.vocab_size, text)
-            found.bounds[DECODE] = pass_samples(config, chain)
+            timed.passes[DECODE] = pass_samples(config, chain)
     if not found.backends:
         raise ConfigError(f"--backends: no backend runs the pair: {'; '.join(found.left_out)}")
-    wait = found.backends[0].backend.model.synchronize
-    reading = Bound(weight_copy(pair.target), wait, share=0.5)
-    found.bounds[READING] = pass_samples(config, reading, sizes=[1], prefixes=[0])
-    for library, work in products.items():
-        found.bounds[f"{PRODUCTS}, {library}"] = pass_samples(config, Bound(work, wait), prefixes=[0])
     return found
 
 

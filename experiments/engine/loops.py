@@ -1,4 +1,4 @@
-"""Plain greedy decoding by other engines' own loops, each step timed; the end of a text does not end an answer."""
+"""Other engines' own greedy loops, which decode beyond EOS, and passes and commitments that only the contest times."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.engines.openvino_model import write_openvino
 from specexp.models.llama_file import LlamaFile
 from specexp.models.llama_library import LlamaCppError, complaint, library
 from specexp.profile.measure import SKIPPED, TimedDecoding
+from specexp.profile.passes import TargetPass, TimedPass
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -153,3 +155,37 @@ class OpenVinoLoop(TimedLoop):
         found = self._pipeline.generate(Tensor(np.array([token_ids], dtype=np.int64)), self._settings)
         stamps = np.array(found.perf_metrics.raw_metrics.m_new_token_times)  # milliseconds
         return list(found.tokens[0]), (np.diff(stamps) / 1e3).tolist()
+
+
+class LlamaDecode(TimedPass):
+    """``llama_decode`` of a chain, with the logits of all rows, in a context that nothing else uses."""
+
+    def __init__(self, loop: LlamaCppLoop, vocab_size: int, token_ids: NDArray[np.int64]) -> None:
+        super().__init__(token_ids, vocab_size)
+        self._loop = loop
+
+    @override
+    def prepare(self, prefix: int) -> None:
+        self._loop.truncate(min(prefix, self._loop.length))
+        if self._loop.length < prefix:
+            self._loop.feed(self.token_ids[self._loop.length : prefix].tolist())
+
+    @override
+    def seconds(self, tokens: int) -> float:
+        return self._loop.pass_seconds(self.tree(tokens).tokens.tolist())
+
+
+class Commitment(TargetPass):
+    """Keeping the deepest path of a tree pass. The cache is as before afterwards."""
+
+    @override
+    def seconds(self, tokens: int) -> float:
+        self.pass_seconds(tokens)
+        kept = [0, *self.tree(tokens).shape.path(tokens - 1)]
+        before = self.model.cache.lengths[0]
+        started = perf_counter()
+        self.model.commit(0, kept)
+        self.model.synchronize()
+        elapsed = perf_counter() - started
+        self.model.cache.truncate(0, before)
+        return elapsed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.engine.contest import DECODE, PRODUCTS, READING, Contest
+from experiments.engine.contest import DECODE, Contest
 from specexp.bench.publish import Attached, Report
 from specexp.bench.record import MEASURED
 from specexp.bench.statistics import Speedup
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
     from specexp.profile.check import LiveCheck
     from specexp.profile.measure import StepTiming, TimedBackend
-    from specexp.profile.passes import PassSamples
 
 _SHOWN = (1, 4, 16, 64)  # rows of the passes that ratios are of
 
@@ -122,44 +121,40 @@ def ratios(contest: Contest, timed: TimedBackend) -> Iterator[tuple[str, str, Sp
         draft = timed.passes["draft"].milliseconds[prefix, 1]
         yield f"a draft pass of {timed.name}", "its target pass", paired(draft, one)
     for rows in shown:
-        taken, (name, bound) = target.milliseconds[prefix, rows], best_bound(contest, rows)
-        yield f"a pass of {counted(rows, 'row')} of {timed.name}", name, paired(taken, bound)
-        if timed.name == "llama.cpp":
-            own = contest.bounds[DECODE].milliseconds[prefix, rows]
+        if DECODE in timed.passes:
+            taken, own = (timed.passes[name].milliseconds[prefix, rows] for name in ("target", DECODE))
             yield f"a tree pass of {counted(rows, 'row')} of {timed.name}", DECODE, paired(taken, own)
 
 
 def passes_table(contest: Contest) -> Table:
-    """Medians behind the prefix that profiles are stated at, a column for each backend and bound."""
+    """Medians behind the prefix that profiles are stated at, a column for each backend."""
     prefix = stated_prefix(contest)
-    shown: list[tuple[str, PassSamples]] = [
-        (f"{timed.name} {model}", samples)
-        for model in ("target", "draft", "commit")
+    shown = {
+        f"{timed.name} {name}": timed.passes[name]
+        for name in ("target", "draft", "commit", DECODE)
         for timed in contest.backends
-        if (samples := timed.passes.get(model)) is not None
-    ]
-    shown += contest.bounds.items()
+        if name in timed.passes
+    }
     table = Table(
         f"Passes behind {counted(prefix, 'token')}",
-        [Column("rows"), *(Column(name, 3, " ms") for name, _ in shown)],
+        [Column("rows"), *(Column(name, 3, " ms") for name in shown)],
         notes=["Medians; points.csv has all of them with their intervals."],
     )
     for rows in contest.backends[0].passes["target"].sizes:
-        taken = [samples.milliseconds.get((_behind(samples, prefix), rows)) for _, samples in shown]
-        table.rows.append([str(rows), *(median(ms) if ms else None for ms in taken)])
+        taken = [median(samples.milliseconds[prefix, rows]) for samples in shown.values()]
+        table.rows.append([str(rows), *taken])
     return table
 
 
 def points_table(contest: Contest) -> Table:
     """One row for each measured point, for a program."""
-    measured = [(timed.name, *one) for timed in contest.backends for one in timed.passes.items()]
-    measured += [("", *one) for one in contest.bounds.items()]
     return Table(
         "Points",
         columns("backend | pass | tokens:.4 | prefix:.4 | ms:.4 | low:.4 | high:.4"),
         [
-            [backend, name, point.tokens, point.prefix, point.ms, point.low, point.high]
-            for backend, name, samples in measured
+            [timed.name, name, point.tokens, point.prefix, point.ms, point.low, point.high]
+            for timed in contest.backends
+            for name, samples in timed.passes.items()
             for point in samples.points()
         ],
     )
@@ -171,34 +166,12 @@ def stated_prefix(contest: Contest) -> int:
     return prefixes[(len(prefixes) - 1) // 2]
 
 
-def best_bound(contest: Contest, rows: int) -> tuple[str, Sequence[float]]:
-    """Return what bounds a pass of so many rows, with its milliseconds by round: reading the weights or the fastest
-    products, whichever takes longer.
-    """
-    products = [
-        (name, samples.milliseconds[0, rows])
-        for name, samples in contest.bounds.items()
-        if name.startswith(PRODUCTS)
-    ]
-    reading = READING, contest.bounds[READING].milliseconds[0, 1]
-    return max(reading, min(products, key=_middle), key=_middle)
-
-
 def paired(longer: Sequence[float | None], shorter: Sequence[float | None]) -> Speedup:
     """Return how many times as long the first takes as the second, by rounds that have both."""
     logs = [float(np.log(one / other)) for one, other in zip(longer, shorter, strict=True) if one and other]
     if not logs:
         return Speedup.refuse("", "", "no round has both")
     return Speedup.of("", "", np.array(logs), MEASURED, left_out=len(longer) - len(logs))
-
-
-def _behind(samples: PassSamples, prefix: int) -> int:
-    """The prefix that is compared; bounds have none."""
-    return prefix if prefix in samples.prefixes else 0
-
-
-def _middle(bound: tuple[str, Sequence[float]]) -> float:
-    return median(bound[1])
 
 
 def _token_seconds(answer: Sequence[StepTiming]) -> float | None:

@@ -31,8 +31,6 @@ def test_backends_are_measured_in_turns_and_have_a_profile_each(experiment, tmp_
     assert {(row["backend"], row["pass"]) for row in rows} == {
         ("eager", "target"), ("eager", "draft"), ("eager", "commit"),
         ("compiled", "target"), ("compiled", "draft"), ("compiled", "commit"),
-        ("", "reading the weights once"), ("", "matrix products, torch.bfloat16"),
-        ("", "matrix products, torch.float32"),
     }  # fmt: skip
     steps = list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
     assert [(row["backend"], row["arm"]) for row in steps] == [

@@ -54,15 +54,3 @@ def test_openvinos_pipeline_gives_the_models_own_tokens_again_and_again():
         assert tokens == continuation(model, 12)
         assert len(seconds) == 11
         assert min(seconds) > 0
-
-
-def test_openvino_multiplies_any_number_of_rows_by_all_matrices():
-    pytest.importorskip("openvino_genai", reason="OpenVINO GenAI is not installed")
-    from experiments.engine.bounds import openvino_products
-
-    ready = openvino_products([torch.ones(5, 3), torch.ones(2, 7, dtype=torch.bfloat16)], threads=1)
-    for rows in (1, 4):
-        first, second = (output.data for output in ready(rows)().output_tensors)
-        assert (first == 3).all()
-        assert (second == 7).all()
-        assert (first.shape, second.shape) == ((rows, 5), (rows, 2))

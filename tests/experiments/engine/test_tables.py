@@ -1,12 +1,12 @@
-"""The tables of a contest follow from its times: ratios by round, bounds, shares outside passes."""
+"""The tables of a contest follow from its times: ratios by round, shares outside passes."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from experiments.engine.contest import DECODE, PRODUCTS, READING, Contest
-from experiments.engine.tables import best_bound, paired, passes_table, points_table, report, steps_table
+from experiments.engine.contest import DECODE, Contest
+from experiments.engine.tables import paired, passes_table, points_table, report, steps_table
 from specexp.profile.check import checks_of
 from specexp.profile.measure import StepTiming, TimedBackend
 from specexp.profile.passes import PassSamples, TimedPass
@@ -26,8 +26,8 @@ class MadePass(TimedPass):
         return (self.ms(tokens) + self.prefix_ms * self.prefix) / 1e3
 
 
-def samples(ms, sizes=(1, 4, 16), prefixes=(8, 64, 512), prefix_ms=0.0):
-    made = PassSamples(MadePass(ms, prefix_ms), prefixes, sizes)
+def samples(ms, prefix_ms=0.0):
+    made = PassSamples(MadePass(ms, prefix_ms), (8, 64, 512), (1, 4, 16))
     for repetition in range(3):
         for block in made.blocks(repetition):
             block()
@@ -56,18 +56,15 @@ def contest():
     llama = TimedBackend(
         None,
         ("bfloat16", None),
-        {"target": samples(lambda rows: 1.0 + 0.1 * rows, prefix_ms=0.01)},
+        {
+            "target": samples(lambda rows: 1.0 + 0.1 * rows, prefix_ms=0.01),
+            DECODE: samples(lambda rows: 0.5 + 0.05 * rows, prefix_ms=0.005),
+        },
         [arm("plain decoding", 0.002, 0.0015), arm("a tree", 0.008, 0.006, 2, 16)],
         "llama.cpp",
     )
-    bounds = {
-        READING: samples(lambda rows: 0.5, sizes=[1], prefixes=[0]),
-        f"{PRODUCTS}, bfloat16": samples(lambda rows: 0.4 * rows, prefixes=[0]),
-        f"{PRODUCTS}, float32": samples(lambda rows: 0.6 + 0.1 * rows, prefixes=[0]),
-        DECODE: samples(lambda rows: 0.5 + 0.05 * rows, prefix_ms=0.005),
-    }
     loop = SimpleNamespace(name="a loop", answers=[[0.001] * 4, [0.0015] * 4])
-    return Contest([eager, llama], bounds, [loop], ["openvino is left out: it is not installed"])
+    return Contest([eager, llama], [loop], ["openvino is left out: it is not installed"])
 
 
 def cell(table, row, title):
@@ -80,13 +77,6 @@ def test_a_ratio_is_taken_round_by_round_and_a_round_that_lacks_one_is_left_out(
     assert found.low < 1 < found.high
     assert (found.n, found.left_out) == (3, 1)
     assert paired([None], [1.0]).refused
-
-
-def test_the_bound_is_reading_where_products_are_faster_and_the_fastest_products_elsewhere(contest):
-    assert best_bound(contest, 1)[0] == READING  # 0.4 ms of products
-    name, taken = best_bound(contest, 16)
-    assert name == f"{PRODUCTS}, float32"
-    assert taken == pytest.approx([2.2] * 3)
 
 
 def test_steps_have_the_time_outside_passes_and_speeds_over_both_plain_decodings(contest):
@@ -103,14 +93,12 @@ def test_steps_have_the_time_outside_passes_and_speeds_over_both_plain_decodings
     assert cell(table, rows["a loop", "its plain decoding"], "over the fastest plain").ratio == 1
 
 
-def test_passes_stand_behind_the_middle_prefix_beside_their_bounds(contest):
+def test_passes_are_those_behind_the_middle_prefix(contest):
     table = passes_table(contest)
     first, *_, last = table.rows
     assert cell(table, first, "llama.cpp target") == pytest.approx(1.1 + 0.64)
-    assert cell(table, first, READING) == pytest.approx(0.5)
-    assert cell(table, last, READING) is None
-    assert cell(table, last, DECODE) == pytest.approx(1.3 + 0.32)
-    assert len(points_table(contest).rows) == 3 * 9 + 1 + 2 * 3 + 9
+    assert cell(table, last, f"llama.cpp {DECODE}") == pytest.approx(1.3 + 0.32)
+    assert len(points_table(contest).rows) == 4 * 9
 
 
 def test_a_report_names_what_is_left_out_and_what_was_asked_of_each_backend(contest):
