@@ -1,12 +1,11 @@
-"""``python -m experiments.engine.replay_speed EXPERIMENT.yaml``: how fast a recording answers, beside the models.
+"""``python -m experiments.engine.replay_speed EXPERIMENT.yaml [--key value]``: the speed of replay beside the models.
 
-Two tables: static trees a second, read off a table of the recording's ranks; and a trial (one composition on the same
-prompts) live, stepped through the recording, and read off the table, in turns.
+Prints static trees a second, read off a table of the recording's ranks, and the time of a trial (one composition on
+the same prompts) live, stepped through the recording, and read off the table.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from math import exp, log
@@ -23,7 +22,7 @@ from specexp.bench.publish import terminal
 from specexp.bench.statistics import bootstrap_interval
 from specexp.bench.table import Table, columns
 from specexp.bench.trainer import quiet_libraries
-from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, ParametricTree
+from specexp.builders import Chain, ParametricTree
 from specexp.config import (
     Config,
     build_generation,
@@ -42,29 +41,28 @@ from specexp.core.tree import TreeShape
 from specexp.core.tree_builder import TreeBuilder
 from specexp.drafters import DraftModel
 from specexp.replay.backend import ReplayBackend
-from specexp.replay.format.errors import NotRecordedError
 from specexp.replay.format.recording import Recording
 from specexp.replay.play.fidelity import recorded_scoring
 from specexp.replay.play.ranks import RankTable
 
+PROMPTS = 8
+"""Prompts of a trial, the first ones recorded."""
+TREES = 1000
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print both tables."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.engine.replay_speed", allow_abbrev=False)
-    parser.add_argument("experiment", help="a file that was recorded, with a DraftModel")
-    parser.add_argument("--trees", type=int, default=1000, help="random static trees")
-    parser.add_argument("--prompts", type=int, default=8, help="of a trial")
-    given, rest = parser.parse_known_args(arguments)
+    """Print both tables for a file that was recorded with a draft model."""
+    experiment, *overrides = sys.argv[1:] if arguments is None else arguments
     quiet_libraries()
-    config = load_config(given.experiment, rest)
+    config = load_config(experiment, overrides)
     recording = Recording(recording_folder(config))
-    terminal().print(trees_table(recording, given.trees, build_latency(config)).to_rich())
-    terminal().print(trials_table(config, recording, given.prompts).to_rich())
+    for table in (trees_table(recording, build_latency(config)), trials_table(config, recording)):
+        terminal().print(table.to_rich())
     return 0
 
 
 def random_trees(count: int, width: int) -> list[ParametricTree]:
-    """Trees from a chain to a bush, of 4 to 64 nodes."""
+    """Return trees from a chain to a bush, of 4 to 64 nodes."""
     rng = np.random.default_rng(0)
     return [
         ParametricTree(
@@ -78,17 +76,13 @@ def random_trees(count: int, width: int) -> list[ParametricTree]:
     ]
 
 
-def trees_table(recording: Recording, count: int, latency: LatencyProfile | None) -> Table:
-    """Static trees a second on one core: counts alone, and with seconds of a latency profile if there is one.
-
-    Raises:
-        RecordingError: the recording holds no draft model.
-    """
+def trees_table(recording: Recording, latency: LatencyProfile | None) -> Table:
+    """Static trees a second on one core: counts alone, and with seconds of a latency profile if there is one."""
     turns = [turn for one in recording.turns.values() for turn in one]
     started = perf_counter()
     ranks = _ranks(recording, turns)
     made = perf_counter() - started
-    trees = random_trees(count, ranks.width)
+    trees = random_trees(TREES, ranks.width)
     table = Table(
         f"{counted(len(turns), 'answer')}, {counted(ranks.positions, 'token')} (table made in {made:.2f} s)",
         columns("what | trees | seconds:.3 | trees/s:.0"),
@@ -102,19 +96,13 @@ def trees_table(recording: Recording, count: int, latency: LatencyProfile | None
     return table
 
 
-def trials_table(config: Config, recording: Recording, prompts: int) -> Table:
-    """The time of a trial live and replayed: the same compositions on the same prompts, in turns.
-
-    Args:
-        config: Configuration of the recorded experiment.
-        recording: Its recording, with a draft model.
-        prompts: Prompts of a trial, the first ones recorded.
-    """
+def trials_table(config: Config, recording: Recording) -> Table:
+    """The time of a trial live and replayed, prompt by prompt in turns."""
     generation, verifier = build_generation(config), build_verifier(config)
     use_threads(config)
     models = LiveBackend.of(config)
     backends: tuple[Any, ...] = (models, ReplayBackend(recording))
-    chosen = build_workload(config).load(models.tokenizer)[:prompts]
+    chosen = build_workload(config).load(models.tokenizer)[:PROMPTS]
     scoring = recorded_scoring(recording.manifest.made_of)
     ranks = _ranks(
         recording, [turn for prompt in chosen for turn in recording.conversation(prompt.prompt_id)]
@@ -124,17 +112,13 @@ def trials_table(config: Config, recording: Recording, prompts: int) -> Table:
         ("ParametricTree(nodes=16)", ParametricTree(nodes=16), Fixed()),
         ("ParametricTree(nodes=48)", ParametricTree(nodes=48, depth=6), Fixed()),
         ("Chain(12), ConfidenceThreshold(0.4)", Chain(12), ConfidenceThreshold(0.4)),
-        ("DySpecGreedy(16)", DySpecGreedy(16, candidates="top-k"), Fixed()),
-        ("DySpecThreshold(0.05)", DySpecThreshold(0.05, candidates="top-k"), Fixed()),
     ]
     table = Table(
         f"One trial: {counted(len(chosen), 'prompt')} x {counted(generation.max_new_tokens, 'token')}",
         columns(
             "composition | live, s | stepped, ms:.1 | live / stepped | off the table, ms | live / off the table"
         ),
-        notes=[
-            "ratios are geometric means over prompts with 95 % bootstrap intervals; a table answers all at once"
-        ],
+        notes=["Ratios are geometric means over prompts with 95 % bootstrap intervals."],
     )
     for name, builder, controller in compositions:
         arms = []
@@ -144,13 +128,7 @@ def trials_table(config: Config, recording: Recording, prompts: int) -> Table:
             parts = Parts(drafter, builder, verifier, controller)
             arms.append(make_arm(ArmSpec(type(backend).__name__, generation, parts), backend))
         arms[0].decode(chosen[0], max_new_tokens=8)
-        try:
-            seconds = np.array([[_seconds(arm, prompt) for arm in arms] for prompt in chosen])
-        except NotRecordedError:
-            table.notes.append(
-                f"{name} asks what was not recorded; experiments/replay/record_wide.yaml has a coverage that does"
-            )
-            continue
+        seconds = np.array([[_seconds(arm, prompt) for arm in arms] for prompt in chosen])
         ratios = np.array([log(live / replayed) for live, replayed in seconds])
         low, high = bootstrap_interval(ratios)
         live, stepped = seconds.sum(axis=0).tolist()

@@ -1,14 +1,12 @@
-"""``python -m experiments.engine.tree_overhead``: what dynamic trees cost beside the models.
+"""``python -m experiments.engine.tree_overhead``: the cost of dynamic trees beside the models.
 
-Bookkeeping: trees are built with the embedded draft, and the builder then runs again on the kept candidates, so that
-only its own time is left. Drawing: the same builder on synthetic distributions over a large vocabulary, and a Gumbel
-top-k with noise from the same keyed generator for comparison.
+Bookkeeping: the builder runs again on the candidates that the embedded draft gave it, so that only its own time is
+left. Drawing: the draws of a builder on synthetic distributions over a large vocabulary, beside a Gumbel top-k with
+noise from the same keyed generator.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -31,41 +29,27 @@ from specexp.drafters.drawing import draw
 from specexp.models.pair import load_pair
 
 Answer = Callable[[Request], Candidates]
-_REPETITIONS = 5
+SIZES = (64, 768)
+REPETITIONS = 5
+STEP_MS = 20.0
+"""Target step that the shares refer to."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.engine.tree_overhead")
-    parser.add_argument("--nodes", type=int, nargs="+", default=[64, 768], help="tree sizes")
-    parser.add_argument("--trees", type=int, default=40, help="trees of each size")
-    parser.add_argument("--vocabulary", type=int, default=32_000, help="tokens drawn from")
-    given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     pair = load_pair("stdlib")
-    rows = Workload(StdlibFunctions(), max_prompts=given.trees).load(pair.tokenizer)
+    rows = Workload(StdlibFunctions(), max_prompts=40).load(pair.tokenizer)
     prompts = [pair.tokenizer(prompt.turns[0]).input_ids for prompt in rows]
     with torch.inference_mode():
-        bookkeeping = bookkeeping_table(given.nodes, pair.draft, prompts)
-        drawing = drawing_table(given.nodes, max(given.trees // 4, 3), given.vocabulary)
-    for table in (bookkeeping, drawing):
-        terminal().print(table.to_rich())
-    return 0
+        for table in (bookkeeping_table(SIZES, pair.draft, prompts), drawing_table(SIZES, 10, 32_000)):
+            terminal().print(table.to_rich())
 
 
-def bookkeeping_table(
-    sizes: Sequence[int], draft: Any, prompts: Sequence[Sequence[int]], step_ms: float = 20.0
-) -> Table:
-    """Milliseconds of the builders on candidates of a draft model, one tree after every prompt.
-
-    Args:
-        sizes: Nodes of the trees.
-        draft: Draft model.
-        prompts: Tokens of the prompts.
-        step_ms: Target step that the shares refer to.
-    """
+def bookkeeping_table(sizes: Sequence[int], draft: Any, prompts: Sequence[Sequence[int]]) -> Table:
+    """Milliseconds of the builders on candidates of a draft model, one tree after every prompt."""
     table = Table(
-        f"bookkeeping of a tree, given the candidates ({len(prompts)} trees; share of a {step_ms:g} ms step)",
+        f"bookkeeping of a tree, given the candidates ({len(prompts)} trees; share of a {STEP_MS:g} ms step)",
         columns("builder | nodes:.1 | depth:.1 | passes:.1 | ms | share:.1%"),
     )
     for nodes in sizes:
@@ -78,7 +62,7 @@ def bookkeeping_table(
             shapes = [(tree.num_nodes, tree.shape.max_depth, passes) for tree, _, passes in grown]
             median = float(np.median([_bookkeeping_ms(builder, kept) for _, kept, _ in grown]))
             name = f"{type(builder).__name__}, {'drawn' if builder.kind else 'top-k'}"
-            table.rows.append([name, *np.mean(shapes, axis=0).tolist(), median, median / step_ms])
+            table.rows.append([name, *np.mean(shapes, axis=0).tolist(), median, median / STEP_MS])
     return table
 
 
@@ -100,7 +84,7 @@ def _grown(
 def _bookkeeping_ms(builder: TreeBuilder, kept: Sequence[Candidates]) -> float:
     """Median milliseconds of a build from kept candidates."""
     times = []
-    for _ in range(_REPETITIONS):
+    for _ in range(REPETITIONS):
         left = iter(kept)
         started = perf_counter()
         _build(builder, 0, lambda request, left=left: next(left))  # type: ignore[misc]
@@ -139,10 +123,7 @@ def drawing_table(sizes: Sequence[int], trees: int, vocabulary: int) -> Table:
 def _drawn_tree_ms(builder: TreeBuilder, power: NDArray[np.float64], seed: int) -> tuple[float, ...]:
     """Drafted rows, and the milliseconds of softmax, of our draws and of a Gumbel top-k, in one tree.
 
-    Args:
-        builder: Builder of the tree.
-        power: ``[V]`` log-probabilities; every node has them in an order of its own.
-        seed: Seed of the orders and of the draws.
+    Every node has the log-probabilities ``power`` of shape ``[V]`` in an order of its own.
     """
     context = Context([0], seed=seed)
     generator = np.random.default_rng(seed)
@@ -177,4 +158,4 @@ def _drawn_tree_ms(builder: TreeBuilder, power: NDArray[np.float64], seed: int) 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

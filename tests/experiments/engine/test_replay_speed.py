@@ -1,9 +1,8 @@
 """How fast a recording answers: trees a second, and a trial live beside the same one replayed."""
 
-import pytest
 import yaml
 
-from experiments.engine.replay_speed import main, random_trees
+from experiments.engine import replay_speed
 from specexp.replay.record import command as record
 
 EXPERIMENT = {
@@ -20,27 +19,22 @@ EXPERIMENT = {
 }
 
 
-@pytest.fixture
-def file(tmp_path, monkeypatch):
+def test_both_tables_are_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "timed.yaml"
-    path.write_text(yaml.safe_dump(EXPERIMENT))
-    return str(path)
-
-
-def test_both_tables_are_printed(file, capsys):
-    assert record.main([file]) == 0
-    assert main([file, "--trees", "3", "--prompts", "1"]) == 0
+    monkeypatch.setattr(replay_speed, "TREES", 3)
+    (tmp_path / "timed.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    assert record.main(["timed.yaml"]) == 0
+    assert replay_speed.main(["timed.yaml"]) == 0
 
     out = capsys.readouterr().out
     assert "2 answers, 16 tokens" in out
     assert "counts and seconds" in out
-    assert "One trial: 1 prompt x 8 tokens" in out
-    assert "DySpecGreedy(16) asks what was not recorded" in out
+    assert "One trial: 2 prompts x 8 tokens" in out
+    assert "ConfidenceThreshold(0.4)" in out
 
 
 def test_random_trees_are_no_wider_than_what_was_recorded():
-    trees = random_trees(20, width=3)
+    trees = replay_speed.random_trees(20, width=3)
 
     assert max(int(tree.shape.ranks.max()) for tree in trees) == 2
     assert len({str(tree.rank_paths) for tree in trees}) > 10

@@ -8,7 +8,7 @@ from specexp.models.pair import load_pair
 
 def test_builders_run_again_on_the_kept_candidates():
     with torch.inference_mode():
-        table = bookkeeping_table([6], load_pair("stdlib").draft, [[5, 6, 7], [5, 6]], step_ms=20)
+        table = bookkeeping_table([6], load_pair("stdlib").draft, [[5, 6, 7], [5, 6]])
     assert [row[0] for row in table.rows] == [
         "DySpecGreedy, drawn", "DySpecGreedy, top-k", "DySpecThreshold, drawn",
     ]  # fmt: skip
