@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -93,9 +94,16 @@ def our_server(artifact: str, port: int, *more: str) -> list[str]:
 
 
 async def stream(
-    client: httpx.AsyncClient, body: Body, on_begin: Callable[[], None] = lambda: None
+    client: httpx.AsyncClient, body: Body, on_begin: Callable[[], None] = lambda: None, pause: float = 0.0
 ) -> Answer:
-    """Stream a completion; ``on_begin`` is called once the server has begun to answer."""
+    """Stream a completion.
+
+    Args:
+        client: Client of the server.
+        body: The request.
+        on_begin: Called once the server has begun to answer.
+        pause: Seconds before each line is read.
+    """
     started = time.perf_counter()
     text, counted, first = list[str](), None, None
     async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
@@ -103,6 +111,8 @@ async def stream(
             raise RuntimeError(f"{answer.status_code}: {(await answer.aread())[:300]!r}")
         on_begin()
         async for line in answer.aiter_lines():
+            if pause:
+                await asyncio.sleep(pause)
             if not line.startswith("data: ") or line == "data: [DONE]":
                 continue
             event = json.loads(line[6:])

@@ -1,8 +1,8 @@
-"""Tokens a second, first token and time for each token at 1, 4, 8 and 16 requests at once, of several servers.
+"""Throughput, time to first token and time per token at 1, 4, 8 and 16 requests at once, of several servers.
 
-Measures on the same prompts: our server with the artifact and without speculation, transformers' server, and
-llama.cpp's with as many slots and the same pair as GGUF files, with its draft model and without. The servers are
-measured in turns, each alone on the machine. Writes runs/serve_load/{load.md,requests.json}.
+Measures in turns on the same prompts: our server with and without speculation, transformers' server, and llama.cpp's
+with as many slots and the same pair as GGUF files, with and without its draft model. Writes
+runs/serve_load/{load.md,requests.json}.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ from experiments.serve.clients import (
 from specexp.bench.trainer import quiet_libraries
 from specexp.models.pair import load_pair
 
+REQUESTS = 24
+"""Requests of a load, at least 4 for each client."""
+TEMPERATURE = 0.7
+THREADS = "2"
+
 Server = tuple[Callable[[int], list[str]], Callable[[str, int], Body]]
 """The command for a port, and the body of a prompt and a seed."""
 Round = tuple[list[Answer], float]
@@ -50,17 +55,17 @@ Round = tuple[list[Answer], float]
 def servers(options: argparse.Namespace, work: Path) -> dict[str, Server]:
     """Return the servers by name; prints those that cannot be started here."""
     quiet_libraries()
-    pair = load_pair("stdlib", target_dtype=options.dtype)
-    artifact = options.artifact or default_artifact(work / "artifact")
-    sampling = {"max_tokens": options.max_tokens, "temperature": options.temperature}
+    pair = load_pair("stdlib", target_dtype="bfloat16")
+    artifact = default_artifact(work / "artifact")
+    sampling = {"max_tokens": options.max_tokens, "temperature": TEMPERATURE}
 
     def body(prompt: str | list[int], seed: int, **more: Any) -> Body:
         usage = {"stream_options": {"include_usage": True}}
         return {"model": "stdlib", "prompt": prompt, "seed": seed, **sampling, **usage, **more}
 
     def ours(port: int) -> list[str]:
-        lanes = ["--lanes", str(max(options.at_once)), "--threads", str(options.threads)]
-        return our_server(artifact, port, *lanes, "--target-dtype", options.dtype)
+        lanes = ["--lanes", str(max(options.at_once)), "--threads", THREADS]
+        return our_server(artifact, port, *lanes, "--target-dtype", "bfloat16")
 
     found: dict[str, Server] = {
         "specexp": (ours, body),
@@ -72,30 +77,28 @@ def servers(options: argparse.Namespace, work: Path) -> dict[str, Server]:
         model, eos = work / "model", pair.tokenizer.eos_token_id
         pair.target.save_pretrained(model)
         pair.tokenizer.save_pretrained(model)
-        found |= transformers_servers(transformers, options, str(model), eos)
+        found |= transformers_servers(transformers, options.max_tokens, str(model), eos)
     else:
         print("transformers serve is left out: it needs pip install transformers[serving]")
     if llama := shutil.which(options.llama_server):
-        found |= llama_servers(llama, options, work / "gguf", body, pair.tokenizer)
+        found |= llama_servers(llama, max(options.at_once), work / "gguf", body, pair.tokenizer)
     else:
         print(f"llama.cpp's server is left out: --llama-server must be a program, got {options.llama_server}")
     return found
 
 
-def transformers_servers(
-    program: str, options: argparse.Namespace, model: str, eos: int
-) -> dict[str, Server]:
+def transformers_servers(program: str, max_tokens: int, model: str, eos: int) -> dict[str, Server]:
     """Return transformers' server on the target, with and without continuous batching."""
     config = {
-        "max_new_tokens": options.max_tokens,
-        "do_sample": options.temperature > 0,
-        "temperature": options.temperature or 1.0,
+        "max_new_tokens": max_tokens,
+        "do_sample": True,
+        "temperature": TEMPERATURE,
         "eos_token_id": eos,
         "pad_token_id": eos,
     }
 
     def command(port: int, *more: str) -> list[str]:
-        own = ["--device", "cpu", "--dtype", options.dtype, "--port", str(port), "--host", "127.0.0.1"]
+        own = ["--device", "cpu", "--dtype", "bfloat16", "--port", str(port), "--host", "127.0.0.1"]
         return [program, "serve", model, *own, *more]
 
     def body(prompt: str, seed: int) -> Body:
@@ -112,19 +115,18 @@ def transformers_servers(
 
 def llama_servers(
     program: str,
-    options: argparse.Namespace,
+    slots: int,
     files: Path,
     body: Callable[..., Body],
     tokenizer: PreTrainedTokenizerBase,
 ) -> dict[str, Server]:
-    """Return llama.cpp's server on the same pair; at most 2,048 tokens a slot, as many slots as requests at once."""
+    """Return llama.cpp's server on the same pair, with at most 2,048 tokens a slot."""
     export = [sys.executable, "-m", "experiments.engine.gguf_writer", "stdlib", str(files)]
-    subprocess.run([*export, "--precision", "bf16" if options.dtype == "bfloat16" else "f32"], check=True)
-    slots, threads = max(options.at_once), str(options.threads)
+    subprocess.run([*export, "--precision", "bf16"], check=True)
 
     def command(port: int, *more: str) -> list[str]:
         own = [program, "-m", str(files / "target.gguf"), "--host", "127.0.0.1", "--port", str(port)]
-        return [*own, "-np", str(slots), "-c", str(2048 * slots), "-t", threads, "-tb", threads, *more]
+        return [*own, "-np", str(slots), "-c", str(2048 * slots), "-t", THREADS, "-tb", THREADS, *more]
 
     def whole(prompt: str, seed: int) -> Body:
         # Token ids, as llama.cpp tokenizes otherwise. By default it keeps the top 40 tokens and 95 % of the mass.
@@ -140,7 +142,7 @@ def llama_servers(
 async def load(
     address: str, body: Callable[[str, int], Body], texts: Sequence[str], at_once: int, requests: int
 ) -> Round:
-    """Send requests from ``at_once`` clients, each of which asks again once it is answered."""
+    """Send requests from ``at_once`` clients, each of which sends the next once it has its answer."""
     answers, waiting = list[Answer](), iter(range(requests))
     fresh = httpx.Limits(max_keepalive_connections=0)  # llama.cpp's server closes kept ones at will
     async with httpx.AsyncClient(base_url=address, timeout=600, limits=fresh) as client:
@@ -180,13 +182,8 @@ def main() -> None:
     """Measure all servers in turns, in alternating order."""
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("artifact", nargs="?", help="by default one is made")
     add("--at-once", type=int, nargs="+", default=[1, 4, 8, 16])
-    add("--requests", type=int, default=24, help="of a load, at least 4 for each client")
     add("--max-tokens", type=int, default=64)
-    add("--temperature", type=float, default=0.7)
-    add("--dtype", default="bfloat16")
-    add("--threads", type=int, default=2)
     add("--rounds", type=int, default=3)
     add("--llama-server", default="llama-server", metavar="PATH")
     add("--only", nargs="+", help="names of servers")
@@ -202,7 +199,7 @@ def main() -> None:
                 with serving(command(port), port, work / "server.log") as (_, address):
                     for at_once in options.at_once:
                         asyncio.run(load(address, body, texts, at_once, at_once))  # warm
-                        requests = max(options.requests, 4 * at_once)
+                        requests = max(REQUESTS, 4 * at_once)
                         found = asyncio.run(load(address, body, texts, at_once, requests))
                         runs[name, at_once].append(found)
                         print(f"{name}, {at_once} at once: {rate(*found):.1f} tokens/s", flush=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import signal
 import subprocess
@@ -40,6 +39,7 @@ from specexp.verifiers import KeyedSampling
 
 DTYPE = "float32"
 AT_ONCE = 16
+MINUTES = 30  # at most
 MAX_GROWTH = 0.05  # of the memory after the warm-up
 MALFORMED = (b"{", b"[]", b'{"model": "stdlib"}', b'{"model": 3}', b"\xff" * 100)
 
@@ -83,7 +83,7 @@ class Soak:
         self.done = self.full = self.odd = 0
 
     async def request(self) -> None:
-        """Make a request, one in ten of an odd kind."""
+        """Make a request, one in ten of which is cancelled, malformed or read slowly."""
         place, kind = self.random.randrange(len(self.bodies)), self.random.random()
         self.odd += kind < 0.10
         try:
@@ -92,7 +92,7 @@ class Soak:
             elif kind < 0.07:
                 await self.send_malformed()
             elif kind < 0.10:
-                await self.read_slowly(place)
+                self.check(await stream(self.client, self.bodies[place], pause=0.02), place)
             else:
                 self.check(await stream(self.client, self.bodies[place]), place)
         except RuntimeError as error:
@@ -121,21 +121,9 @@ class Soak:
         if not 400 <= answer.status_code < 500:
             self.wrong.append({"sent": repr(sent), "status": answer.status_code})
 
-    async def read_slowly(self, place: int) -> None:
-        """Read a line at a time, with pauses."""
-        body, text = {**self.bodies[place], "stream": True}, ""
-        async with self.client.stream("POST", "/v1/completions", json=body) as answer:
-            if answer.status_code == 503:
-                raise RuntimeError("503")
-            async for line in answer.aiter_lines():
-                await asyncio.sleep(0.02)
-                if line.startswith("data: {"):
-                    text += "".join(choice["text"] for choice in json.loads(line[6:])["choices"])
-        self.check(Answer(text, 0, 0.0, 0.0), place)
-
 
 async def soak(
-    options: argparse.Namespace,
+    requests: int,
     address: str,
     server: subprocess.Popen[bytes],
     bodies: Sequence[Body],
@@ -148,9 +136,9 @@ async def soak(
         clients = Soak(client, bodies, texts)
 
         async def work() -> None:
-            while clients.done < options.requests and time.monotonic() < began + 60 * options.minutes:
+            while clients.done < requests and time.monotonic() < began + 60 * MINUTES:
                 await clients.request()
-                if clients.done % max(1, options.requests // 100) == 0:
+                if clients.done % max(1, requests // 100) == 0:
                     sizes.append((clients.done, resident_bytes(server.pid)))
 
         await asyncio.gather(*(work() for _ in range(AT_ONCE)))
@@ -171,7 +159,7 @@ async def soak(
                 lost += 1
             else:
                 clients.check(answer, place)
-    warm = max([size for done, size in sizes if done <= options.requests // 5] or [size for _, size in sizes])
+    warm = max([size for done, size in sizes if done <= requests // 5] or [size for _, size in sizes])
     growth = max(size for _, size in sizes[-5:]) / warm - 1
     minutes = (time.monotonic() - began) / 60
     print(f"{clients.done} requests in {minutes:.1f} minutes, {clients.odd} of them odd")
@@ -185,19 +173,16 @@ async def soak(
 def main() -> int:
     """Start the server and its clients; returns 1 if something went wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
-    add("--requests", type=int, default=10_000)
-    add("--minutes", type=float, default=30.0, help="at most")
-    add("--threads", type=int, default=2)
-    options = parser.parse_args()
+    parser.add_argument("--requests", type=int, default=10_000)
+    requests = parser.parse_args().requests
     bodies = make_bodies(48)
     texts = expected_texts(bodies)
     with TemporaryDirectory(prefix="specexp-") as folder:
         work, port = Path(folder), free_port()
-        more = ["--lanes", "8", "--threads", str(options.threads), "--target-dtype", DTYPE]
+        more = ["--lanes", "8", "--threads", "2", "--target-dtype", DTYPE]
         command = our_server(default_artifact(work / "artifact"), port, *more)
         with serving(command, port, work / "server.log") as (server, address):
-            held_out = asyncio.run(soak(options, address, server, bodies, texts))
+            held_out = asyncio.run(soak(requests, address, server, bodies, texts))
             if server.wait(60) != 0:
                 print(f"the server ended with {server.returncode}")
                 held_out = False
