@@ -86,7 +86,13 @@ class CausalLMTraining(BudgetedTraining):
                     parameter.zero_()
         if start is not None:
             first = _pretrained(start, config.vocab_size, "start")
-            self.model.load_state_dict(deepened(first.state_dict(), _depth(first, config, start)))
+            given: Any = first.config
+            if (
+                given.num_attention_heads != config.num_attention_heads
+            ):  # the shapes of weights do not depend on it
+                raise ValueError(f"the start {start!r} must have architecture.num_attention_heads heads")
+            times = config.num_hidden_layers // given.num_hidden_layers
+            self.model.load_state_dict(deepened(first.state_dict(), times))
         self._teacher: tuple[nn.Module, ...] = ()  # no submodule: in no checkpoint
         if teacher is not None:
             self._teacher = (_pretrained(teacher, config.vocab_size, "teacher").requires_grad_(False),)
@@ -186,24 +192,6 @@ def deepened(weights: dict[str, torch.Tensor], times: int) -> dict[str, torch.Te
             silent = copy > 0 and name.endswith(("o_proj.weight", "down_proj.weight"))
             deep[place] = torch.zeros_like(weight) if silent else weight.clone()
     return deep
-
-
-def _depth(first: nn.Module, config: Any, source: str) -> int:
-    """Return how many times the layers of the first model the new one has."""
-    given: Any = first.config
-    for name in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
-        if getattr(given, name) != getattr(config, name):
-            raise ValueError(
-                f"the start {source!r} has {name} {getattr(given, name)}, but architecture.{name} is "
-                f"{getattr(config, name)}"
-            )
-    times, rest = divmod(config.num_hidden_layers, given.num_hidden_layers)
-    if rest:
-        raise ValueError(
-            f"the start {source!r} has {given.num_hidden_layers} layers; architecture.num_hidden_layers is "
-            f"{config.num_hidden_layers}, and a multiple of them is needed"
-        )
-    return int(times)
 
 
 def _pretrained(source: str, vocab_size: int, role: str) -> nn.Module:
