@@ -158,13 +158,7 @@ def _quantise(source: Path, target: Path, precision: str) -> None:
 
 
 def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, width: int) -> None:
-    """Write a tokenizer whole, and in llama.cpp's own form if that is the same.
-
-    Args:
-        writer: A ``gguf.GGUFWriter``.
-        tokenizer: The model's.
-        width: Logits of the model; ids beyond the tokenizer's are unused tokens.
-    """
+    """Write a tokenizer whole, and in llama.cpp's own form if that is the same, padded to ``width`` tokens."""
     text = tokenizer.backend_tokenizer.to_str()
     parts = json.loads(text)
     writer.add_string(WHOLE, text)

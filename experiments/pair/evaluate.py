@@ -80,16 +80,15 @@ def agreement(
     draft: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
-    temperature: float = TEMPERATURE,
 ) -> dict[str, float]:
-    """Return the share of positions with equal argmax, and the mean of ``sum(min(p, q))`` at a temperature."""
+    """Return the share of positions with equal argmax, and the mean of ``sum(min(p, q))`` at `TEMPERATURE`."""
     same = common = count = 0.0
     for ids in _encoded(tokenizer, texts):
-        p, q = ((_logits(model, ids) / temperature).softmax(-1) for model in (target, draft))
+        p, q = ((_logits(model, ids) / TEMPERATURE).softmax(-1) for model in (target, draft))
         same += float((p.argmax(dim=-1) == q.argmax(dim=-1)).sum())
         common += float(torch.minimum(p, q).sum())
         count += ids.shape[1]
-    return {"same best token": same / count, f"shared at T = {temperature:g}": common / count}
+    return {"same best token": same / count, f"shared at T = {TEMPERATURE:g}": common / count}
 
 
 def _encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[torch.Tensor]:
@@ -176,17 +175,12 @@ def answers(
 def tables(
     target: str, others: Sequence[str], sources: Mapping[str, TextSource], *, losses_alone: bool = False
 ) -> Iterator[Table]:
-    """Yield the tables of losses, of ends of continuations, and of the target's answers.
-
-    The first alone takes a tenth of the time.
-    """
+    """Yield the tables of losses (a tenth of the time), of ends of continuations, and of the target's answers."""
     from specexp.models.pair import load_pair
 
     pair = load_pair(target)
     models: dict[str, Any] = {"target": pair.target}
     models |= {Path(other).name: load_pair(target, other).draft for other in others}
-    if not others and pair.draft is not None:
-        models["draft"] = pair.draft
     loss_table = Table(
         f"Loss on held-out texts, at most {TEXTS} of each domain",
         columns(
@@ -236,11 +230,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(prog="python -m experiments.pair.evaluate", description=__doc__)
     parser.add_argument("target", help="a folder, a hub id, or the name of an embedded pair")
-    parser.add_argument(
-        "others",
-        nargs="*",
-        help="models of the same vocabulary: folders, hub ids or embedded drafts; default: the target's own draft",
-    )
+    parser.add_argument("others", nargs="*", help="models of the same vocabulary, named likewise")
     parser.add_argument("--recipe", required=True, help="a training with the domains; --data.* override it")
     parser.add_argument("--losses", action="store_true", help="print the table of losses alone")
     parser.add_argument(

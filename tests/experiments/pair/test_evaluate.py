@@ -69,8 +69,9 @@ def test_another_model_is_compared_text_by_text() -> None:
     assert gap(unsure, sure)[0] == pytest.approx(-more)
 
 
-def test_agreement_by_hand() -> None:
-    found = agreement(SURE, UNSURE, TOKENIZER, ["abcd"], 1.0)
+def test_agreement_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiments.pair.evaluate.TEMPERATURE", 1.0)
+    found = agreement(SURE, UNSURE, TOKENIZER, ["abcd"])
     assert found["same best token"] == 1.0
     assert found["shared at T = 1"] == pytest.approx(0.25 + 127 * 0.5 / 127)
 
