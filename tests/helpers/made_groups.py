@@ -14,7 +14,6 @@ def group_of(
     roles=None,
     correct=None,
     unparsable=0,
-    memory=None,
     **given,
 ):
     """A search of 10 tokens in 5 steps that took so many seconds: a tenth of them prefills, eight tenths decoding; the
@@ -35,7 +34,7 @@ def group_of(
         "verifier": "Greedy",
         **given,
     }
-    group = SequenceGroup(3, wall, 0.5 * wall, 0.2 * wall, roles or {}, correct, unparsable, memory or {})
+    group = SequenceGroup(3, wall, 0.5 * wall, 0.2 * wall, roles or {}, correct, unparsable, {})
     return PromptRecord(arm, f"{task}/{item}", task, group=group, **values)
 
 

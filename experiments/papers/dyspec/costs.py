@@ -1,26 +1,20 @@
-"""The cost of a step: DySpec's cost models, and passes at other models' latencies (Xiong et al. 2024, section 4.3,
-figure 4 and table 3).
-"""
+"""Seconds per token at other models' latencies (Xiong et al. 2024, table 3)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
-from matplotlib.figure import Figure
 from typing_extensions import override
 
-from experiments.papers.shared import DraftingAnalysis, Row, add_rows, check_rows, label, report_of, table_of
-from specexp.bench import clock
+from experiments.papers.shared import Row, add_rows, check_rows, report_of, table_of
 from specexp.bench.analysis import Analysis
 from specexp.bench.arm import sequence_name
 from specexp.bench.figures import bars_of
-from specexp.bench.phases import Breakdown, breakdown
-from specexp.bench.pictures import INK, PHASE_COLOURS, legend_below, new_figure
 from specexp.bench.publish import Report
-from specexp.bench.record import MEASURED, PromptRecord
+from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, mean_by_prompt, summarise
 from specexp.bench.table import Cell
 from specexp.core.drafter import Drafter
@@ -31,109 +25,6 @@ from specexp.core.parts import Parts
 PLAIN = "plain decoding"
 SPEEDUP = f"modelled vs {PLAIN}"
 PUBLISHED = {"tokens_per_step": "tokens/step", "seconds_per_token": "modelled s/token", "speedup": SPEEDUP}
-
-
-class StepCost(NamedTuple):
-    """A step of an arm: its breakdown, mean tokens, nodes N and depth D, and seconds T_d of a draft pass (None without
-    draft passes) and T_t of a target pass.
-    """
-
-    measured: Breakdown
-    tokens: float
-    nodes: float
-    depth: float
-    draft: float | None
-    target: float
-
-    def predicted(self, passes: float) -> float | None:
-        """Seconds of a step with this many draft passes."""
-        return None if self.draft is None else passes * self.draft + self.target
-
-    def stacks(self) -> list[tuple[str, dict[str, float]]]:
-        """Seconds by phase, as clocked and as predicted, each with its name."""
-        clocked = {phase: share * self.measured.step_seconds for phase, share in self.measured.shares.items()}
-        found = [(MEASURED if self.measured.clock == MEASURED else "modelled", clocked)]
-        if self.draft is not None:
-            for name, passes in (("D T_d + T_t", self.depth), ("N T_d + T_t", self.nodes)):
-                found.append((name, {"draft": passes * self.draft, "target": self.target}))
-        return found
-
-
-class CostModel(DraftingAnalysis[list[int]]):
-    """Measured steps next to ``N * T_d + T_t`` (a draft pass for every node) and ``D * T_d + T_t`` (one for every
-    layer), with the run's own means of a draft pass and a target pass.
-    """
-
-    name: ClassVar[str] = "cost_model"
-
-    def __init__(self) -> None:
-        super().__init__(lambda parts: [])
-
-    @override
-    def watch(self, arm: str, state: list[int], outcome: Outcome) -> None:
-        state.append(outcome.tree.shape.max_depth)
-
-    @override
-    def report(self, records: Sequence[PromptRecord]) -> Report:
-        costs = [cost for arm in self.states if (cost := self._cost(records, arm)) is not None]
-        clocks = dict.fromkeys(cost.measured.clock for cost in costs) or [MEASURED]
-        table = table_of(
-            f"A step as {' or '.join(clocks)}, and as the cost models have it",
-            "arm | tokens/step | nodes N:.1 | depth D:.1 | passes:.1 | T_d:.2 ms | T_t:.2 ms | step:.2 ms"
-            " | N*T_d+T_t:.2 ms | D*T_d+T_t:.2 ms | per token:.2 ms | by N:.2 ms | by D:.2 ms",
-            "T_d: draft time over draft passes, candidates included; T_t: a target pass. Both of this run.",
-            "N*T_d+T_t: a draft pass for every node; D*T_d+T_t: one for every layer; by N, by D: over tokens a step.",
-        )
-        for cost in costs:
-            steps = (cost.measured.step_seconds, cost.predicted(cost.nodes), cost.predicted(cost.depth))
-            milliseconds = [None if one is None else 1000 * one for one in (cost.draft, cost.target, *steps)]
-            milliseconds += [None if step is None else 1000 * step / cost.tokens for step in steps]
-            facts = [cost.tokens, cost.nodes, cost.depth, cost.measured.draft_passes]
-            table.rows.append([cost.measured.arm, *facts, *milliseconds])
-        return report_of(self, table, _draw_costs(costs, table.title) if costs else None)
-
-    def _cost(self, records: Sequence[PromptRecord], arm: str) -> StepCost | None:
-        measured, depths = breakdown(records, arm), self.states[arm]
-        if measured is None or not depths:
-            return None
-        own = [record for record in records if record.arm == arm and not record.error and record.seconds]
-        draft = measured.shares.get("draft", 0.0) * measured.step_seconds
-        return StepCost(
-            measured,
-            sum(len(record.token_ids) for record in own) / measured.steps,
-            sum(record.drafted_nodes for record in own) / measured.steps,
-            sum(depths) / len(depths),
-            draft / measured.draft_passes if measured.draft_passes else None,
-            measured.shares.get("target", 0.0) * measured.step_seconds,
-        )
-
-
-def _draw_costs(costs: Sequence[StepCost], title: str) -> Figure:
-    figure, [[axes]] = new_figure(8.5, 1.6 + 0.95 * len(costs), title)
-    longest = max(cost.measured.step_seconds for cost in costs)
-    limit = 1.45e3 * max([longest, *(cost.predicted(cost.depth) or 0.0 for cost in costs)])
-    named: set[str] = set()
-    ticks: dict[int, str] = {}
-    for number, cost in enumerate(costs):
-        for place, (name, seconds) in enumerate(cost.stacks()):
-            y, start = 4 * number + place, 0.0
-            ticks[y] = name if place else f"{cost.measured.arm}: {name}"
-            for phase in (phase for phase in PHASE_COLOURS if phase in seconds):
-                new = None if phase in named else phase
-                width, pale = 1000 * seconds[phase], 0.5 if place else 1.0
-                axes.barh(y, width, 0.8, start, color=PHASE_COLOURS[phase], alpha=pale, label=new)
-                named.add(phase)
-                start += width
-            text, beyond = f"{start:.2f} ms, {start / cost.tokens:.2f} a token", start > limit
-            text, side = (f"{text}, beyond the axis", "right") if beyond else (f" {text}", "left")
-            axes.text(min(start, limit), y, text, fontsize=7, color=INK, va="center", ha=side)
-    axes.set_yticks(list(ticks), list(ticks.values()), fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlim(0, limit)
-    solid = clock.adjective(costs[0].measured.clock).strip() or MEASURED
-    label(axes, f"ms a step (solid: {solid}; pale: predicted from this run's draft pass and target pass)")
-    legend_below(figure, len(named))
-    return figure
 
 
 class ModelledLatency(Analysis):

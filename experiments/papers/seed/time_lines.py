@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from experiments.papers.shared import Row, add_rows, check_rows, label, report_of, table_of
+from experiments.papers.shared import label, report_of, table_of
 from specexp.bench.analysis import MultiSequenceAnalysis, over
 from specexp.bench.pictures import BLUE, INK, new_figure
 from specexp.bench.publish import Report
@@ -33,19 +33,13 @@ class TargetUtilisation(MultiSequenceAnalysis):
 
     An arm's time is the sum over its prompts, each from the start of its first run to the end of its last. It contains
     the search between runs, but not other arms' turns.
-
-    Args:
-        published: Figures of a paper: ``method`` and ``busy``, a share of the time.
     """
 
     name: ClassVar[str] = "target_utilisation"
     bin_ms = 100.0
     """Time between two points of a curve."""
 
-    def __init__(self, published: list[Row] | None = None) -> None:
-        super().__init__()
-        self.published = check_rows(published, ["busy"])
-        self._lines: dict[str, list[TimeLine]] = {}
+    _lines: dict[str, list[TimeLine]]
 
     @override
     def begin(self, arms: Mapping[str, Parts]) -> None:
@@ -64,10 +58,9 @@ class TargetUtilisation(MultiSequenceAnalysis):
             " | waiting:.1% | drafting:.1% | drafting hidden:.1% | sequences/pass",
             "Shares of the time from the start of a prompt's first run to the end of its last. Target busy: in a "
             "pass or a prefill; deciding: verifying, resampling; waiting: the rest (for drafts, the search).",
-            "Drafting: somebody drafts, learns or prefills a draft; hidden: the share of it while the target is busy.",
+            "Drafting: with learning and prefills of drafts; hidden: the share of it while the target is busy.",
             rows=[[arm, *_shares(lines)] for arm, lines in self._lines.items()],
         )
-        add_rows(table, self.published, {"busy": "target busy"})
         seconds = {arm: _seconds(lines) for arm, lines in self._lines.items()}
         shown = {arm: lines for arm, lines in self._lines.items() if seconds[arm]}
         return report_of(self, table, self._draw(shown) if shown else None)

@@ -7,7 +7,7 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 
 from experiments.papers.dyspec.block_attention import BlockAttention, BlockMask
-from experiments.papers.dyspec.token_order import block_count, order_of, random_shape
+from experiments.papers.dyspec.token_order import block_count, random_shape
 from specexp.testing.analyses import AnalysisContract
 
 
@@ -67,7 +67,7 @@ def test_empty_blocks_are_not_read():
 
 def test_depth_first_order_leaves_fewer_blocks_and_the_same_output():
     shape = random_shape(64, np.random.default_rng(0))
-    order = list(order_of(shape, "depth-first"))
+    order = list(shape.depth_first)
     queries, keys, values = torch.randn(3, 2, 64, 8, generator=torch.Generator().manual_seed(0))
     made, moved = (BlockMask(visible(one), 8) for one in (shape, shape.permute(order)))
     assert moved.blocks < made.blocks

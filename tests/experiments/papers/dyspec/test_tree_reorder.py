@@ -1,6 +1,5 @@
 """Blocks of random and of observed trees."""
 
-import numpy as np
 import pytest
 from helpers.made_outcomes import outcome_of, report_of, strategy
 
@@ -36,7 +35,6 @@ def test_random_trees_stand_beside_the_papers():
     for row in rows:
         assert row["depth-first"] == pytest.approx(row["reordered, paper"], rel=0.05)
         assert row["unordered"] == pytest.approx(row["unordered, paper"], rel=0.01)
-        assert row["heavy path"] <= row["depth-first"]
         assert row["depth-first to paper"] == pytest.approx(row["depth-first"] / row["reordered, paper"] - 1)
 
 
@@ -66,31 +64,9 @@ def test_the_heaps_order_needs_values():
 
 
 def test_trees_smaller_than_a_block_are_left_out():
-    assert reordered(outcome_of([-1, 0], [1])).figures == {}
+    assert "tree_reorder_real" not in reordered(outcome_of([-1, 0], [1])).tables
     steps = [outcome_of(TWO_CHAINS, [1]) for _ in range(5)]
     assert reordered(*steps, most_trees=3).tables["tree_reorder_real"].records()[0]["trees"] == 3
-
-
-def test_the_masks_are_those_of_one_tree():
-    picture = reordered(outcome_of(TWO_CHAINS, [1]), outcome_of([-1, 0, 0], [1])).figures[
-        "tree_reorder_masks"
-    ]
-    titles = [axes.get_title() for axes in picture.axes]
-    assert titles == ["as built: 10 blocks", "depth-first: 9 blocks", "heavy path: 9 blocks"]
-    shown = [np.asarray(axes.images[0].get_array()) for axes in picture.axes]
-    assert all(image.shape == (8, 8) for image in shown)
-    assert all((image == 2).sum() == (shown[0] == 2).sum() for image in shown)
-    assert [(image > 0).sum() for image in shown] == [40, 36, 36]
-
-
-def test_the_mask_drawn_is_of_the_median_tree_of_its_size():
-    star, chain, small = [-1] + [0] * 7, [-1, *range(7)], [-1, 0, 1]
-    trees = [outcome_of(parents, [1]) for parents in (star, chain, TWO_CHAINS, small)]
-    titles = [
-        reordered(*trees, mask_nodes=nodes).figures["tree_reorder_masks"].axes[0].get_title()
-        for nodes in (9, 6, 1)
-    ]
-    assert titles == ["as built: 10 blocks", "as built: 3 blocks", "as built: 3 blocks"]
 
 
 def test_the_papers_figures_stand_beside_trees_of_their_size():
@@ -98,7 +74,4 @@ def test_the_papers_figures_stand_beside_trees_of_their_size():
     table = reordered(*steps, block=32).tables["tree_reorder_real"].to_markdown()
     assert "paper (not run here)" in table
     assert "366.12" in table
-    texts = [
-        text.get_text() for text in reordered(*steps, block=32).figures["tree_reorder_prefix"].axes[0].texts
-    ]
-    assert any("218.31" in text for text in texts)
+    assert "218.31" in table

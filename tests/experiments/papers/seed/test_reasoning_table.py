@@ -56,12 +56,6 @@ def test_other_answers_refuse_a_speedup():
     assert row["equal outputs"] == "1/2, 1 DIFFER"
 
 
-def test_drafts_are_counted_in_both_senses():
-    (row,) = rows_of("reasoning_table_drafts", arm="seed", task="GSM8K")
-    assert (row["nodes/step"], row["accepted/step"], row["accepted / drafted"]) == (4, 1, 0.25)
-    assert row["overlapped"] == pytest.approx(0.4)
-
-
 def test_answers_are_counted():
     (row,) = rows_of("reasoning_table_answers", arm="seed", task="GSM8K")
     assert (row["items"], row["failed"], row["correct"], row["accuracy"]) == (2, 0, 1, 0.5)

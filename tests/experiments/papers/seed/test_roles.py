@@ -52,17 +52,6 @@ def test_plain_decoding_drafts_nothing():
     assert (row["accepted/step"], row["alpha"], row["with prefills"]) == (None, None, None)
 
 
-def test_tasks_are_told_apart_if_there_are_several():
-    more = [
-        group_of("engine", 0, 9.0, task="Blocksworld", roles={"generator": role_of(1.0)}),
-        group_of("seed", 0, 9.0, task="Blocksworld", roles={"generator": role_of(1.0)}),
-    ]
-    (row,) = rows_of([*RECORDS, *more], table="roles_by_task", task="Blocksworld", arm="seed")
-    assert row["decoding vs engine"] == "1.00x (one prompt)"
-    with pytest.raises(KeyError):
-        rows_of(table="roles_by_task")
-
-
 def test_published_rows_stand_with_their_component():
     published = [seed("evaluator", 0.35, speedup=1.35), seed("generator", 0.41)]
     found = [(row["component"], row["arm"]) for row in rows_of(published=published)]

@@ -12,11 +12,11 @@ from specexp.testing.analyses import AnalysisContract
 
 class TestTargetUtilisation(AnalysisContract):
     def make_analysis(self):
-        return TargetUtilisation([{"method": "somebody's", "busy": 0.9}])
+        return TargetUtilisation()
 
 
-def report_of(*lines, bin_ms=100.0, **given):
-    analysis = TargetUtilisation(**given)
+def report_of(*lines, bin_ms=100.0):
+    analysis = TargetUtilisation()
     analysis.bin_ms = bin_ms
     analysis.begin({"seed": None})
     for number, line in enumerate(lines):
@@ -64,11 +64,6 @@ def test_a_curve_has_a_point_for_every_bin():
 def test_a_long_run_has_wider_bins():
     (axes,) = report_of(overlapping(), bin_ms=0.1).figures["target_utilisation"].axes
     assert 100 <= len(axes.patches[0].get_data().values) <= MOST_BINS
-
-
-def test_published_rows_are_marked():
-    report = report_of(overlapping(), published=[{"method": "SEED", "busy": 0.95}])
-    assert report.tables["target_utilisation"].rows[-1][:4] == ["SEED (not run here)", None, None, 0.95]
 
 
 @given(st.lists(st.floats(0.01, 5), min_size=2, max_size=20), st.floats(0.05, 3))
