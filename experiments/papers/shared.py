@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, Generic, Literal, TypeVar
 
 from matplotlib.axes import Axes
@@ -64,11 +63,6 @@ def table_of(
     """A table with headings as :func:`~specexp.bench.table.columns` reads them."""
     found = columns(heads) if isinstance(heads, str) else heads
     return Table(title, found, [list(row) for row in rows], list(notes))
-
-
-def first(arms: Mapping[str, Value], most: int) -> dict[str, Value]:
-    """The arms that a picture has room for."""
-    return dict(islice(arms.items(), most))
 
 
 def label(

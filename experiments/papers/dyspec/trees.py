@@ -19,7 +19,7 @@ from pydantic import Field
 from scipy.stats import binned_statistic
 from typing_extensions import override
 
-from experiments.papers.shared import DraftingAnalysis, first, label, report_of, table_of
+from experiments.papers.shared import DraftingAnalysis, label, report_of, table_of
 from specexp.bench.analysis import Analysis, check_arms, drafting, grafted_rows, visited
 from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure, whole_numbers
 from specexp.bench.publish import Report
@@ -176,8 +176,8 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
 
     name: ClassVar[str] = "draft_vs_acceptance"
     needs_models: ClassVar[bool] = True
-    bins, group, most_arms = 20, 10, 4
-    """Columns of the maps and rows over p; tries of a rate; arms in the picture."""
+    bins, group = 20, 10
+    """Columns of the maps and rows over p; tries of a rate."""
 
     def __init__(self) -> None:
         super().__init__(lambda parts: [])
@@ -220,8 +220,7 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
                 table.rows.append([arm, bounds, len(own), *_means(own), None, None])
             known = [_known(seen.q.corr(seen[other])) for other in ("p", "accepted")]
             table.rows.append([arm, "all", len(seen), *_means(seen), *known])
-        shown = first(tries, self.most_arms)
-        return report_of(self, table, self._draw(shown) if shown else None)
+        return report_of(self, table, self._draw(tries) if tries else None)
 
     def _draw(self, tries: Mapping[str, pd.DataFrame]) -> Figure:
         title = "Draft probability against acceptance (left) and target probability (right)"

@@ -21,7 +21,6 @@ from experiments.papers.shared import (
     Row,
     add_rows,
     check_rows,
-    first,
     label,
     label_of,
     report_of,
@@ -43,14 +42,11 @@ LOWEST = 1e-4
 
 @dataclass
 class Counts:
-    """Sums over the steps of an arm: ``nodes`` and ``accepted`` are of the drafter, then of grafted phrases; ``saved``
-    are layers of the drafted trees beyond the draft passes they took.
-    """
+    """Sums over the steps of an arm; ``nodes`` and ``accepted`` are of the drafter, then of grafted phrases."""
 
     steps: int = 0
     tokens: int = 0
     passes: int = 0
-    saved: int = 0
     nodes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
     accepted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
 
@@ -65,8 +61,7 @@ class Counts:
         a_step = [over(count, self.steps) for count in (accepted, self.tokens, nodes)]
         each = [over(*pair) for pair in zip(self.accepted.tolist(), self.nodes.tolist(), strict=True)]
         passes = [over(self.passes, self.steps), over(self.tokens, self.passes)]
-        saved = over(self.saved, self.steps) if self.passes else None
-        return [*a_step, self.utilisation, *each, *passes, saved]
+        return [*a_step, self.utilisation, *each, *passes]
 
 
 class Utilisation(DraftingAnalysis[Counts]):
@@ -93,19 +88,15 @@ class Utilisation(DraftingAnalysis[Counts]):
         state.nodes += np.bincount(grafted[1:], minlength=2)
         state.accepted += np.bincount(grafted[list(outcome.accepted)], minlength=2)
         state.passes += outcome.draft_passes
-        if outcome.draft_passes:
-            layers = int(outcome.tree.shape.depths[~grafted].max())
-            state.saved += max(0, layers - outcome.draft_passes)
 
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
         table = table_of(
             "What becomes of drafted tokens",
             "arm | accepted/step | with bonus | nodes/step:.1 | accepted / drafted:.1% | of the drafter's:.1%"
-            " | of grafted phrases':.1% | draft passes/step:.1 | tokens / draft pass | passes saved/step",
+            " | of grafted phrases':.1% | draft passes/step:.1 | tokens / draft pass",
             "Accepted / drafted is the utilisation of the paper's table 4: of all nodes fed to the target, of "
             "those the drafter gave, of those of grafted phrases; tokens / draft pass is that of section 3.1.1.",
-            "Passes saved: layers of the drafted tree beyond the draft passes it took; phrases rode in a pass.",
             rows=[[arm, *counts.cells()] for arm, counts in self.states.items()],
         )
         bonus = [{"with_bonus": row["accepted"] + 1} if "accepted" in row else {} for row in self.published]
@@ -216,8 +207,6 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
     name: ClassVar[str] = "confidence_acceptance"
     edges: NDArray[np.float64] = np.concatenate(([0.0], np.geomspace(LOWEST, 1, 13)))
     """Bins of the product; the paper's are of equal width, which hides long and unlikely drafts."""
-    most_arms = 4
-    """Arms in the picture."""
 
     def __init__(self) -> None:
         super().__init__(lambda parts: [])
@@ -240,8 +229,7 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
     def report(self, records: Sequence[PromptRecord]) -> Report:
         tries = {arm: np.concatenate(steps) for arm, steps in self.states.items() if steps}
         tries = {arm: rows for arm, rows in tries.items() if len(rows)}
-        shown = first(tries, self.most_arms)
-        return report_of(self, self._table(tries), self._draw(shown) if shown else None)
+        return report_of(self, self._table(tries), self._draw(tries) if tries else None)
 
     def _binned(self, tries: Tries) -> NDArray[np.float64]:
         """``[bins, 7]`` prefixes, steps, mean length and product, accepted share, its interval; nan in empty bins."""
@@ -277,20 +265,16 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
 
     def _draw(self, tries: Mapping[str, Tries]) -> Figure:
         title = "How often a drafted sequence is accepted, by the product of its confidences"
-        panels: dict[str, Any] = {"height_ratios": (3, 1), "sharex": True, "sharey": "row"}
-        figure, grid = new_figure(1.0 + 4.3 * len(tries), 5.2, title, 2, len(tries), **panels)
-        for points, counts, (arm, seen) in zip(*grid, tries.items(), strict=True):
-            self._draw_arm(points, counts, arm, seen)
-        above, below = (row[0] for row in grid)
-        label(above, y="share of prefixes accepted")
-        label(below, y="count")
-        handles = [*above.get_legend_handles_labels()[0], *below.get_legend_handles_labels()[0]]
-        legend_below(figure, 4, handles, [handle.get_label() for handle in handles])
+        figure, [panels] = new_figure(1.0 + 4.3 * len(tries), 4.2, title, 1, len(tries), sharey=True)
+        for points, (arm, seen) in zip(panels, tries.items(), strict=True):
+            self._draw_arm(points, arm, seen)
+        label(panels[0], y="share of prefixes accepted")
+        legend_below(figure, 2, *panels[0].get_legend_handles_labels())
         return figure
 
-    def _draw_arm(self, points: Axes, counts: Axes, arm: str, seen: Tries) -> None:
+    def _draw_arm(self, points: Axes, arm: str, seen: Tries) -> None:
         lowest = LOWEST / 10  # left end of the axis
-        binned, edges = self._binned(seen), np.maximum(self.edges, lowest)
+        binned = self._binned(seen)
         product, share, low, high = binned[binned[:, 0] > 0, 3:].T
         diagonal, product = np.geomspace(lowest, 1, 200), np.maximum(product, 1.5 * lowest)
         points.plot(diagonal, diagonal, color=GREY, lw=1, ls="--", label="accepted as often as it says")
@@ -298,14 +282,10 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
         points.errorbar(product, share, errors, color=BLUE, marker="o", ms=5, lw=1.3, capsize=3, label=name)
         correlation = rank_correlation(seen[:, 2], seen[:, 3])
         text = "" if correlation is None else f"rank correlation {correlation:.2f}, "
-        label(points, title=f"{arm}\n{text}{len(seen)} prefixes", low=-0.03, high=1.03)
-        for values, colour, name in ((binned[:, 0], GREY, "prefixes"), (binned[:, 1], BLUE, "steps")):
-            heights = np.maximum(values, 0.5)
-            counts.stairs(heights, edges, baseline=0.5, fill=True, color=colour, label=name)
-        counts.set_xscale("log")
-        counts.set_yscale("log")
-        counts.set_xlim(edges[0], 1.02)
-        label(counts, "product of the draft's confidences")
+        points.set_xscale("log")
+        points.set_xlim(lowest, 1.02)
+        title, axis = f"{arm}\n{text}{len(seen)} prefixes", "product of the draft's confidences"
+        label(points, axis, title=title, low=-0.03, high=1.03)
 
 
 def wilson_interval(share: float, tries: int) -> tuple[float, float]:

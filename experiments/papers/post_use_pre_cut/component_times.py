@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -18,15 +17,12 @@ from experiments.papers.shared import (
     Row,
     add_rows,
     check_rows,
-    label,
-    label_of,
     report_of,
     table_of,
 )
 from specexp.bench import clock
 from specexp.bench.analysis import grafted_rows
 from specexp.bench.phases import Breakdown, breakdown
-from specexp.bench.pictures import CURVE_COLOURS, GREY, legend_below, name_rows, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import arm_names
@@ -158,7 +154,7 @@ class ComponentTimes(DraftingAnalysis[Copies]):
     def report(self, records: Sequence[PromptRecord]) -> Report:
         parts = [part for arm in arm_names(records) if (part := breakdown(records, arm)) is not None]
         times = {part.arm: self._times(part) for part in parts}
-        return report_of(self, self._table(parts, times), self._draw(parts, times) if times else None)
+        return report_of(self, self._table(parts, times))
 
     def _times(self, part: Breakdown) -> dict[str, float | None]:
         """Milliseconds by operation, in the table's order."""
@@ -195,28 +191,3 @@ class ComponentTimes(DraftingAnalysis[Copies]):
             table.rows.append([name, part.draft_passes, *own.values(), step, share])
         add_rows(table, self.published, {key: names[operation] for key, operation in PUBLISHED.items()})
         return table
-
-    def _draw(self, parts: Sequence[Breakdown], times: Times) -> Figure:
-        shown = [operation for operation in ORDER if any(own[operation] for own in times.values())]
-        height = 1.6 + 0.34 * len(shown) + 0.2 * len(times)
-        figure, [[axes]] = new_figure(8.5, height, "Milliseconds of single operations")
-        for number, part in enumerate(parts):
-            shift = 0.5 * (number + 0.5) / len(times) - 0.25  # so that equal times are all seen
-            title = part.arm if part.clock == MEASURED else f"{part.arm} (modelled passes)"
-            marker = "osD^v"[number // len(CURVE_COLOURS) % 5]
-            colour = CURVE_COLOURS[number % len(CURVE_COLOURS)]
-            own = times[part.arm]
-            points = [(own[name], place + shift) for place, name in enumerate(shown) if own[name]]
-            axes.plot(*zip(*points, strict=True), marker, color=colour, ms=6, alpha=0.85, label=title)
-        hollow: dict[str, Any] = {"mfc": "none", "color": GREY, "ms": 8}
-        for row in self.published:
-            known = {PUBLISHED[key]: value for key, value in row.items() if key in PUBLISHED}
-            theirs = [(known[name], place) for place, name in enumerate(shown) if name in known]
-            if theirs:
-                axes.plot(*zip(*theirs, strict=True), "o", label=label_of(row), **hollow)
-        name_rows(axes, shown)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        label(axes, "ms (forward: a pass; the others: a step)", grid="both")
-        legend_below(figure, 2)
-        return figure

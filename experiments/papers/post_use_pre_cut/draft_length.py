@@ -159,7 +159,7 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
             name = f"{self.name}_sensitivity"
             used = next(iter(groups.values()))[0][1].clock
             tables[name] = _sensitivity_table(groups, used)
-            figures[name] = self._draw_sensitivity(groups, used, costs)
+            figures[name] = self._draw_sensitivity(groups, used)
         return Report(tables, figures)
 
     def _costs(self, records: Sequence[PromptRecord], arm: str) -> StepCosts | None:
@@ -217,7 +217,7 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
                     found.setdefault((group, category), []).append((length, speedup))
         return {key: sorted(points, key=lambda point: point[0]) for key, points in found.items()}
 
-    def _draw_sensitivity(self, groups: Groups, used: str, costs: Costs) -> Figure:
+    def _draw_sensitivity(self, groups: Groups, used: str) -> Figure:
         """Speed against draft length, by group and by category."""
         names = dict.fromkeys(group for group, _ in groups)
         categories = dict.fromkeys(category for _, category in groups if category != ALL)
@@ -232,13 +232,6 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
             _draw_lines(axes, lines, intervals=axes is row[0])
             axes.axhline(1, color=INK, lw=0.8, ls=":")
             label(axes, "draft length", title=panel, loc="center", grid="y")
-        longest = max(self._lengths.values())
-        arm = next((arm for arm, own in self._lengths.items() if own == longest and self.states[arm]), None)
-        if arm is not None and (cost := costs[arm]) is not None:
-            lengths = range(1, longest + 1)
-            speeds = [speed_of(self.states[arm], cost, length) for length in lengths]
-            replayed = f"replayed from {arm}, all tokens"
-            row[0].plot(lengths, speeds, color=GREY, ls="--", lw=1.2, label=replayed)
         for axes in row:
             axes.legend(fontsize=7, frameon=False, loc="best")
         label(row[0], y=f"{clock.adjective(used)}speedup over plain decoding")
@@ -316,8 +309,7 @@ def _draw_lines(axes: Axes, lines: Mapping[str, Points], intervals: bool) -> Non
 
 class AblationGrid(Analysis):
     """One row per level, one column per value of the grid that all levels sweep: speedup over ``engine``, and tokens
-    per step. Further columns have the sensitivity of a level (its slowest value over its fastest) and its best value
-    over the best of the first level. Both pick the fastest on the prompts they are measured on.
+    per step. A further column has the sensitivity of a level: its slowest value over its fastest.
 
     Args:
         spread_from: Values below are left out of the sensitivity.
@@ -365,16 +357,14 @@ class AblationGrid(Analysis):
         self, records: Sequence[PromptRecord], levels: Mapping[str, Mapping[float, Speedup]], used: str
     ) -> Table:
         values = sorted({value for arms in self._levels.values() for value in arms})
-        best = {level: _fastest(speedups) for level, speedups in levels.items()}
-        first, word = next(iter(levels), None), clock.adjective(used)
+        word = clock.adjective(used)
         any_value, whole = f"any {self._axis}", f" from {self.spread_from:g} on" if self.spread_from else ""
         spread = f"slowest / fastest{whole}"
-        gain = f"{word}best over the best of {first or 'the first level'}"
         titles = ["level", *map(self._place, values), *([any_value] if self._alone else []), spread]
         note = f"{word}geometric mean over prompts of paired seconds per token; in brackets all tokens over all target"
         table = table_of(
             clock.titled(f"Speedup over {self.baseline} by {self._axis} (tokens per step)", used),
-            [*map(Column, titles), Column(gain, interval=True)],
+            list(map(Column, titles)),
             f"{note[0].upper()}{note[1:]} passes.",
         )
         for level, speedups in levels.items():
@@ -382,9 +372,6 @@ class AblationGrid(Analysis):
             row |= {self._place(value): _cell(records, speedup) for value, speedup in speedups.items()}
             given = {value: one.ratio for value, one in speedups.items() if one.refused is None}
             row[spread] = self._spread(given)
-            own, other = best[level], best[first or level]
-            if level != first and own is not None and other is not None:
-                row[gain] = paired_speedup(records, own.arm, other.arm)
             table.add(row)
         for arm in self._alone:
             table.add({"level": arm, any_value: _cell(records, paired_speedup(records, arm, self.baseline))})
@@ -426,11 +413,6 @@ class AblationGrid(Analysis):
         label(panels[0], y=f"{clock.adjective(used)}speedup over {self.baseline}")
         legend_below(figure, 2, *panels[0].get_legend_handles_labels())
         return figure
-
-
-def _fastest(speedups: Mapping[float, Speedup]) -> Speedup | None:
-    given = (one for one in speedups.values() if one.refused is None)
-    return max(given, key=lambda one: one.ratio, default=None)
 
 
 def _cell(records: Sequence[PromptRecord], speedup: Speedup) -> str | None:

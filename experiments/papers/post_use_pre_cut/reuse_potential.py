@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from experiments.papers.shared import DraftingAnalysis, first, label, report_of, table_of
+from experiments.papers.shared import DraftingAnalysis, label, report_of, table_of
 from specexp.bench.analysis import grafted_rows, over
 from specexp.bench.pictures import BLUE, ORANGE, new_figure
 from specexp.bench.publish import Report
@@ -114,8 +114,6 @@ class ReusePotential(DraftingAnalysis[Seen]):
     """Longest phrases."""
     over_steps = 3
     """Length of the phrases drawn over the steps of a prompt; the paper has phrases longer than 2."""
-    most_arms = 3
-    """Arms in the picture."""
 
     def __init__(self) -> None:
         super().__init__(lambda parts: Seen(self.longest))
@@ -143,8 +141,7 @@ class ReusePotential(DraftingAnalysis[Seen]):
                 for tokens, covered, unread in sums[:, :, n].tolist():
                     row += [tokens, over(covered, tokens), over(unread, tokens)]
                 table.rows.append(row)
-        shown = first(found, self.most_arms)
-        return report_of(self, table, self._draw(shown) if shown else None)
+        return report_of(self, table, self._draw(found) if found else None)
 
     def _draw(self, found: Mapping[str, Seen]) -> Figure:
         title = "How much of what is drafted and put out was drafted before"

@@ -39,7 +39,9 @@ class TargetUtilisation(MultiSequenceAnalysis):
     bin_ms = 100.0
     """Time between two points of a curve."""
 
-    _lines: dict[str, list[TimeLine]]
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: dict[str, list[TimeLine]] = {}
 
     @override
     def begin(self, arms: Mapping[str, Parts]) -> None:
@@ -135,61 +137,47 @@ def busy_shares(
 
 
 class TimeLines(MultiSequenceAnalysis):
-    """Time lines of the first prompts: the arms in one picture, and a trace of each arm for Perfetto (ui.perfetto.dev)
-    or chrome://tracing, in which each prompt is a process.
+    """Time lines of the first prompt: the arms in one picture, and a trace of each arm for Perfetto (ui.perfetto.dev)
+    or chrome://tracing.
     """
 
     name: ClassVar[str] = "time_lines"
-    items = 1
-    """Prompts kept of each arm."""
     window_ms = 250.0
     """A first picture of a longer time line shows only its start, so that single passes can be seen."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: dict[str, dict[str, TimeLine]] = {}
+        self._kept: dict[str, TimeLine] = {}
+        self._prompt: str | None = None
 
     @override
     def begin(self, arms: Mapping[str, Parts]) -> None:
-        self._kept = {arm: {} for arm in arms}
+        self._kept, self._prompt = {}, None
 
     @override
     def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
-        kept = self._kept[arm]
-        if len(kept) < self.items and len(timeline):
-            kept.setdefault(prompt_id, timeline)  # the first of several samples of a prompt
+        if len(timeline) and prompt_id == (self._prompt or prompt_id):
+            self._prompt = prompt_id
+            self._kept.setdefault(arm, timeline)  # the first of several samples of the prompt
 
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
         table = table_of(
             "The time lines kept",
             "arm | prompt | ms:.0 | target passes | sequences/pass | target busy:.1%",
-            "Traces open in ui.perfetto.dev and chrome://tracing.",
             "Target busy: share of the time in which it runs a pass or a prefill.",
         )
-        files = {}
-        for arm, lines in self._kept.items():
-            for prompt, line in lines.items():
-                passes, decisions = _counts(line)
-                facts = [1000 * line.seconds, passes, over(decisions, passes), line.utilisation()]
-                table.rows.append([arm, prompt, *facts])
-            if lines:
-                trace = chrome_trace({f"{arm}: {prompt}": line for prompt, line in lines.items()})
-                plain = re.sub(r"[^a-z0-9]+", "_", arm.lower()).strip("_")
-                files[f"{self.name}_trace_{plain}.json"] = trace
-            else:
-                table.add({"arm": arm, "prompt": "none kept"})
-        return Report({self.name: table}, self._draw(), files)
-
-    def _draw(self) -> dict[str, Figure]:
-        figures = {}
-        prompts = dict.fromkeys(prompt for lines in self._kept.values() for prompt in lines)
-        for number, prompt in enumerate(prompts, start=1):
-            name = self.name if number == 1 else f"{self.name}_{number}"
-            lines = {arm: found[prompt] for arm, found in self._kept.items() if prompt in found}
-            if 1000 * max(line.seconds for line in lines.values()) > self.window_ms:
-                title = f"{self.window_ms:g} ms of {prompt}"
-                figures[name] = draw_time_line(lines, title, self.window_ms / 1000)
-                name = f"{name}_whole"
-            figures[name] = draw_time_line(lines, f"All of {prompt}")
-        return figures
+        files, figures = {}, {}
+        for arm, line in self._kept.items():
+            passes, decisions = _counts(line)
+            facts = [1000 * line.seconds, passes, over(decisions, passes), line.utilisation()]
+            table.rows.append([arm, self._prompt, *facts])
+            plain = re.sub(r"[^a-z0-9]+", "_", arm.lower()).strip("_")
+            files[f"{self.name}_trace_{plain}.json"] = chrome_trace({f"{arm}: {self._prompt}": line})
+        if self._kept:
+            figures[self.name] = draw_time_line(self._kept, f"All of {self._prompt}")
+            if 1000 * max(line.seconds for line in self._kept.values()) > self.window_ms:
+                figures[f"{self.name}_whole"] = figures[self.name]
+                title = f"{self.window_ms:g} ms of {self._prompt}"
+                figures[self.name] = draw_time_line(self._kept, title, self.window_ms / 1000)
+        return Report({self.name: table}, figures, files)

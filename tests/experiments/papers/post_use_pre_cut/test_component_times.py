@@ -104,8 +104,6 @@ def test_modelled_passes_are_called_so_and_have_no_roll_back():
     assert row["modelled target forward"] == pytest.approx(100)
     assert row["roll back"] is None
     assert "modelled: 7B for 70B" in table.title
-    (axes,) = report.figures["component_times"].axes
-    assert axes.lines[0].get_label() == "a (modelled passes)"
 
 
 def test_published_rows_are_marked():

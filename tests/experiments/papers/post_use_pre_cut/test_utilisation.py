@@ -37,7 +37,6 @@ def test_both_senses_of_utilisation_are_told_apart():
     assert row["with bonus"] == 3
     assert row["accepted / drafted"] == pytest.approx(4 / 8)
     assert row["tokens / draft pass"] == pytest.approx(6 / 8)
-    assert row["passes saved/step"] == 0
 
 
 def test_what_ends_the_output_has_no_bonus():
@@ -53,13 +52,6 @@ def test_grafted_phrases_are_counted_apart():
     assert row["accepted / drafted"] == 0.75
 
 
-def test_a_pass_that_gives_several_tokens_saves_some():
-    """A chain of 3 drafted in 1 pass; what is grafted below is not drafted."""
-    step = with_grafts(outcome_of(CHAIN, [1]), [4])
-    assert row_of(replace(step, pass_tokens=(4,)))["passes saved/step"] == 2
-    assert row_of(step)["passes saved/step"] is None  # a drafter without a model saves no passes of one
-
-
 def test_a_step_without_drafts_is_a_step():
     row = row_of(outcome_of([-1], []), outcome_of(CHAIN, [1, 2, 3, 4]))
     assert (row["accepted/step"], row["accepted / drafted"]) == (2, 1)
@@ -71,6 +63,6 @@ def test_published_rows_are_marked_and_drawn_hollow():
     label, accepted, tokens, _, share, *rest = report.tables["utilisation"].rows[-1]
     assert (label, accepted, share) == ("Llama 2 (not run here)", 5.72, 0.475)
     assert tokens == pytest.approx(6.72)
-    assert rest == [None] * 5
+    assert rest == [None] * 4
     (axes,) = report.figures["utilisation"].axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "Llama 2 (not run here)"]
