@@ -22,8 +22,7 @@ from specexp.core.parts import Parts
 class Regret(Analysis):
     """Geometric mean over prompts of an arm's seconds per token over those of the oracle's arm: 1.10x is a tenth more
     time than the optimum. Without an :class:`~specexp.controllers.Oracle` the fastest arm takes its place.
-
-    The ratio of two arms' times does not depend on the oracle. A second table holds these paired ratios.
+    A second table has the paired ratios of arms, which do not depend on the oracle.
 
     Args:
         compare: Arms of the second table; all if None.

@@ -26,11 +26,7 @@ NOT_RUN = "Not run here: figures as published by the paper, on its models and de
 
 
 class DraftingAnalysis(Analysis, Generic[State]):
-    """Keeps a state for each arm that drafts, and updates it at every step.
-
-    Args:
-        new_state: Makes the state of an arm from its parts.
-    """
+    """Keeps a state for each arm that drafts, made from its parts, and updates it at every step."""
 
     def __init__(self, new_state: Callable[[Parts], State]) -> None:
         self.new_state = new_state
@@ -92,15 +88,10 @@ def label(
 def check_rows(
     rows: Sequence[Mapping[str, Any]] | None, figures: Iterable[str], texts: Sequence[str] = ("method",)
 ) -> list[Mapping[str, Any]]:
-    """Rows of a paper's table, which are shown and never run.
-
-    Args:
-        rows: Rows; None means no rows.
-        figures: Keys of numbers above 0, or of several by their place on a grid; a row may leave any out.
-        texts: Keys of texts, which every row has.
+    """Check rows of a paper's table: every row has the ``texts``, and any of ``figures`` above 0 (or a grid of them).
 
     Raises:
-        ValueError: A text is missing, a key is unknown, or a figure is no number above 0.
+        ValueError: A text is missing, a key is unknown, or a figure is not above 0.
     """
     known = [*texts, *figures]
     for number, row in enumerate(rows or ()):
@@ -123,13 +114,7 @@ def label_of(row: Mapping[str, Any]) -> str:
 
 
 def add_rows(table: Table, rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str]) -> None:
-    """Add published rows below ours, and a note that they were not run.
-
-    Args:
-        table: The table, which has a column ``arm``.
-        rows: Rows of :func:`check_rows`.
-        headings: Column of each key; other keys are left out.
-    """
+    """Add published rows below ours, and a note; ``headings`` has the column of each key, others are left out."""
     speedups = {column.title for column in table.columns if column.interval}
     for row in rows:
         known = {headings[key]: value for key, value in row.items() if key in headings}

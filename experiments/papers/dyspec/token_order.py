@@ -137,7 +137,7 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
                 table.add(row)
         if self.block == BLOCK_OF_PAPER:
             for size, (before, after) in FIGURE_9.items():
-                paper = {"arm": "paper (not run here)", "mean nodes": float(size)}
+                paper: dict[str, Cell] = {"arm": "paper (not run here)", "mean nodes": float(size)}
                 table.add({**paper, HEAP: before, DEPTH_FIRST: after})
             table.notes.append("The paper does not state the prefix of its figures, nor its order in detail.")
         return table

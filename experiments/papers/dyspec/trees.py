@@ -283,8 +283,6 @@ def _known(value: Any) -> float | None:
 class TokensPerStep(Analysis):
     """All tokens over all target passes of each drafting arm, and its ratio to another arm's, without a clock.
 
-    Both arms decode the same prompts, so prompts are drawn in pairs for the interval of a ratio.
-
     Args:
         over: Arm that all others are compared with; each with the next one in the file if None.
     """

@@ -65,9 +65,7 @@ class Counts:
 
 
 class Utilisation(DraftingAnalysis[Counts]):
-    """Accepted drafts per step, and both of the paper's utilisations: accepted over drafted nodes (its table 4), and
-    output tokens over draft passes (its section 3.1.1). The first is also given for each kind of node, because grafted
-    phrases cost no draft pass.
+    """Accepted drafts per step, accepted over drafted nodes by kind (table 4), and tokens per draft pass (3.1.1).
 
     Args:
         published: Rows of a paper's table: ``method``, and any of ``accepted`` (drafts a step, without the bonus token)
