@@ -44,7 +44,7 @@ def command_of(path: Path) -> str:
 # What a fresh machine without a network lacks, and a dry run says so: a model of the hub, a file of prompts, and what
 # another experiment leaves, such as a recording, a profile or trained weights.
 LACKING = re.compile(
-    r"is not whole in the cache|is no existing (file|folder)|does not exist|there is no such (file|artifact folder)"
+    r"is not in the cache|is no existing (file|folder)|does not exist|there is no such (file|artifact folder)"
     r"|No such file|holds no recording"
 )
 
