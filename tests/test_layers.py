@@ -20,9 +20,34 @@ LAYERS = [
     COMMANDS,
     {"commands"},
 ]
-BUDGETS = {}
+BUDGETS = {
+    "core": (5_129, 37),
+    "builders": (1_844, 12),
+    "controllers": (2_561, 20),
+    "drafters": (3_587, 22),
+    "verifiers": (409, 7),
+    "artifacts": (2_688, 36),
+    "data": (3_886, 29),
+    "models": (2_263, 14),
+    "scheduling": (2_044, 17),
+    "tracking": (786, 7),
+    "config": (4_614, 30),
+    "bench": (6_979, 47),
+    "cluster": (494, 4),
+    "engines": (2_248, 21),
+    "replay": (5_380, 39),
+    "deploy": (4_200, 40),
+    "fit": (1_158, 10),
+    "profile": (1_262, 8),
+    "sweep": (5_757, 43),
+    "verify": (2_999, 18),
+    "commands": (1_433, 27),
+    "testing": (2_851, 13),
+    "experiments": (6_498, 45),
+    "tests": (43_517, 332),
+}
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
-SMALL = 0
+SMALL = 17
 """Modules below 60 lines that one other module imports; merge them into their importer."""
 ENTRY = {"specexp.__main__", "specexp.core.start"}
 """What the shims of commands import."""
