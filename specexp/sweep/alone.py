@@ -11,7 +11,7 @@ from specexp.config.sweep import Sweep
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.concluded import CONCLUDED_BY, Concluded
 from specexp.sweep.conclusion import conclude, concluded, digest_of_end
-from specexp.sweep.database import locked, outlasting
+from specexp.sweep.database import locked
 from specexp.sweep.output import StudyOutput
 from specexp.sweep.worker import known_waiting, others_running
 
@@ -48,15 +48,15 @@ def conclude_alone(
         if still_held is None:
             output.say("Another worker confirms the best trials.")
             return None
-        others = outlasting(lambda: others_running(study))
+        others = others_running(study)
         if others:
             output.say("The best trials are confirmed once the other workers have measured their last.")
         while others or known_waiting(study):
             while others:
                 time.sleep(SECONDS)
-                others = outlasting(lambda: others_running(study))
+                others = others_running(study)
             search()  # even if nothing is left: trials.csv then has the last trials of the other workers
-            others = outlasting(lambda: others_running(study))
+            others = others_running(study)
         known = concluded(study, settings, backend.study_config, output)
         if known is not None:
             return known

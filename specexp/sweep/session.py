@@ -34,7 +34,7 @@ from specexp.sweep.bench import StudyBench, record_acceptance_counts
 from specexp.sweep.branches import composer, without_impossible
 from specexp.sweep.concluded import CONCLUDED, Concluded
 from specexp.sweep.conclusion import concluded
-from specexp.sweep.database import locked, outlasting
+from specexp.sweep.database import locked
 from specexp.sweep.goals import directions_of
 from specexp.sweep.journal import repaired
 from specexp.sweep.output import StudyOutput
@@ -124,13 +124,11 @@ class Session:
                     busy = busy_machine(bench.reference.seconds_per_token.values())
                     if busy and backend.latency is None:
                         self.output.say(busy)
-
-            def search() -> None:
-                outlasting(lambda: self._search(study, bench))
-
-            search()
+            self._search(study, bench)
             if self.settings.confirm is not None:
-                ended = conclude_alone(study, self.settings, backend, self.output, search)
+                ended = conclude_alone(
+                    study, self.settings, backend, self.output, lambda: self._search(study, bench)
+                )
         if hint := self.output.tracker.sync_hint():
             self.output.say(f"W&B: {hint}")
         self._tell(ended)

@@ -8,14 +8,15 @@ import errno
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna import Study
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
+from typing_extensions import override
 
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
@@ -57,14 +58,9 @@ def open_study(name: str, settings: Sweep, folder: Path, workload: str, device: 
     sampler, pruner = build_sampler(settings), build_pruner(settings)
     directions = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
     try:
-        study = together(
+        together(
             lambda: optuna.create_study(
-                storage=storage,
-                study_name=name,
-                directions=directions,
-                sampler=sampler,
-                pruner=pruner,
-                load_if_exists=True,
+                storage=storage, study_name=name, directions=directions, load_if_exists=True
             )
         )
     except optuna.exceptions.StorageInternalError as error:  # of a database with tables of another make
@@ -72,8 +68,19 @@ def open_study(name: str, settings: Sweep, folder: Path, workload: str, device: 
         raise StudyError(
             f"storage {masked(str(settings.storage))!r} takes no study: {why}; name another database, or a new one"
         ) from error
+    study = _Study(name, storage, sampler, pruner)
     _check_same(study, settings, workload, device)
     return study
+
+
+class _Study(Study):
+    """Optuna's study, whose trials are read again when the database was lost meanwhile."""
+
+    @override
+    def get_trials(
+        self, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        return outlasting(lambda: super(_Study, self).get_trials(deepcopy, states))
 
 
 def run_study(

@@ -17,7 +17,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from specexp.config.sweep import Sweep
-from specexp.sweep.database import locked
+from specexp.sweep.database import locked, outlasting
 from specexp.sweep.drawing import build_sampler
 from specexp.sweep.space import Space
 from specexp.sweep.storage import GRACE_SECONDS
@@ -105,7 +105,7 @@ def others_running(study: Study) -> bool:
     """Whether another process is measuring a trial right now. Trials of dead ones are queued again first."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        optuna.storages.fail_stale_trials(study)
+        outlasting(lambda: optuna.storages.fail_stale_trials(study))
     put_back(study, _is_dead)
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     return any("worker" in trial.user_attrs for trial in running)

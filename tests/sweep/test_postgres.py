@@ -28,7 +28,7 @@ from specexp.config import ConfigError
 from specexp.core.secrets import masked
 from specexp.sweep import alone
 from specexp.sweep.concluded import CONCLUDED_BY
-from specexp.sweep.database import locked, outlasting
+from specexp.sweep.database import locked
 from specexp.sweep.error import StudyError
 from specexp.sweep.storage import check_storage
 from specexp.sweep.study import open_study, run_study
@@ -159,7 +159,7 @@ def test_a_search_goes_on_after_a_cut_within_any_statement(
     chosen = settings(storage=url, n_trials=24)
     study = open_study("fake", chosen, tmp_path, "workload")
     resume(study, chosen, alone=False)
-    searching = threading.Thread(target=lambda: outlasting(lambda: run(study, chosen)))  # as a session does
+    searching = threading.Thread(target=run, args=(study, chosen))
     searching.start()
     admin = create_engine(server.url(), poolclass=NullPool)
     cut = text("select pg_terminate_backend(pid) from pg_stat_activity where datname = :name")
