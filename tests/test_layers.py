@@ -44,7 +44,7 @@ BUDGETS = {
     "commands": (1_433, 27),
     "testing": (2_851, 13),
     "experiments": (6_498, 45),
-    "tests": (43_517, 332),
+    "tests": (43_521, 332),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 17

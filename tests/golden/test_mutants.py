@@ -58,15 +58,18 @@ each_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: muta
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package whose lines may be changed."""
-    return Path(shutil.copytree(PACKAGE, tmp_path_factory.mktemp("mutated") / "specexp"))
+    folder = tmp_path_factory.mktemp("mutated")
+    (folder / "experiments").symlink_to(TESTS.parent / "experiments")
+    return Path(shutil.copytree(PACKAGE, folder / "specexp"))
 
 
 def run(package: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     """Run these test files on a copy of the package, up to the first failure."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environment |= {"PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-    # -P: the working directory holds the package without the fault
+    # -P and pythonpath: the working directory holds the package without the fault
     command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    command += ["-o", f"pythonpath={TESTS}"]
     files = [str(TESTS / test) for test in tests]
     return subprocess.run(
         [*command, "--timeout", "120", *files],

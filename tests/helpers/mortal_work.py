@@ -21,12 +21,13 @@ if len(begun.read_text().splitlines()) < lives:
 """
 
 STARTER = """
-import json, sys
+import json, signal, sys
 from pathlib import Path
 from specexp.cluster.launch import run_workers
 from specexp.cluster.options import ClusterOptions
 from specexp.config.command import answered
 from specexp.core.start import begin
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
 begin()
 folder, options, commands, gpus, threads = json.loads(sys.argv[1])
 act = lambda: run_workers(ClusterOptions(**options), commands, Path(folder), gpus, threads)
