@@ -40,11 +40,11 @@ class Columns:
         self.size = 0
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """What is in a column, to be read and written."""
+        """The filled part of a column, a view."""
         return self._columns[name][: self.size]
 
     def column(self, name: str) -> NDArray[Any]:
-        """A whole column, beyond what is in it."""
+        """A whole column, its unfilled part included."""
         return self._columns[name]
 
     def reserve(self, entries: int) -> bool:

@@ -144,7 +144,7 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     """
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
-    if error.key == ("offset",) and follows:  # nobody set the offset: it is the end of the search's prompts
+    if error.key == ("offset",) and follows:  # a derived offset: the end of the search's prompts
         return ConfigError(
             f"{stage}: the search and what follows it take all prompts and leave none: lower data.max_prompts, or give "
             f"{stage}.prompts"

@@ -258,7 +258,7 @@ def _near_file(path: Path) -> str:
 
 
 def _quoting(text: str) -> str:
-    """What helps where the shell has cut a list or a mapping at a space, or a pattern of file names is given."""
+    """Advice for a list or mapping that the shell cut at a space, or for a pattern of file names."""
     if text[:1] == "*":
         return "; a pattern is not expanded, name one file or a folder"
     return (

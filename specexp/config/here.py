@@ -1,4 +1,4 @@
-"""What an experiment needs of this machine, checked before anything is imported that takes seconds."""
+"""Checks of an experiment against this machine, made before any slow import."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from specexp.config.swept import check_sweep
 
 
 def check_replay(config: Config) -> None:
-    """Refuse what no recording can answer, and a recording that nobody asks; the recording itself is not read.
+    """Raise if a recording cannot answer the experiment, or is not used by it. The recording is not read.
 
     Raises:
         ConfigError: one sentence.

@@ -43,7 +43,7 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
     except ImportError:
         return fail('for the dashboard wandb-workspaces is needed: pip install -e ".[dashboard]"', 1)
     if not logged_in():
-        return fail("nobody is logged in to W&B: run wandb login first; --dry-run shows the panels", 1)
+        return fail("W&B has no login here: run wandb login first; --dry-run shows the panels", 1)
     try:
         url = str(workspace.save().url)
     except Exception as error:  # wandb-workspaces lets requests', GraphQL's and its own errors through

@@ -29,7 +29,7 @@ class GSM8K(Task):
     set.
 
     Args:
-        path: what :class:`specexp.data.gsm8k.GSM8K` reads: ``question, answer``, the number after ``####``.
+        path: what :class:`specexp.data.GSM8K` reads: ``question, answer``, the number after ``####``.
         unparsable: the value of a state whose score cannot be read.
         generations: of a thought.
 
