@@ -28,8 +28,8 @@ USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value 
 
 Tests whether the compositions of an experiment leave the target's output unchanged on its models and device:
 token equality for Greedy and KeyedSampling, with plain decoding and on toy targets whose every output is known; for
-verifiers that sample, the joint law of their tokens on toy targets, sampled until a deviation of verify.total_variation
-(0.05) is found or excluded with a power of 95 %, and of the first tokens on the configured models. The target is
+verifiers that sample, the joint law of their tokens on toy targets, with as many samples as find a deviation of
+verify.total_variation (0.05) with a power of 95 %, and of the first tokens on the configured models. The target is
 float32 unless the file says otherwise. Exit code 0: every claim holds as far as stated (a lossy verifier makes none);
 1: one does not; 2: the file is wrong; 3: no deviation was found and the stated one is not excluded.
 With --endpoint a server's answers with speculation and without are compared instead, at temperature 0.
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if any(one.partition("=")[0] == ENDPOINT for one in given):
-        from specexp.verify.endpoint_command import verify_endpoint
+        from specexp.verify.endpoint import verify_endpoint
 
         return verify_endpoint(given)
     return run_command(USAGE, arguments, _act)
@@ -51,7 +51,7 @@ def _act(config: Config, dry_run: bool) -> int:
     check_experiment(config)
     check_here(config)
     if config.get("engine") is not None:
-        from specexp.verify.engine_command import engine_to_verify, verify_engine
+        from specexp.verify.engine import engine_to_verify, verify_engine
 
         if not dry_run:
             return verify_engine(config).exit_code
@@ -59,10 +59,14 @@ def _act(config: Config, dry_run: bool) -> int:
         return 0
     if dry_run:
         from specexp.bench.rehearsal import rehearse
-        from specexp.verify.arms import ours
+        from specexp.verify.claims import claims_of, ours
 
-        check_owner(config, rehearse(ours(config)[0]).pair)
-        list_tests(config)
+        kept, skipped = ours(config)
+        check_owner(config, rehearse(kept).pair)
+        for claim in claims_of(kept):
+            print(f"{claim.arm.title}: {', '.join(claim.checks)}")
+        if skipped:
+            print(f"not verified, for they are not our loops: {', '.join(skipped)}")
         return 0
     found = run(config)
     if not found.passed:
@@ -94,17 +98,6 @@ def check_owner(config: Config, pair: ModelPair) -> None:
         raise ConfigError(str(error)) from error
 
 
-def list_tests(config: Config) -> None:
-    """Print every composition with the tests it calls for, and what is left out."""
-    from specexp.verify.arms import claims_of, ours
-
-    kept, skipped = ours(config)
-    for claim in claims_of(kept):
-        print(f"{claim.arm.title}: {', '.join(claim.checks)}")
-    if skipped:
-        print(f"not verified, for they are not our loops: {', '.join(skipped)}")
-
-
 def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     """Verify a file, print the tables and write its folder.
 
@@ -118,11 +111,12 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     """
     from specexp.bench.experiment import load_prompts, use_threads
     from specexp.bench.live import LiveBackend
+    from specexp.bench.progress import StageBar
     from specexp.bench.publish import publish, terminal
     from specexp.bench.trainer import quiet_libraries
-    from specexp.verify.arms import claims_of, ours
-    from specexp.verify.check import verify
+    from specexp.verify.claims import claims_of, ours
     from specexp.verify.report import report
+    from specexp.verify.run import verify
 
     quiet_libraries()
     given, (config, skipped) = config, ours(config)
@@ -134,7 +128,8 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     save_resolved(config, folder)
     use_threads(config)
     console = terminal(180)
-    found = verify(config, backend, prompts, skipped, tell=lambda line: console.print(line, style="dim"))
+    with StageBar(console) as bar:
+        found = verify(config, backend, prompts, skipped, lambda line: console.print(line, style="dim"), bar)
     made = report(found)
     publish(made, folder, console=console)
     told().answer = made.title

@@ -1,4 +1,4 @@
-"""Which ways a step ended, counted: a branch of a verifier that no step took was not tested."""
+"""How steps ended: a branch of a verifier that no step took was not tested."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Exercised:
     """How the steps of a composition ended.
 
     Attributes:
-        steps: Steps, those that the limit of tokens cut not counted below.
-        tokens: That they gave.
+        steps: Number of steps. Those that the limit of tokens cut short are not counted below.
+        tokens: Tokens that they gave.
         rows: Rows of trees that the target answered, roots included.
         undrafted: Steps with nothing drafted.
-        rejected: By depth, steps in which every node of that depth below the accepted path was refused.
+        rejected: By depth, steps in which every node of that depth below the accepted path was rejected.
         leaves: By depth, steps whose accepted path ended at a leaf, so that the bonus token came after it.
         whole: Steps whose accepted path was as deep as the tree.
         deepest: Depth of the deepest tree.
@@ -50,25 +50,13 @@ class Exercised:
         self.leaves[len(accepted)] += 1
         self.whole += len(accepted) == shape.max_depth
 
-    def add(self, other: Exercised) -> None:
-        """Count what another counted."""
-        self.steps += other.steps
-        self.tokens += other.tokens
-        self.rows += other.rows
-        self.undrafted += other.undrafted
-        self.rejected += other.rejected
-        self.leaves += other.leaves
-        self.whole += other.whole
-        self.deepest = max(self.deepest, other.deepest)
-
-    @property
-    def rejections(self) -> int:
-        """Steps that ended at a rejection."""
-        return sum(self.rejected.values())
+    def __add__(self, other: Exercised) -> Exercised:
+        total = {name: value + getattr(other, name) for name, value in vars(self).items()}
+        return Exercised(**{**total, "deepest": max(self.deepest, other.deepest)})
 
     @property
     def never(self) -> list[str]:
-        """Exercised that no step took; empty where nothing is ever drafted."""
+        """Branches that no step took; empty where nothing is ever drafted."""
         if self.deepest == 0:
             return []
         depths = [str(depth) for depth in range(1, self.deepest + 1) if not self.rejected[depth]]

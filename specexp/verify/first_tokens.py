@@ -7,18 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.scheduling import Batched, Job, SerialSpeculative
-from specexp.verify.statistics import GoodnessOfFit, goodness_of_fit
+from specexp.verify.check import Check
+from specexp.verify.statistics import (
+    POWER,
+    GoodnessOfFit,
+    combined_p_value,
+    detectable_total_variation,
+    goodness_of_fit,
+)
 
 Start = tuple[int, ...]
-SHARE = 0.25
-"""Of a composition's level: as much again is given away, for chi-square's tail is only nearly that of counts."""
 WIDTH = 48
 """Beginnings of an answer that are told apart; the others are one cell."""
 _PLAIN_LANES = 8
@@ -31,41 +35,51 @@ class Starts:
 
     Attributes:
         prompt_id: Id of the prompt.
+        prompt: ``[p]`` token ids.
         sequences: Token ids, all of one length, the most probable first.
-        probabilities: ``[m]`` of each, as the target gives them; the others share the rest.
+        probabilities: ``[m]`` the target's probability of each; the others share the rest.
     """
 
     prompt_id: str
+    prompt: tuple[int, ...]
     sequences: tuple[Start, ...]
     probabilities: NDArray[np.float64]
 
-    def count(self, said: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-        """``[m + 1]`` how often each was said, and how often another."""
+    def count(self, drawn: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+        """``[m + 1]`` how often each was drawn, and how often another."""
         place = {sequence: index for index, sequence in enumerate(self.sequences)}
-        indices = [place.get(tuple(one), len(place)) for one in said]
+        indices = [place.get(tuple(one), len(place)) for one in drawn]
         return np.bincount(indices, minlength=len(place) + 1)
 
+    def fit(self, drawn: Sequence[Sequence[int]]) -> GoodnessOfFit:
+        """Test drawn beginnings against the probabilities."""
+        rest = max(0.0, 1.0 - float(self.probabilities.sum()))
+        shares = np.append(self.probabilities, rest if rest > 1e-6 else 0.0)
+        return goodness_of_fit(self.count(drawn), shares)
 
-@dataclass(frozen=True)
-class FirstTokens:
-    """What one composition said first after one prompt.
 
-    Attributes:
-        prompt_id: Id of the prompt.
-        fit: Counts of the likeliest beginnings against the target's probabilities.
+def first_tokens(starts: Sequence[Starts], drawn: Sequence[Sequence[Sequence[int]]], level: float) -> Check:
+    """Test the beginnings of all prompts together.
+
+    Args:
+        starts: The likeliest beginnings, prompt by prompt.
+        drawn: The beginnings that a composition drew, prompt by prompt.
+        level: Level of the test.
     """
-
-    prompt_id: str
-    fit: GoodnessOfFit
-
-
-def first_p_value(tests: Sequence[FirstTokens]) -> float:
-    """One p-value for all prompts: of the sum of their chi-squares; 0 if one hit what is impossible."""
-    if any(test.fit.impossible for test in tests):
-        return 0.0
-    degrees = sum(test.fit.degrees for test in tests)
-    statistic = sum(test.fit.chi_square for test in tests)
-    return 1.0 if degrees == 0 else float(stats.chi2.sf(statistic, degrees))
+    fits = {one.prompt_id: one.fit(own) for one, own in zip(starts, drawn, strict=True)}
+    p_value = combined_p_value(list(fits.values()))
+    samples = sum(fit.samples for fit in fits.values())
+    finds = detectable_total_variation(samples, sum(fit.degrees for fit in fits.values()), level)
+    return Check(
+        "first tokens",
+        "found" if p_value < level else "excluded",
+        samples,
+        f"no deviation above total variation {finds:.2g} of the first tokens found (power {100 * POWER:.0f} %)",
+        finds,
+        p_value,
+        level,
+        fits,
+    )
 
 
 def likely_starts(
@@ -98,7 +112,8 @@ def likely_starts(
         if not beam:
             raise ValueError(f"the target's logits after prompt {prompt_id!r} are no numbers to sample from")
     model.cache.truncate(0, 0)
-    return Starts(prompt_id, tuple(start for start, _ in beam), np.array([share for _, share in beam]))
+    shares = np.array([share for _, share in beam])
+    return Starts(prompt_id, tuple(prompt), tuple(start for start, _ in beam), shares)
 
 
 def _tree(root: int, starts: Sequence[Start]) -> tuple[TokenTree, list[int]]:
@@ -117,33 +132,18 @@ def _tree(root: int, starts: Sequence[Start]) -> tuple[TokenTree, list[int]]:
     ]
 
 
-def say(
-    model: Runtime, parts: Parts, starts: Starts, prompt: Sequence[int], samples: int, seed: int
-) -> list[list[int]]:
-    """The first tokens of many continuations of one prompt.
+def sample_starts(model: Runtime, parts: Parts, starts: Starts, samples: int, seed: int) -> list[list[int]]:
+    """Draw the first tokens of many continuations of one prompt.
 
     Args:
         model: The target.
         parts: Any composition.
         starts: Beginnings, whose length is decoded.
-        prompt: ``[p]`` token ids.
-        samples: How many continuations.
+        samples: Number of continuations.
         seed: Seed of the run.
     """
     strategy = Batched(_PLAIN_LANES) if parts.drafter is None else SerialSpeculative()
     length = len(starts.sequences[0])
-    jobs = [Job(tuple(prompt), f"{starts.prompt_id}/first#{number}", length) for number in range(samples)]
+    jobs = [Job(starts.prompt, f"{starts.prompt_id}/first#{number}", length) for number in range(samples)]
     with strategy.open(model, parts) as executor:
         return [result.token_ids for result in executor.run(jobs, seed=seed).results]
-
-
-def compare_starts(starts: Starts, said: Sequence[Sequence[int]]) -> FirstTokens:
-    """Test what was said first.
-
-    Args:
-        starts: Likeliest beginnings.
-        said: What a composition said.
-    """
-    rest = max(0.0, 1.0 - float(starts.probabilities.sum()))
-    shares = np.append(starts.probabilities, rest if rest > 1e-6 else 0.0)
-    return FirstTokens(starts.prompt_id, goodness_of_fit(starts.count(said), shares))

@@ -1,33 +1,38 @@
-"""The tables of a verification."""
+"""A verification as tables, pictures and JSON."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure
 from specexp.bench.publish import Report
-from specexp.bench.table import Cell, Column, Table
-from specexp.verify.exercised import Exercised
-from specexp.verify.first_tokens import SHARE, first_p_value
+from specexp.bench.table import Table, columns
+from specexp.verify.check import Check
 from specexp.verify.result import Finding, LosslessReport
-from specexp.verify.statistics import POWER, p_text
+from specexp.verify.statistics import POWER, SHARE, p_text
+from specexp.verify.toy import MANNERS
 
 _MOST_DIFFERENCES = 40
+_CELLS = 24
+_LEAST = 1e-12
 
 
 def report(found: LosslessReport) -> Report:
-    """The whole verification: its line, all tables that have a row, pictures, and everything as JSON."""
+    """The whole verification: its verdict, all tables that have a row, pictures, and everything as JSON."""
     from rich.text import Text
-
-    from specexp.verify.figures import figures
 
     line = verdict_line(found)
     tables = {
         "verdicts": verdict_table(found),
+        "checks": check_table(found),
         "differences": difference_table(found),
-        "toy": toy_table(found),
         "branches": branch_table(found),
-        "first_tokens": first_token_table(found),
     }
     return Report(
         {name: table for name, table in tables.items() if table.rows or name == "verdicts"},
@@ -39,63 +44,92 @@ def report(found: LosslessReport) -> Report:
     )
 
 
+def verdict_line(found: LosslessReport) -> str:
+    """The whole result in a sentence, with the deviation that could have been found."""
+    failed = [finding for finding in found.all if finding.failed]
+    if failed:
+        return f"FAILED: {', '.join(f'{finding.title} ({finding.verdict})' for finding in failed)}"
+    verdicts = Counter(finding.verdict for finding in found.findings)
+    return ". ".join(
+        f"{count} {'composition' if count == 1 else 'compositions'}: {verdict}"
+        for verdict, count in verdicts.items()
+    )
+
+
 def verdict_table(found: LosslessReport) -> Table:
-    """One row a composition."""
-    columns = [Column("composition"), Column("verifier"), Column("verdict"), Column("equal outputs")]
-    columns += [Column("toy tokens that differ"), Column("toy joint, p"), Column("first tokens, p")]
-    table = Table(f"Is it lossless? {found.name}", columns)
+    """One row for each composition."""
+    table = Table(f"Is it lossless? {found.name}", columns("composition | verifier | verdict"))
     for finding in (*found.findings, *(control for control in found.plain if control.failed)):
-        toy = finding.toy_equality
-        table.rows.append(
-            [
-                finding.title,
-                finding.verifier,
-                finding.verdict,
-                None if finding.equality is None else str(finding.equality),
-                None if toy is None else f"{len(toy.wrong)} in {toy.said:,}",
-                None if finding.joint is None else p_text(finding.joint.p_value),
-                p_text(first_p_value(finding.first_tokens)) if finding.first_tokens else None,
-            ]
-        )
+        table.rows.append([finding.title, finding.verifier, finding.verdict])
     table.notes = [
         f"{found.setting[0].upper()}{found.setting[1:]}.",
         f"A composition that is exact is refused with a probability of {found.level:g} at most: half of it is for the "
-        "toy targets (Bonferroni over tests and looks; p is of all of them together), half for the configured models.",
+        "toy targets (Bonferroni over tests; p is of all of them together), half for the configured models.",
     ]
     if found.skipped:
         table.notes.append(f"Not verified, for they are not our loops: {', '.join(found.skipped)}.")
-    table.notes += [
-        f"{finding.title}: no toy test ({finding.not_tested})."
-        for finding in found.all
-        if finding.not_tested is not None
-    ]
     for finding in found.all:
+        if finding.not_tested is not None:
+            table.notes.append(f"{finding.title}: no toy test ({finding.not_tested}).")
         if finding.errors:
             table.notes.append(f"{finding.title}: {len(finding.errors)} errors, e.g. {finding.errors[0]}")
-        if finding.toy_equality is not None and finding.toy_equality.wrong:
-            sequence, token, said, expected = finding.toy_equality.wrong[0]
+        for sequence, index, token, expected in [one for check in finding.checks for one in check.wrong][:1]:
             table.notes.append(
-                f"{finding.title}: on a toy target, token {token} of continuation {sequence} was {said} instead of "
+                f"{finding.title}: on a toy target, token {index} of continuation {sequence} was {token} instead of "
                 f"{expected}."
             )
     return table
 
 
+def check_table(found: LosslessReport) -> Table:
+    """One row for each test: what it compared or counted, its decision, and what it could have found."""
+    heads = (
+        "composition | test | compared or counted | wrong | near ties | p | least p of | finds:.4 | decision"
+    )
+    table = Table("The tests", columns(heads))
+    titled = [(finding.title, finding) for finding in found.findings]
+    titled += [(f"{finding.title}, {finding.verifier}", finding) for finding in found.plain]
+    for title, check in [(title, check) for title, finding in titled for check in finding.checks]:
+        outcomes = check.outcomes
+        table.rows.append(
+            [
+                *(title, check.name, f"{check.samples:,}", outcomes.get("wrong"), outcomes.get("near ties")),
+                *(p_text(check.p_value), check.worst, check.finds, check.decision),
+            ]
+        )
+    table.notes = [
+        f"finds: a greater deviation, whatever its form, is found with {100 * POWER:.0f} % probability: a share of "
+        "wrong tokens (toy equality), or a total variation over the cells of a joint, rare ones pooled.",
+        "toy joint: three consecutive tokens of targets with known probabilities, against their product; first tokens "
+        "of three consecutive steps; tokens by the one before; by place in a step; how often the first candidate "
+        "comes, where nothing is drawn. open: several tokens are likely, and the draft is right, too sure, opposed, "
+        "elsewhere or half right. sure: one token mostly comes. As many samples as find a total variation of "
+        f"{found.total_variation:g} by Pearson's chi-square. A deterministic verifier's law is tested without drafts.",
+        "first tokens: the likeliest beginnings on the configured models and all others together, against the "
+        f"target's own probabilities; the prompts are tested together at {found.level * SHARE:g}, and plain decoding "
+        "is the control.",
+    ]
+    return table
+
+
 def difference_table(found: LosslessReport) -> Table:
-    """Where outputs part from plain decoding's, and how close the target itself came to the other token."""
-    columns = [Column("composition"), Column("prompt"), Column("sample"), Column("token"), Column("gap", 4)]
-    table = Table("Differences from plain decoding, near ties included", [*columns, Column("excused")])
+    """Where outputs differ from plain decoding's, and how close the target itself came to the other token."""
+    heads = "composition | prompt | sample | token | gap:.4 | excused"
+    table = Table("Differences from plain decoding, near ties included", columns(heads))
     rows = [
-        (finding.title, record)
+        [
+            finding.title,
+            record.prompt_id,
+            record.sample,
+            one.index,
+            one.gap,
+            "near tie" if one.near_tie else "NO",
+        ]
         for finding in found.findings
         for record in finding.differences
-        if record.difference is not None
+        if (one := record.difference) is not None
     ]
-    for title, record in rows[:_MOST_DIFFERENCES]:
-        difference = record.difference
-        assert difference is not None
-        excused = "near tie" if difference.near_tie else "NO"
-        table.rows.append([title, record.prompt_id, record.sample, difference.index, difference.gap, excused])
+    table.rows += rows[:_MOST_DIFFERENCES]
     table.notes = [
         "gap: distance of the two best values of logits + T * noise in plain decoding, or to the top-k / top-p cut; "
         "excused within the rounding of a 16-bit dtype, never in float32."
@@ -106,24 +140,25 @@ def difference_table(found: LosslessReport) -> Table:
 
 
 def branch_table(found: LosslessReport) -> Table:
-    """How the steps ended on which all this rests."""
-    columns = [
-        Column("composition"),
-        Column("decoded"),
-        Column("tokens"),
-        Column("steps"),
-        Column("tree rows"),
-    ]
-    columns += [Column("rejections"), Column("how steps ended"), Column("never")]
-    table = Table("What was exercised", columns)
+    """How the steps of every test ended."""
+    heads = "composition | test | tokens | steps | tree rows | rejections | how steps ended | never"
+    table = Table("What was exercised", columns(heads))
     for finding in found.findings:
-        for where, tokens, branches in _exercised(finding):
-            table.rows.append(
-                [
-                    *(finding.title, where, f"{tokens:,}", f"{branches.steps:,}", f"{branches.rows:,}"),
-                    *(f"{branches.rejections:,}", str(branches), "; ".join(branches.never) or None),
-                ]
-            )
+        for check in finding.checks:
+            steps = check.exercised
+            if steps is not None:
+                table.rows.append(
+                    [
+                        *(
+                            finding.title,
+                            check.name,
+                            f"{steps.tokens:,}",
+                            f"{steps.steps:,}",
+                            f"{steps.rows:,}",
+                        ),
+                        *(f"{sum(steps.rejected.values()):,}", str(steps), "; ".join(steps.never) or None),
+                    ]
+                )
     table.notes = [
         "rejected at depth d: every drafted token of that depth behind the accepted ones was refused; at depth 1 none "
         "was accepted. never: branches of the verifier that no step took, of which nothing is known."
@@ -131,83 +166,70 @@ def branch_table(found: LosslessReport) -> Table:
     return table
 
 
-def _exercised(finding: Finding) -> list[tuple[str, int, Exercised]]:
-    found = []
-    if finding.exercised is not None and finding.equality is not None:
-        found.append(("configured models", finding.exercised.tokens, finding.exercised))
-    if finding.toy_equality is not None:
-        found.append(("toy targets, equality", finding.toy_equality.said, finding.toy_equality.branches))
-    elif finding.joint is not None:
-        found.append(("toy targets, law", finding.joint.branches.tokens, finding.joint.branches))
-    return found
+def figures(found: LosslessReport) -> dict[str, Figure]:
+    """Pictures by file name, where there is something to show."""
+    named = [(finding, check) for finding in found.findings for check in finding.checks]
+    pictures = {
+        "equality": (equality_bars, [one for one in named if one[1].name == "token equality"]),
+        "joint": (joint_panels, [one for one in named if one[1].name == "toy joint"]),
+        "p_values": (p_values, [one for one in named if one[1].p_value is not None]),
+    }
+    return {name: draw(found.name, rows) for name, (draw, rows) in pictures.items() if rows}
 
 
-def toy_table(found: LosslessReport) -> Table:
-    """The laws on the toy targets, with what they exclude."""
-    columns = [Column("composition"), Column("toy"), Column("triples"), Column("tokens/step")]
-    columns += [Column("cells"), Column("p of the joint"), Column("TV below", 3), Column("decision")]
-    columns += [Column("least p"), Column("of")]
-    table = Table("Toy targets: the joint of three tokens, and where a deviation may hide", [*columns])
-    for finding in found.findings:
-        for toy in () if finding.joint is None else finding.joint.toys:
-            joint, worst, steps = toy.fits["tokens"], toy.worst, toy.tally.branches.steps
-            row: list[Cell] = [
-                *(finding.title, toy.manner, f"{toy.tally.blocks:,}", toy.tally.branches.tokens / steps),
-                *(joint.observed.size, p_text(joint.p_value), toy.below, toy.decision),
-                *(p_text(toy.fits[worst].p_value), worst),
-            ]
-            table.rows.append(row)
-    table.notes = [
-        "Joint of three consecutive tokens, each as its place in the target's law, against the product of that law "
-        "(rare cells pooled): Pearson's chi-square, looked at up to 9 times until p is below the share of the level "
-        f"that each test has at each look, or a total variation (TV) of {found.total_variation:g} is excluded.",
-        f"TV below: whatever its form, a greater deviation over the cells would have shown with {100 * POWER:.0f} % "
-        "probability, all looks together.",
-        "open: several tokens are likely, the draft is right, too sure, opposed, elsewhere or half right. sure: one "
-        "token mostly comes. least p of: the joint (tokens); first tokens of three consecutive steps; tokens by the "
-        "one before; by place in a step; how often the first candidate comes, where nothing is drawn.",
-        "A deterministic verifier's law is its own without drafts, which the compositions equal token for token.",
-    ]
-    return table
+def equality_bars(name: str, rows: list[tuple[Finding, Check]]) -> Figure:
+    """Outputs equal to plain decoding's, different at a near tie, and different elsewhere."""
+    figure, ax = _bars(f"Outputs beside plain decoding's: {name}", rows)
+    for place, (_, check) in enumerate(rows):
+        start = 0
+        for (label, count), colour in zip(check.outcomes.items(), (BLUE, GREY, ORANGE), strict=True):
+            ax.barh(place, count, left=start, color=colour, height=0.62, label=None if place else label)
+            start += count
+    ax.set_xlabel("outputs", fontsize=9)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    return figure
 
 
-def first_token_table(found: LosslessReport) -> Table:
-    """The first tokens on the configured models."""
-    columns = [Column("composition"), Column("prompt"), Column("samples"), Column("cells"), Column("p")]
-    columns += [Column("p of all prompts"), Column("finds TV", 3)]
-    table = Table("Configured models: the first tokens, by Pearson's chi-square", columns)
-    titled = [(finding.title, finding) for finding in found.findings]
-    titled += [(f"{finding.title}, {finding.verifier}", finding) for finding in found.plain]
-    for title, finding in titled:
-        for number, test in enumerate(finding.first_tokens):
-            fit = test.fit
-            every: list[Cell] = [None, None]
-            if number == 0:
-                every = [p_text(first_p_value(finding.first_tokens)), finding.first_detectable]
-            table.rows.append(
-                [title, test.prompt_id, fit.samples, fit.observed.size, p_text(fit.p_value), *every]
-            )
-    table.notes = [
-        "Counts of the likeliest beginnings and of all others together (cells fixed beforehand by the target's own "
-        "exact probabilities, from tree passes; rare ones pooled). The sum over the prompts is tested at "
-        f"{found.level * SHARE:g}; plain decoding is the control.",
-        f"finds TV: a deviation of this total variation over the cells, whatever its form, is found with "
-        f"{100 * POWER:.0f} % probability.",
-    ]
-    return table
-
-
-def verdict_line(found: LosslessReport) -> str:
-    """The whole result in a sentence, with what could have been found."""
-    failed = [finding for finding in found.all if finding.failed]
-    if failed:
-        return f"FAILED: {', '.join(_name(finding) for finding in failed)}"
-    verdicts = Counter(finding.verdict for finding in found.findings)
-    return ". ".join(
-        f"{count} {'composition' if count == 1 else 'compositions'}: {verdict}"
-        for verdict, count in verdicts.items()
+def joint_panels(name: str, rows: list[tuple[Finding, Check]]) -> Figure:
+    """The likeliest triples of tokens on the toy targets: observed shares with error bars on exact probabilities."""
+    tests = [(*row, manner) for row in rows for manner in MANNERS]
+    across = min(4, len(tests))
+    down = math.ceil(len(tests) / across)
+    figure, grid = new_figure(
+        3.6 * across + 0.6, 0.8 + 2.1 * down, f"Three tokens on the toy targets: {name}", down, across
     )
+    cells = [ax for row in grid for ax in row]
+    for ax, (finding, check, manner) in zip(cells, tests, strict=False):
+        fit = check.fits[f"{manner}: tokens"]
+        exact, share = (part[:_CELLS] / fit.samples for part in (fit.expected, fit.observed))
+        ax.bar(np.arange(exact.size), exact, color=GREY, width=0.8)
+        error = 2 * np.sqrt(exact * np.maximum(1 - exact, 0.0) / fit.samples)
+        colour = BLUE if check.passed else ORANGE
+        ax.errorbar(np.arange(exact.size), share, yerr=error, fmt=".", color=colour, ms=4, lw=0.9)
+        ax.set_xticks([])
+        ax.set_title(f"{finding.title}, {manner}", fontsize=8, color=INK)
+    for ax in cells[len(tests) :]:
+        ax.set_axis_off()
+    for row in grid:
+        row[0].set_ylabel("probability", fontsize=8)
+    return figure
 
 
-def _name(finding: Finding) -> str:
-    return f"{finding.title} ({finding.verdict})"
+def p_values(name: str, rows: list[tuple[Finding, Check]]) -> Figure:
+    """The p-value of every test on a logarithmic axis, as a share of its level."""
+    figure, ax = _bars(f"p-values: {name}", rows)
+    for place, (_, check) in enumerate(rows):
+        share = (check.p_value or 0.0) / (check.level or 1.0)
+        ax.scatter(max(share, _LEAST), place, s=18, color=BLUE if check.passed else ORANGE, alpha=0.7)
+    ax.axvline(1.0, color=INK, lw=0.9, ls=":")
+    ax.set_xscale("log")
+    ax.set_xlabel(f"p-value / level of the test (refused left of 1; {_LEAST:g} stands for less)", fontsize=9)
+    return figure
+
+
+def _bars(title: str, rows: list[tuple[Finding, Check]]) -> tuple[Figure, Axes]:
+    """A figure with one line for each test, the first on top."""
+    figure, [[ax]] = new_figure(7.5, 1.4 + 0.36 * max(len(rows), 2), title)
+    ax.set_yticks(range(len(rows)), [f"{finding.title}: {check.name}" for finding, check in rows], fontsize=8)
+    ax.invert_yaxis()
+    return figure, ax

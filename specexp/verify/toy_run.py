@@ -1,9 +1,10 @@
-"""Continuations on a toy target, and what is counted of their tokens."""
+"""Continuations on a toy target, and the counts of their tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,12 @@ from specexp.core.decoder import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
-from specexp.core.tree import NodeKind
 from specexp.core.verifier import Verifier
 from specexp.verify.exercised import Exercised
 from specexp.verify.toy import LIVE, Manner, Toy, classes, toy_models
 
 PartsFactory = Callable[[Any], Parts]
-"""Gives new parts; it is handed the toy draft model, for drafters that need one."""
+"""Makes new parts, given the toy draft model."""
 BLOCK = 3
 """Consecutive tokens, and steps, whose joint is tested."""
 TOKENS = 24
@@ -28,16 +28,12 @@ TOKENS = 24
 COMPARED = 48
 """Tokens of a continuation that is compared."""
 CHUNK = 10
-"""Continuations that parts decode before they are made anew, so that what they carry on is in play."""
+"""Continuations that parts decode before they are made anew, so that carried state is tested too."""
 _PLACES = 4
-"""A token stands first of all, first in its step, second, or later."""
+"""A token is the first of all, the first in its step, the second, or later."""
 _PROMPT = 16
 CELLS = LIVE + 1
-"""Places in the target's law, and one for a token that is never said."""
-
-
-def _joint() -> NDArray[np.int64]:
-    return np.zeros((CELLS,) * BLOCK, dtype=np.int64)
+"""Places in the target's law, and one for all tokens of probability 0."""
 
 
 @dataclass
@@ -47,34 +43,26 @@ class Tally:
     Attributes:
         tokens: ``[CELLS] * 3`` blocks of three consecutive tokens.
         starts: ``[CELLS] * 3`` first tokens of three consecutive steps, one continuation after the other.
-        by_place: ``[4, CELLS]`` tokens by where in a step they stand.
+        by_place: ``[4, CELLS]`` tokens by their place in a step.
         by_last: ``[CELLS, CELLS]`` tokens by the token before them, which decides how right the draft is.
-        first_choice: Tokens after a row whose first candidate was known beforehand, those among them that were it,
-            expected ones, and their variance.
-        branches: How the steps ended.
-        said: Tokens compared with what had to be said.
-        wrong: Those continuations that said something else, as (number, token, said, expected).
+        first_choice: Tokens after a row with a first candidate that was not drawn, those among them that equal it,
+            their expected number, and its variance.
+        exercised: How the steps ended.
+        compared: Tokens compared with the expected ones.
+        wrong: Continuations with another token, as (number, index of the token, token, expected token).
     """
 
-    tokens: NDArray[np.int64] = field(default_factory=_joint)
-    starts: NDArray[np.int64] = field(default_factory=_joint)
-    by_place: NDArray[np.int64] = field(default_factory=lambda: np.zeros((_PLACES, CELLS), dtype=np.int64))
-    by_last: NDArray[np.int64] = field(default_factory=lambda: np.zeros((CELLS, CELLS), dtype=np.int64))
-    first_choice: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
-    branches: Exercised = field(default_factory=Exercised)
-    said: int = 0
+    tokens: NDArray[np.int64] = field(default_factory=partial(np.zeros, (CELLS, CELLS, CELLS), np.int64))
+    starts: NDArray[np.int64] = field(default_factory=partial(np.zeros, (CELLS, CELLS, CELLS), np.int64))
+    by_place: NDArray[np.int64] = field(default_factory=partial(np.zeros, (_PLACES, CELLS), np.int64))
+    by_last: NDArray[np.int64] = field(default_factory=partial(np.zeros, (CELLS, CELLS), np.int64))
+    first_choice: NDArray[np.float64] = field(default_factory=partial(np.zeros, 4))
+    exercised: Exercised = field(default_factory=Exercised)
+    compared: int = 0
     wrong: list[tuple[int, int, int, int]] = field(default_factory=list)
 
-    def add(self, other: Tally) -> None:
-        """Count what another counted."""
-        self.tokens += other.tokens
-        self.starts += other.starts
-        self.by_place += other.by_place
-        self.by_last += other.by_last
-        self.first_choice += other.first_choice
-        self.branches.add(other.branches)
-        self.said += other.said
-        self.wrong += other.wrong
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
     @property
     def blocks(self) -> int:
@@ -84,14 +72,14 @@ class Tally:
 
 @dataclass(frozen=True)
 class ToyLaw:
-    """What the target is to be sampled with, and how wide the toy is.
+    """How the target is sampled, and the width of the toy.
 
     Attributes:
-        temperature: 0 leaves one possible output.
-        top_k: Of the target.
-        top_p: Of the target.
+        temperature: With 0 there is one possible output.
+        top_k: Top-k of the target.
+        top_p: Top-p of the target.
         vocabulary: V.
-        seed: Of the toy models and of the run.
+        seed: Seed of the toy models and of the run.
     """
 
     temperature: float = 1.0
@@ -102,7 +90,7 @@ class ToyLaw:
 
     @property
     def processors(self) -> Processors:
-        """From logits to what is sampled from."""
+        """The processors of logits."""
         return Processors(self.temperature, self.top_k, self.top_p)
 
     def toy(self, manner: Manner) -> Toy:
@@ -110,83 +98,84 @@ class ToyLaw:
         return toy_models(self.vocabulary, self.temperature, manner, self.seed)
 
 
-def sample_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: int) -> Tally:
-    """Decode one chunk of continuations, each of a prompt of its own, and count.
-
-    Args:
-        make_parts: Gives new parts, exactly as configured.
-        law: Of the target.
-        manner: Of the toy.
-        number: Which chunk.
+def compose(make_parts: PartsFactory, law: ToyLaw, manner: Manner = "open") -> tuple[Toy, Decoder]:
+    """The toy models and a decoder with new parts on them.
 
     Raises:
-        ValueError: the parts do not go with the toy models.
+        ValueError: The parts do not go with the toy models.
     """
     toy = law.toy(manner)
-    decoder = Decoder(toy.target, *make_parts(toy.draft))
+    return toy, Decoder(toy.target, *make_parts(toy.draft))
+
+
+def sample_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: int) -> Tally:
+    """Decode one chunk of continuations, each of a prompt of its own, and count their tokens.
+
+    Args:
+        make_parts: Makes new parts, exactly as configured.
+        law: How the target is sampled.
+        manner: The toy's manner.
+        number: Number of the chunk.
+    """
+    toy, decoder = compose(make_parts, law, manner)
     shares = toy.law(law.processors)
     tally = Tally()
     starts: list[NDArray[np.int64]] = []
     for sequence in range(number * CHUNK, (number + 1) * CHUNK):
         notes = _Notes(toy, shares, tally)
         prompt = _prompt(law.seed, sequence)
-        said = decoder.generate(
+        tokens = decoder.generate(
             prompt, max_new_tokens=TOKENS, seed=law.seed, sequence=sequence, observers=(notes,)
         ).token_ids
-        starts.append(notes.count([*prompt[-2:], *said]))
-    # how many steps a continuation has, its tokens decide: to drop the odd ones of each would prefer some tokens
+        starts.append(notes.count([*prompt[-2:], *tokens]))
+    # the tokens decide how many steps a continuation has, so dropping the odd ones of each would prefer some tokens
     _count_blocks(tally.starts, np.concatenate(starts))
     return tally
 
 
 def compare_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: int) -> Tally:
-    """Decode one chunk of continuations of a verifier whose output is decided, and compare every token with the one
-    that had to be said.
+    """Decode one chunk with a deterministic verifier, and compare every token with the expected one.
 
     Args:
-        make_parts: Gives new parts, exactly as configured.
-        law: Of the target.
-        manner: Of the toy.
-        number: Which chunk.
+        make_parts: Makes new parts, exactly as configured.
+        law: How the target is sampled.
+        manner: The toy's manner.
+        number: Number of the chunk.
     """
-    toy = law.toy(manner)
-    decoder = Decoder(toy.target, *make_parts(toy.draft))
+    toy, decoder = compose(make_parts, law, manner)
     tally = Tally()
     for sequence in range(number * CHUNK, (number + 1) * CHUNK):
         prompt = _prompt(law.seed, sequence)
-        said = decoder.generate(
-            prompt,
-            max_new_tokens=COMPARED,
-            seed=law.seed,
-            sequence=sequence,
-            observers=(tally.branches.note,),
-        ).token_ids
-        expected = _expected(toy, law, decoder.parts.verifier, prompt, sequence)
-        tally.said += len(expected)
-        for index, tokens in enumerate(zip(said, expected, strict=False)):
-            if tokens[0] != tokens[1]:
-                tally.wrong.append((sequence, index, *tokens))
+        request: Any = {"max_new_tokens": COMPARED, "seed": law.seed, "sequence": sequence}
+        tokens = decoder.generate(prompt, observers=(tally.exercised.note,), **request).token_ids
+        expected = _expected(toy, law, decoder.parts.verifier, prompt, request)
+        tally.compared += len(expected)
+        for index, pair in enumerate(zip(tokens, expected, strict=False)):
+            if pair[0] != pair[1]:
+                tally.wrong.append((sequence, index, *pair))
                 break
     return tally
 
 
 def _prompt(seed: int, sequence: int) -> list[int]:
-    """A prompt of live tokens, so short of kinds that pairs come again: retrieval has something to offer."""
+    """A prompt of so few kinds of tokens that pairs recur: retrieval finds candidates."""
     return [int(token) for token in np.random.default_rng([seed, sequence]).integers(LIVE, size=_PROMPT)]
 
 
-def _expected(toy: Toy, law: ToyLaw, verifier: Verifier, prompt: list[int], sequence: int) -> list[int]:
-    """What must be said: the likeliest tokens; with the context's noise, those it makes likeliest; else what the
-    verifier itself says where nothing is drafted.
+def _expected(
+    toy: Toy, law: ToyLaw, verifier: Verifier, prompt: list[int], request: dict[str, Any]
+) -> list[int]:
+    """The expected tokens: the argmax of the scores, with the context's noise added if the verifier is keyed by it.
+
+    A sampling verifier with noise of its own is compared with itself without drafts.
     """
     if law.temperature > 0 and not verifier.noise_temperature:
-        alone = Decoder(toy.target, verifier=verifier)
-        return alone.generate(prompt, max_new_tokens=COMPARED, seed=law.seed, sequence=sequence).token_ids
+        return Decoder(toy.target, verifier=verifier).generate(prompt, **request).token_ids
     import torch
 
     rows = torch.from_numpy(toy.target.table.reshape(-1, law.vocabulary))
     scores = law.processors.scores(rows).float().numpy().reshape(toy.target.table.shape)
-    context = Context(prompt, seed=law.seed, sequence=sequence)
+    context = Context(prompt, seed=law.seed, sequence=request["sequence"])
     history = list(prompt)
     for position in range(len(prompt), len(prompt) + COMPARED):
         before, last = classes(history[-2:])
@@ -198,7 +187,7 @@ def _expected(toy: Toy, law: ToyLaw, verifier: Verifier, prompt: list[int], sequ
 
 
 class _Notes:
-    """Watches the steps of one continuation."""
+    """Observes the steps of one continuation."""
 
     def __init__(self, toy: Toy, shares: NDArray[np.float64], tally: Tally) -> None:
         self.toy = toy
@@ -208,39 +197,37 @@ class _Notes:
 
     def __call__(self, outcome: Outcome) -> None:
         self.lengths.append(len(outcome.new_token_ids))
-        self.tally.branches.note(outcome)
+        self.tally.exercised.note(outcome)
         tree = outcome.tree
         if tree.shape.num_nodes and (tree.kinds is None or not tree.kinds.any()):
             self._choices(outcome)
 
     def count(self, tokens: list[int]) -> NDArray[np.int64]:
-        """Count a continuation, two tokens of the prompt before it; gives the places of its steps' first tokens."""
+        """Count a continuation behind two tokens of its prompt; returns the places of its steps' first tokens."""
         places, tally = self.toy.places_of(tokens), self.tally
-        ends = np.cumsum(self.lengths)
-        begins = ends - self.lengths
+        begins = np.cumsum(self.lengths) - self.lengths
         in_step = np.concatenate([np.arange(length) for length in self.lengths])
-        stands = np.minimum(in_step + 1, _PLACES - 1)
-        stands[0] = 0
-        np.add.at(tally.by_place, (stands, places), 1)
+        place_in_step = np.minimum(in_step + 1, _PLACES - 1)
+        place_in_step[0] = 0
+        np.add.at(tally.by_place, (place_in_step, places), 1)
         np.add.at(tally.by_last, (classes(tokens[1:-1]), places), 1)
         _count_blocks(tally.tokens, places)
         first: NDArray[np.int64] = places[begins]
         return first
 
     def _choices(self, outcome: Outcome) -> None:
-        """Whether each token was the first candidate after its row, which only its past decided: nothing was drawn."""
+        """Count the tokens that equal the first candidate after their row. None of these candidates was drawn."""
         tree, choices = outcome.tree, self.tally.first_choice
         context = outcome.context.token_ids
         history = context[: context.size - len(outcome.new_token_ids)][-2:].tolist()
-        for row, said in zip((0, *outcome.accepted), outcome.new_token_ids, strict=False):
+        for row, token in zip((0, *outcome.accepted), outcome.new_token_ids, strict=False):
             children = tree.shape.children[row]
             if not children:
                 break
             candidate = int(tree.tokens[children[0]])
-            assert tree.kind(children[0]) is NodeKind.POINT_MASS
             share = self.shares[self.toy.places_of([*history, candidate])[0]]
-            choices += (1, said == candidate, share, share * (1 - share))
-            history = [history[1], said]
+            choices += (1, token == candidate, share, share * (1 - share))
+            history = [history[1], token]
 
 
 def _count_blocks(counts: NDArray[np.int64], places: NDArray[np.int64]) -> None:
@@ -248,15 +235,13 @@ def _count_blocks(counts: NDArray[np.int64], places: NDArray[np.int64]) -> None:
     np.add.at(counts, tuple(whole.T), 1)
 
 
-_AS_MANY_AS_THERE_ARE = 2**31
-"""What a drafter offers that learns its vocabulary from the target, before it has."""
+_NOT_LEARNED_YET = 2**31
+"""Offered candidates of a drafter that learns its vocabulary from the target."""
 
 
 def toy_vocabulary(make_parts: PartsFactory) -> int:
-    """The smallest toy vocabulary in which the parts find as many candidates as they insist on."""
-    parts = make_parts(toy_models(LIVE + 1).draft)
-    asked = (
-        0 if parts.builder is None or parts.builder.accepts_fewer_candidates else parts.builder.max_candidates
-    )
-    offered = 0 if parts.drafter is None else parts.drafter.max_candidates
-    return max(LIVE + 1, asked, offered if offered < _AS_MANY_AS_THERE_ARE else 0)
+    """The smallest toy vocabulary with as many candidates as the parts need."""
+    drafter, builder = make_parts(toy_models(LIVE + 1).draft)[:2]
+    asked = 0 if builder is None or builder.accepts_fewer_candidates else builder.max_candidates
+    offered = 0 if drafter is None else drafter.max_candidates
+    return max(LIVE + 1, asked, offered if offered < _NOT_LEARNED_YET else 0)

@@ -117,12 +117,15 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
     ("arguments", "said"),
     [
         (["--endpoint", "{url}"], "nothing says how speculation is left out: give --plain URL"),
-        (["--endpoint", "{url}", "--plain-body", "off"], "--plain-body is 'off', which is no JSON"),
-        (["--endpoint", "{url}", "--plain-body", "[1]"], "a JSON object is allowed"),
+        (["--endpoint", "{url}", "--plain-body", "off"], "--plain-body: must be JSON, got 'off'"),
+        (["--endpoint", "{url}", "--plain-body", "[1]"], "--plain-body: must be a JSON object, got '[1]'"),
         (["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF], "127.0.0.1:9/v1/models broke off"),
         (["--endpoint", "{broken}", "--plain-body", OFF], "answered 500"),
         (["--endpoint", "{empty}", "--plain-body", OFF], "lists no model: name one as --model"),
-        (["--endpoint", "{url}", "--plain-body", OFF, "--max-tokens", "0"], "--max-tokens is 0; 1 or more"),
+        (
+            ["--endpoint", "{url}", "--plain-body", OFF, "--max-tokens", "0"],
+            "--max-tokens: must be 1 or more, got 0",
+        ),
         (
             ["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"],
             "lists the models fake, and --model is 'fakes'; did you mean 'fake'",

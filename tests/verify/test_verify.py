@@ -114,6 +114,10 @@ def report(tmp_path):
     return lambda: json.loads((tmp_path / "runs" / "verify" / "tiny" / "report.json").read_text())
 
 
+def checks(finding):
+    return {check["name"]: check for check in finding["checks"]}
+
+
 def test_deterministic_verifiers_are_compared_token_for_token(experiment, report, tmp_path, capsys):
     arms = {
         "greedy": {"verifier": "Greedy"},
@@ -127,15 +131,17 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     assert found["setting"] == "target in float32 on cpu"
     assert [finding["title"] for finding in found["findings"]] == ["greedy", "keyed", "a draft model"]
     for finding in found["findings"]:
-        assert finding["equality"] == {"compared": 8, "equal": 8, "near_ties": 0, "wrong": 0}
-        assert finding["exercised"]["steps"] > 0
-        assert finding["toy_equality"]["wrong"] == []
+        equality = checks(finding)["token equality"]
+        assert equality["outcomes"] == {"equal": 8, "near ties": 0, "wrong": 0}
+        assert equality["exercised"]["steps"] > 0
+        assert checks(finding)["toy equality"]["outcomes"] == {"wrong": 0}
     greedy, keyed, _ = found["findings"]
     assert greedy["verdict"] == "no token differs, fewer than 1 in 321 can (power 95 %)"
-    assert greedy["toy_equality"]["tokens"] == 2 * 10 * 48
-    assert greedy["toy"] is None
+    assert checks(greedy)["toy equality"]["samples"] == 2 * 10 * 48
     assert keyed["verdict"] == f"{greedy['verdict']}; {EXCLUDED}"
-    assert {*keyed["toy"]["targets"]["open"]["tests"]} == {"tokens", "by last token"}
+    assert [*checks(keyed)] == ["token equality", "toy equality", "toy joint"]
+    joints = [f"{manner}: {name}" for manner in ("open", "sure") for name in ("tokens", "by last token")]
+    assert [*checks(keyed)["toy joint"]["fits"]] == joints
     assert found["skipped"] == ["Hugging Face's lookup"]
     folder = tmp_path / "runs" / "verify" / "tiny"
     assert {path.name for path in folder.iterdir()} == {
@@ -148,7 +154,7 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     )
     assert "rejected at depth 1 to 3" in written
     assert "Not verified, for they are not our loops: Hugging Face's lookup." in written
-    assert "8/8" in capsys.readouterr().out
+    assert "Is it lossless?" in capsys.readouterr().out
     assert main([str(folder / "config.yaml"), "--dry-run"]) == 0
 
 
@@ -167,19 +173,17 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
         **dict.fromkeys(("drawn", "points", "match"), EXCLUDED), "typical": "lossy, as labelled"
     }  # fmt: skip
     for finding in found["findings"]:
-        assert finding["equality"] is None
-        assert finding["toy"]["branches"]["never"] == []
+        assert "token equality" not in checks(finding)
+        assert checks(finding)["toy joint"]["exercised"]["never"] == []
     for finding in found["findings"][:3]:
-        assert [test["samples"] for test in finding["first_tokens"]["prompts"]] == [60]
-        assert 0.1 < finding["first_tokens"]["detectable_total_variation"] < 0.9
+        assert checks(finding)["first tokens"]["samples"] == 60
+        assert 0.1 < checks(finding)["first tokens"]["finds"] < 0.9
+        assert checks(finding)["toy joint"]["decision"] == "excluded"
+        assert checks(finding)["toy joint"]["finds"] <= 0.3
     assert [finding["verifier"].partition("(")[0] for finding in found["plain"]] == [
         "RejectionSampling", "SampleMatch"
     ]  # fmt: skip
-    assert found["findings"][3]["first_tokens"] is None
-    for finding in found["findings"][:3]:
-        toys = finding["toy"]["targets"].values()
-        assert [toy["decision"] for toy in toys] == ["excluded"] * 2
-        assert finding["toy"]["total_variation_below"] <= 0.3
+    assert "first tokens" not in checks(found["findings"][3])
     said = " ".join(capsys.readouterr().out.split())
     assert f"3 compositions: {EXCLUDED}. 1 composition: lossy, as labelled" in said
     assert "1 of 4: drawn: toy joint, first tokens" in said
@@ -193,9 +197,9 @@ def test_a_false_claim_is_exit_code_1_and_needs_no_second_proof(experiment, repo
     found = report()
     (finding,) = found["findings"]
     assert not found["passed"]
-    assert finding["labelled_lossless"]
-    assert finding["toy"]["p_value"] < 1e-6
-    assert finding["first_tokens"] is None
+    assert finding["lossless"]
+    assert checks(finding)["toy joint"]["p_value"] < 1e-6
+    assert "first tokens" not in checks(finding)
 
 
 def test_what_is_wrong_on_the_configured_models_alone_is_exit_code_1(experiment, report):
@@ -206,8 +210,8 @@ def test_what_is_wrong_on_the_configured_models_alone_is_exit_code_1(experiment,
     )
     assert main([path]) == 1
     (finding,) = report()["findings"]
-    assert {toy["decision"] for toy in finding["toy"]["targets"].values()} == {"excluded"}
-    assert finding["first_tokens"]["p_value"] < finding["first_tokens"]["level"]
+    assert checks(finding)["toy joint"]["decision"] == "excluded"
+    assert checks(finding)["first tokens"]["p_value"] < checks(finding)["first tokens"]["level"]
 
 
 def test_plain_decoding_alone_can_be_verified(experiment, report):
@@ -221,10 +225,11 @@ def test_what_is_not_excluded_is_said_and_exit_code_3(experiment, report, capsys
     assert main([path, "--verify.total_variation", "0.05", "--verify.toy_triples", "80"]) == 3
     (finding,) = report()["findings"]
     assert not report()["known"]
-    below = finding["toy"]["total_variation_below"]
-    assert below > 0.05
+    finds = checks(finding)["toy joint"]["finds"]
+    assert finds > 0.05
     assert finding["verdict"] == (
-        f"no deviation found, and above total variation {below:.2g} none is left (power 95 %): 0.05 needs more samples"
+        f"no deviation found, which one above total variation {finds:.2g} would have been (power 95 %): "
+        "0.05 needs more samples"
     )
     assert finding["verdict"] in " ".join(capsys.readouterr().out.split())
 
@@ -235,7 +240,7 @@ def test_differences_of_a_low_precision_are_listed_and_excused(experiment, repor
     found = report()
     (finding,) = found["findings"]
     assert found["setting"] == "target in bfloat16 on cpu"
-    assert finding["equality"]["near_ties"] == len(finding["differences"]) > 0
+    assert checks(finding)["token equality"]["outcomes"]["near ties"] == len(finding["differences"]) > 0
     assert all(one["near_tie"] and one["gap"] <= 0.125 for one in finding["differences"])
     written = (tmp_path / "runs" / "verify" / "tiny" / "report.md").read_text()
     assert "Differences from plain decoding, near ties included" in written
@@ -274,7 +279,7 @@ def test_parts_tied_to_a_vocabulary_get_a_toy_as_wide(experiment, report):
     path = experiment(**sections, verifier={"class_path": "RejectionSampling"})
     assert main([path]) == 0
     assert report()["findings"][0]["not_tested"] is None
-    assert report()["findings"][0]["toy"]["targets"]["open"]["decision"] == "excluded"
+    assert checks(report()["findings"][0])["toy joint"]["decision"] == "excluded"
 
 
 def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, capsys):

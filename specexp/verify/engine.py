@@ -1,4 +1,4 @@
-"""``python -m specexp.verify X.yaml`` of an ``engine:``: that engine with speculation against itself without."""
+"""``python -m specexp.verify`` of a file with an ``engine:``: the engine with speculation against itself without."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specexp.core.messages import first_line
 from specexp.verify.endpoint import Compared, EndpointReport, Parted
 
 _ROUNDING = 1e-3
-"""Gap of logits in float32 that two programs' passes of different width may close: no mistake is as small."""
+"""Gap of float32 logits that two programs' passes of different width may close; mistakes are larger."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def engine_to_verify(config: Config) -> ForeignEngine:
     """The file's engine.
 
     Raises:
-        ConfigError: It cannot be made, or does not speculate.
+        ConfigError: It cannot be built, or does not speculate.
     """
     engine: ForeignEngine = build_engine(config)
     if engine.deployed_settings() == engine.plain().deployed_settings():
@@ -43,9 +43,6 @@ def engine_to_verify(config: Config) -> ForeignEngine:
 
 def verify_engine(config: Config) -> EndpointReport:
     """Ask it for every prompt with speculation and without; write ``<output>/verify/<name>/engine.md``.
-
-    Args:
-        config: Configuration of the experiment.
 
     Raises:
         ConfigError: The file, its models or prompts cannot be used, or the engine does not start or answer.
@@ -93,11 +90,7 @@ def verify_engine(config: Config) -> EndpointReport:
         "max_tokens": generation.max_new_tokens,
     }
     report = EndpointReport(found, asked)
-    folder = Path(config.get("output"), "verify", config.get("name"))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "engine.md").write_text(report.text(), encoding="utf-8")
-    print(report.text(), end="")
-    print(f"in {folder / 'engine.md'}")
+    report.write(Path(config.get("output"), "verify", config.get("name"), "engine.md"))
     return report
 
 
@@ -117,7 +110,7 @@ def _compared(
     common = len(decode(list(off[:place])))
     parted = Parted(decode(list(prompt.token_ids)), common, decode(list(off)), decode(list(on)), len(off))
     if list(plain()) != list(off):
-        return parted.by_itself()
+        return parted.unrepeated()
     gap = None
     if exact is not None and place < min(len(off), len(on)):
         with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""What is to be verified of a file: its compositions, and which tests each of them calls for."""
+"""The compositions of a file that are verified, and the tests that each of them needs."""
 
 from __future__ import annotations
 
@@ -15,34 +15,24 @@ from specexp.config import (
     build_verifier,
     is_multi_sequence,
 )
-from specexp.config.layers import Layers
 
 if TYPE_CHECKING:
     from specexp.core.verifier import Verifier
 
 
 @dataclass(frozen=True)
-class Law:
-    """What the target is sampled with; a temperature of 0 leaves one possible output."""
-
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-
-
-@dataclass(frozen=True)
 class Claim:
-    """One composition and what is claimed of it.
+    """One composition and its claim.
 
     Attributes:
         arm: Arm of the file.
         verifier: Its verifier.
-        law: Law of its output.
+        law: Temperature, top-k and top-p of the target. With temperature 0 there is one possible output.
     """
 
     arm: ComposedArm
     verifier: Verifier
-    law: Law
+    law: tuple[float, int | None, float | None]
 
     @property
     def deterministic(self) -> bool:
@@ -52,24 +42,21 @@ class Claim:
     @property
     def sampled(self) -> bool:
         """Whether its outputs have a law to be tested."""
-        return self.law.temperature > 0 or not self.deterministic
+        return self.law[0] > 0 or not self.deterministic
 
     @property
     def checks(self) -> list[str]:
-        """The tests it calls for."""
+        """The tests it needs."""
         found = ["token equality", "toy equality"] if self.deterministic else []
         found += ["toy joint"] if self.sampled else []
         return found + ([] if self.deterministic else ["first tokens"])
 
 
 def ours(config: Config) -> tuple[Config, list[str]]:
-    """The file with our own arms alone, in float32 where it names no dtype; and the arms left out.
-
-    Args:
-        config: Configuration of the experiment.
+    """The file with our own arms alone, in float32 where it names no dtype; and the names of the other arms.
 
     Raises:
-        ConfigError: it decodes groups of sequences.
+        ConfigError: It decodes groups of sequences.
     """
     if is_multi_sequence(config):
         raise ConfigError(
@@ -83,28 +70,23 @@ def ours(config: Config) -> tuple[Config, list[str]]:
         layers.values["arms"] = {
             name: arm for name, arm in layers.values["arms"].items() if name not in left_out
         }
-    kept = Config(layers, config.file)
     overrides: dict[str, Any] = {"baselines": ["engine"]}
-    if not _names_dtype(layers):
+    if "target_dtype" not in (layers.values.get("pair") or {}):
         overrides["pair.target_dtype"] = "float32"
     titles = [arms[name].get("title") or name for name in left_out]
-    return apply_overrides(kept, overrides, "specexp.verify"), titles + [
+    return apply_overrides(Config(layers, config.file), overrides, "specexp.verify"), titles + [
         name for name in config.get("baselines") or () if name != "engine"
     ]
 
 
-def _names_dtype(layers: Layers) -> bool:
-    return "target_dtype" in (layers.values.get("pair") or {})
-
-
 def claims_of(config: Config) -> list[Claim]:
-    """Every composition of a file, with what is claimed of it.
+    """Every composition of a file with its claim.
 
     Args:
-        config: What :func:`ours` gave.
+        config: The result of :func:`ours`.
 
     Raises:
-        ConfigError: a verifier does not state the law of its output.
+        ConfigError: A verifier does not state the law of its output.
     """
     claims = []
     for arm in arms_of(config):
@@ -113,7 +95,7 @@ def claims_of(config: Config) -> list[Claim]:
     return claims
 
 
-def _law(arm: ComposedArm, verifier: Verifier) -> Law:
+def _law(arm: ComposedArm, verifier: Verifier) -> tuple[float, int | None, float | None]:
     temperature = verifier.noise_temperature
     temperature = getattr(verifier, "temperature", None) if temperature is None else temperature
     if temperature is None:
@@ -122,4 +104,4 @@ def _law(arm: ComposedArm, verifier: Verifier) -> Law:
             f": {type(verifier).__name__} has no attribute temperature, so the law its output should have is unknown "
             "and nothing can be verified",
         )
-    return Law(float(temperature), getattr(verifier, "top_k", None), getattr(verifier, "top_p", None))
+    return float(temperature), getattr(verifier, "top_k", None), getattr(verifier, "top_p", None)
