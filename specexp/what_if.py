@@ -1,4 +1,4 @@
-"""``python -m specexp.what_if``: the command of :mod:`specexp.replay.what_if`."""
+"""``python -m specexp.what_if``: the command of :mod:`specexp.replay.advice.what_if`."""
 
 if __name__ == "__main__":
     from specexp.__main__ import start

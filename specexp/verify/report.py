@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure
 from specexp.bench.publish import Report
-from specexp.bench.table import Table, columns
+from specexp.bench.table import Cell, Table, columns
 from specexp.verify.check import Check
 from specexp.verify.result import Finding, LosslessReport
 from specexp.verify.statistics import POWER, SHARE, p_text
@@ -116,7 +116,7 @@ def difference_table(found: LosslessReport) -> Table:
     """Where outputs differ from plain decoding's, and how close the target itself came to the other token."""
     heads = "composition | prompt | sample | token | gap:.4 | excused"
     table = Table("Differences from plain decoding, near ties included", columns(heads))
-    rows = [
+    rows: list[list[Cell]] = [
         [
             finding.title,
             record.prompt_id,

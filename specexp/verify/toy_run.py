@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,11 +51,11 @@ class Tally:
         wrong: Continuations with another token, as (number, index of the token, token, expected token).
     """
 
-    tokens: NDArray[np.int64] = field(default_factory=partial(np.zeros, (CELLS, CELLS, CELLS), np.int64))
-    starts: NDArray[np.int64] = field(default_factory=partial(np.zeros, (CELLS, CELLS, CELLS), np.int64))
-    by_place: NDArray[np.int64] = field(default_factory=partial(np.zeros, (_PLACES, CELLS), np.int64))
-    by_last: NDArray[np.int64] = field(default_factory=partial(np.zeros, (CELLS, CELLS), np.int64))
-    first_choice: NDArray[np.float64] = field(default_factory=partial(np.zeros, 4))
+    tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros((CELLS, CELLS, CELLS), dtype=np.int64))
+    starts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((CELLS, CELLS, CELLS), dtype=np.int64))
+    by_place: NDArray[np.int64] = field(default_factory=lambda: np.zeros((_PLACES, CELLS), dtype=np.int64))
+    by_last: NDArray[np.int64] = field(default_factory=lambda: np.zeros((CELLS, CELLS), dtype=np.int64))
+    first_choice: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
     exercised: Exercised = field(default_factory=Exercised)
     compared: int = 0
     wrong: list[tuple[int, int, int, int]] = field(default_factory=list)

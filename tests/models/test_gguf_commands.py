@@ -9,8 +9,8 @@ from experiments.engine.gguf_writer import main as write
 from specexp import load_artifact
 from specexp.commands.run.command import main as run
 from specexp.fit.command import main as fit
+from specexp.replay.advice.what_if import main as what_if
 from specexp.replay.record.command import main as record
-from specexp.replay.what_if.command import main as what_if
 from specexp.sweep.command import main as sweep
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ from matplotlib.patches import Circle
 
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import TreeShape
+from specexp.replay.advice.devices import compare
+from specexp.replay.advice.what_if_report import draw_budgets, draw_trees
 from specexp.replay.play.ranks import MISSED, RankTable
-from specexp.replay.what_if.devices import compare
-from specexp.replay.what_if.devices_picture import Panel, draw_budgets, draw_trees
 
 CHEAP = LatencyProfile("cheap", {1: 10.0, 32: 12.0}, {1: 0.5})
 DEAR = LatencyProfile("dear", {1: 10.0, 32: 90.0}, {1: 2.0})
@@ -42,7 +42,7 @@ def test_every_device_has_a_curve_and_a_star_on_it(table):
 @pytest.mark.parametrize("leaves", [3, 90])
 def test_trees_stand_side_by_side_and_are_whole(leaves):
     shapes = [TreeShape.from_rank_paths([[rank] for rank in range(count)]) for count in (2, leaves, 20)]
-    panels = [Panel(shape, f"tree {number}", "facts") for number, shape in enumerate(shapes)]
+    panels = [(shape, f"tree {number}") for number, shape in enumerate(shapes)]
     figure = draw_trees(panels, {(0,): 0.5}, "Trees")
     assert len(figure.axes) == 3
     for axes, shape in zip(figure.axes, shapes, strict=True):

@@ -8,37 +8,33 @@ from specexp.bench.acceptance_tables import acceptance_tables
 from specexp.bench.page.charts import ratios_chart
 from specexp.bench.phases import breakdown
 from specexp.bench.publish import Report
-from specexp.bench.table import Column, Table
+from specexp.bench.table import Table, columns
 from specexp.core.messages import counted
-from specexp.replay.why.answer import NOW, PLAIN
+from specexp.replay.advice.why import NOW, PLAIN
 
 if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
-    from specexp.replay.why.answer import Explained
+    from specexp.replay.advice.why import Explained
 
 _CHANGED_BY = {
     "draft passes": "a shorter draft, an earlier end (controller), a smaller draft model, or a drafter without one",
     "rows beyond the first": "fewer nodes (builder); more pay on a device that computes more at once",
     "beside the passes": "pair.mode: compiled, a builder of a fixed shape, a controller that decides less often",
 }
-"""What each share of a step's time is changed by."""
+"""What changes each share of a step's time."""
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def report(found: Explained, title: str) -> Report:
-    """All that is printed and written.
-
-    Args:
-        found: What was found.
-        title: Heading of the page.
-    """
+    """Everything that is printed and written."""
     good = [one for one in found.now.records if not one.error]
     tables = {"costs": _costs(found), "settings": _settings(found), "width": _width(found.latency)}
     tables |= acceptance_tables(good)
     loads = _loads(found)
     if loads is not None:
         tables["load"] = loads
-    chart = ratios_chart(found.records, PLAIN)
+    records = [one for effect in (found.now, *found.settings) for one in effect.records]
+    chart = ratios_chart(records, PLAIN)
     notes = [f"Replayed counts are {found.note}."] if found.note else []
     notes += [f"Not replayed: {name} ({why})." for name, why in found.refused.items()]
     return Report(
@@ -55,17 +51,17 @@ def report(found: Explained, title: str) -> Report:
 
 
 def answer_of(found: Explained) -> str:
-    """Where most is lost, and what would bring most."""
+    """The largest cost, and the setting that would bring most, in two sentences."""
     costly, best = found.costs[0], found.settings[0]
-    told = (
+    now = (
         f"It decodes {found.now.over_plain.unlabelled} as fast as plain decoding; most is lost to {costly.name}: "
         f"without them {costly.over_now.ratio:.2f}x of now at most."
     )
     if best.over_now.is_faster:
         return (
-            f"{told} Of the settings near it {best.name} would bring most: {best.over_now.unlabelled} of now."
+            f"{now} Of the settings near it {best.name} would bring most: {best.over_now.unlabelled} of now."
         )
-    return f"{told} No setting near it is told apart as faster."
+    return f"{now} No setting near it is told apart as faster."
 
 
 def _costs(found: Explained) -> Table:
@@ -73,37 +69,18 @@ def _costs(found: Explained) -> Table:
     split = breakdown(found.now.records, NOW)
     table = Table(
         "Where a step's time goes, and what it would bring at most if a share cost nothing",
-        [
-            Column("what"),
-            Column("ms a step", 2),
-            Column("share", 1, "%"),
-            Column("at most, over now", interval=True),
-            Column("changed by"),
-        ],
+        columns("what | ms a step:.2 | share:.1% | at most, over now:interval | changed by"),
     )
-    step = 0.0 if split is None else split.step_seconds
+    step = rest = 0.0 if split is None else split.step_seconds
     for effect in found.costs:
         without = breakdown(effect.records, effect.name)
         gone = 0.0 if without is None else step - without.step_seconds
-        table.rows.append(
-            [
-                effect.name,
-                1e3 * gone,
-                gone / step if step else None,
-                effect.over_now,
-                _CHANGED_BY[effect.name],
-            ]
-        )
-    rest = step - sum(row[1] for row in table.rows) / 1e3  # type: ignore[misc]
-    table.rows.append(
-        [
-            "the first row of the target",
-            1e3 * rest,
-            rest / step if step else None,
-            None,
-            "nothing: plain decoding takes it",
-        ]
-    )
+        rest -= gone
+        share = gone / step if step else None
+        table.rows.append([effect.name, 1e3 * gone, share, effect.over_now, _CHANGED_BY[effect.name]])
+    share = rest / step if step else None
+    nothing = "nothing: plain decoding takes it"
+    table.rows.append(["the first row of the target", 1e3 * rest, share, None, nothing])
     return table
 
 
@@ -111,13 +88,7 @@ def _settings(found: Explained) -> Table:
     """Settings near the file's, ranked."""
     table = Table(
         "What a setting would bring, by replay",
-        [
-            Column("setting"),
-            Column("nodes/step", 1),
-            Column("tokens/step", 2),
-            Column("over now", interval=True),
-            Column("over plain", interval=True),
-        ],
+        columns("setting | nodes/step:.1 | tokens/step | over now:interval | over plain:interval"),
         notes=[
             f"The same {counted(len(found.now.records), 'prompt')} as recorded; intervals are over prompts. The best "
             "of several is chosen on them, so confirm it: python -m specexp.sweep searches and confirms.",
@@ -125,12 +96,13 @@ def _settings(found: Explained) -> Table:
     )
     for effect in (found.now, *found.settings):
         steps = sum(one.steps for one in effect.records)
+        is_now = effect is found.now
         table.rows.append(
             [
-                "as it is" if effect is found.now else effect.name,
+                "as it is" if is_now else effect.name,
                 sum(one.drafted_nodes for one in effect.records) / steps,
                 sum(one.new_tokens for one in effect.records) / steps,
-                None if effect is found.now else effect.over_now,
+                None if is_now else effect.over_now,
                 effect.over_plain,
             ]
         )
@@ -141,7 +113,7 @@ def _width(latency: LatencyProfile) -> Table:
     """What a target pass costs by its rows, and how many tokens a step must give for it to pay."""
     table = Table(
         "The cost of a target pass by its width",
-        [Column("rows"), Column("ms", 3), Column("over one row", 2, "x")],
+        columns("rows | ms:.3 | over one row:.2x"),
         notes=["A step pays where its tokens exceed this ratio, and what the draft costs beside."],
     )
     for rows in (rows for rows in _WIDTHS if not latency.exceeded_by(rows)):
@@ -151,7 +123,7 @@ def _width(latency: LatencyProfile) -> Table:
 
 
 def _loads(found: Explained) -> Table | None:
-    """What a step brings where one pass answers several lanes; None where the profile does not tell."""
+    """The gain of a step where one pass answers several lanes; None where the profile has no lanes."""
     latency = found.latency
     if not latency.lanes_ms:
         return None
@@ -163,12 +135,7 @@ def _loads(found: Explained) -> Table | None:
     beside = 0.0 if split is None else split.step_seconds * (1.0 - split.shares.get("target", 0.0))
     table = Table(
         "Under load: lanes answered by one pass",
-        [
-            Column("lanes"),
-            Column(f"ms of {rows} rows each", 2),
-            Column("ms of 1 row each", 2),
-            Column("over plain", 2, "x"),
-        ],
+        columns(f"lanes | ms of {rows} rows each:.2 | ms of 1 row each:.2 | over plain:.2x"),
         notes=[
             "Every lane drafts by itself, as now; where a load does not pay, controller: SwitchOff, a schedule by "
             "load, or fewer nodes."

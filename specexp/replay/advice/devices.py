@@ -15,12 +15,7 @@ from specexp.replay.play.ranks import RankTable, StaticCounts
 
 @dataclass(frozen=True)
 class NamedTree:
-    """A candidate.
-
-    Attributes:
-        name: The first family that it belongs to, and its size.
-        shape: The tree.
-    """
+    """A candidate, with the name of the first family that it belongs to, and its size."""
 
     name: str
     shape: TreeShape
@@ -32,8 +27,8 @@ class Device:
 
     Attributes:
         profile: Costs of the composition.
-        best: Of all candidates the one with the highest goodput.
-        counts: What the best takes.
+        best: The candidate with the highest goodput.
+        counts: Counts of the best.
         plain_seconds: ``[turns]`` seconds of plain decoding.
     """
 
@@ -95,7 +90,7 @@ def compare(
     Args:
         table: Ranks of a recording with a draft model.
         profiles: Costs on each device.
-        composition: Whose overheads are charged (:attr:`specexp.core.parts.Parts.label`).
+        composition: Label of the composition with the charged overheads (:attr:`specexp.core.parts.Parts.label`).
         max_nodes: Most nodes of a tree.
         max_depth: Deepest node.
         others: More candidates, by name.

@@ -7,11 +7,9 @@ import yaml
 
 from specexp.config import load_config
 from specexp.core.latency import LatencyProfile
+from specexp.replay.advice.why import costs_that_could_go, explain, main
+from specexp.replay.advice.why_report import answer_of
 from specexp.replay.record.command import main as record
-from specexp.replay.why.answer import explain
-from specexp.replay.why.changes import costs_that_could_go
-from specexp.replay.why.command import main
-from specexp.replay.why.report import answer_of
 
 DEAR_DRAFT = {"name": "dear draft", "target_ms": {1: 4.0, 8: 4.4}, "draft_ms": {1: 2.0}, "step_ms": 0.5}
 DEAR_ROWS = {

@@ -11,12 +11,11 @@ from helpers.fake_turns import recorded_turn, save_recording
 
 from specexp.commands.run.command import main as run_main
 from specexp.config import load_config
+from specexp.replay.advice.what_if import answer, main
+from specexp.replay.advice.what_if_report import letters
 from specexp.replay.format.recording import Recording
 from specexp.replay.play.player import Player
 from specexp.replay.play.ranks import MISSED
-from specexp.replay.what_if.answer import answer
-from specexp.replay.what_if.command import main
-from specexp.replay.what_if.report import letters
 from specexp.sweep.command import main as sweep_main
 
 TOKENS = 24

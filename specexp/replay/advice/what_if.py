@@ -1,0 +1,243 @@
+"""``python -m specexp.what_if CONFIG.yaml [--key value]``: one recording, many devices, the best tree of each.
+
+Writes ``<output>/<name>/{config.yaml,what_if.md,what_if.csv,cross.csv,trees.json,trees.png,budgets.png}``; a second run
+of the same name replaces them. No model is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specexp.config import (
+    Config,
+    ConfigError,
+    build_generation,
+    build_parts,
+    save_resolved,
+)
+from specexp.config.check import Checker
+from specexp.config.command import run_command
+from specexp.config.files import read_layers
+from specexp.config.here import check_here
+from specexp.config.schema import WhatIf
+from specexp.config.told import told
+from specexp.core.latency import LatencyProfile
+from specexp.core.messages import first_line
+
+if TYPE_CHECKING:
+    from specexp.bench.statistics import Speedup
+    from specexp.core.parts import Parts
+    from specexp.replay.advice.devices import Comparison, Device
+    from specexp.replay.format.recording import Recording
+    from specexp.replay.play.ranks import RankTable
+
+USAGE = """usage: python -m specexp.what_if CONFIG.yaml [--dry-run] [--key value ...]
+
+Replays fixed trees of a draft model's candidates on one recording (python -m specexp.record makes it) with the costs of
+several devices, and prints the best tree for each and what it is worth on the others. All prompts of the recording
+count, whatever data: says. No model is loaded.
+--dry-run checks the file and lists the devices; any other --dotted.key overrides the file,
+e.g. --what_if.max_nodes 128 --recording recordings/mine --tracking.mode disabled."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best trees of several devices.
+
+    Attributes:
+        comparison: The goodput of each tree on each device.
+        speedups: Speedups of the best trees over plain decoding, device by device.
+        recording: The recording that was replayed.
+    """
+
+    comparison: Comparison
+    speedups: tuple[Speedup, ...]
+    recording: Recording
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run_command(USAGE, arguments, _act)
+
+
+def _act(config: Config, dry_run: bool) -> int:
+    check_here(config)
+    if dry_run:
+        from specexp.replay.configured import open_recording
+
+        open_recording(config)
+        print(*(f"{profile.name} ({profile.source})" for profile in profiles_of(config)), sep="\n")
+    else:
+        run(config)
+    return 0
+
+
+def run(config: Config) -> Answer:
+    """Compare, print the tables, write the folder and track the run.
+
+    Raises:
+        ConfigError: The file cannot be used, or the recording does not hold what it needs; nothing is written then.
+        OSError: The folder cannot be written, because the disk is full.
+    """
+    from specexp.bench.publish import publish, terminal, tracker_of
+    from specexp.replay.advice.what_if_report import report
+
+    found = answer(config)
+    name = config.get("name")
+    folder = Path(config.get("output")) / name
+    save_resolved(config, folder)
+    tracker = tracker_of(config, name, folder)
+    title = config.get("question") or "What if"
+    # the tables have many columns
+    publish(report(found, title), folder, tracker, terminal(180), kind="what_if", config=config.to_dict())
+    told().next = (
+        f"run the tree of a device ({folder / 'trees.json'}) with models on such a device, to confirm it"
+    )
+    return found
+
+
+def profiles_of(config: Config) -> list[LatencyProfile]:
+    """The devices, in the order of ``profiles``, then ``files``.
+
+    Raises:
+        ConfigError: There is no ``what_if:`` section or no device in it; a profile cannot be built, states no
+            ``draft_ms``, or has the name of another one.
+    """
+    if config.get("what_if") is None:
+        command = "specexp.sweep" if config.get("sweep") is not None else "specexp.run"
+        raise ConfigError(
+            f"{config.file} has no what_if: section, so there are no devices to compare; run it with "
+            f"python -m {command} {config.file}"
+        )
+    _check_artifacts(config)
+    section: WhatIf = config.checker.build(config.get("what_if"), WhatIf, ("what_if",))
+    found = {("profiles", str(number)): profile for number, profile in enumerate(section.profiles)}
+    found |= {
+        ("files", str(number)): _profile_in(config, path, number) for number, path in enumerate(section.files)
+    }
+    if not found:
+        raise config.checker.error(
+            ("what_if",), " names no device; give what_if.profiles, what_if.files, or both"
+        )
+    names: set[str] = set()
+    for key, profile in found.items():
+        wrong = None
+        if not profile.draft_ms:
+            wrong = (
+                f": latency profile {profile.name!r} states no draft_ms, and trees of a draft model are compared: "
+                "state them, or leave the profile out"
+            )
+        elif profile.name in names:
+            wrong = f" is called {profile.name!r} as another one is; give it a name of its own"
+        if wrong:
+            raise config.checker.error(("what_if", *key), wrong)
+        names.add(profile.name)
+    return list(found.values())
+
+
+def _check_artifacts(config: Config) -> None:
+    """Say how a missing profile is measured."""
+    from specexp.artifacts import ArtifactError, value_of
+
+    for number, given in enumerate(config.get("what_if")["profiles"]):
+        try:
+            if given.get("artifact"):
+                value_of("latency-profile", given["artifact"])
+        except ArtifactError as error:
+            raise config.checker.error(
+                ("what_if", "profiles", str(number), "artifact"),
+                f": {first_line(error)}; python -m specexp.profile measures this device, with "
+                "experiments/engine/profile.yaml into artifacts/profile",
+            ) from error
+
+
+def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:
+    key = ("what_if", "files", str(number))
+    try:
+        layers = read_layers(path)
+    except ConfigError as error:
+        raise config.checker.error(key, f": {error}") from error
+    if not isinstance(layers.values.get("latency"), dict):
+        raise config.checker.error(
+            key,
+            f" is {path!r}, which has no latency: section; name one such as experiments/replay/devices/a100_7b.yaml",
+        )
+    checker = Checker(lambda key: layers.source_of(key, path))
+    values = checker.arguments(LatencyProfile, layers.values["latency"], ("latency",))
+    profile: LatencyProfile = checker.call(LatencyProfile, values, ("latency",))
+    return profile
+
+
+def answer(config: Config) -> Answer:
+    """Replay the candidates with the costs of every device.
+
+    Raises:
+        ConfigError: The file cannot be used, or the recording does not hold what it needs.
+    """
+    from specexp.replay.advice.devices import compare
+    from specexp.replay.configured import open_recording
+    from specexp.replay.play.fidelity import fixed_shape_of, is_plain_static
+    from specexp.replay.play.ranks import RankTable
+
+    profiles = profiles_of(config)
+    recording = open_recording(config)
+    parts = _parts(config, recording)
+    section = config.get("what_if")
+    turns = [turn for conversation in recording.turns.values() for turn in conversation]
+    limit = recording.manifest.context_limits["target"]
+    own = fixed_shape_of(parts.builder)
+    name = f"configured, {type(parts.builder).__name__}"
+    try:
+        table = RankTable(turns, build_generation(config).max_new_tokens, limit)
+        comparison = compare(
+            table,
+            profiles,
+            composition=parts.label,
+            max_nodes=section["max_nodes"],
+            max_depth=section["max_depth"],
+            others={} if own is None or not is_plain_static(parts) else {name: own},
+        )
+    except ValueError as error:
+        raise ConfigError(f"{config.file}: what_if: {first_line(error)}") from error
+    return Answer(comparison, tuple(_speedup(table, device) for device in comparison.devices), recording)
+
+
+def _parts(config: Config, recording: Recording) -> Parts:
+    """The file's parts, whose drafter must be the recorded draft model."""
+    from specexp.replay.play.fidelity import is_model_alone
+    from specexp.replay.play.replay_arm import source_for, source_in
+
+    where = f"{config.source_of(('drafter',))}: drafter"
+    trees = "what_if compares trees of a draft model's candidates"
+    if config.get("drafter") is None or config.get("builder") is None:
+        raise ConfigError(
+            f"{where}: the file has no drafter and builder; {trees}: set them to DraftModel and, say, Chain"
+        )
+    source = source_for(recording)
+    if source is None:
+        raise ConfigError(
+            f"{where}: {recording.folder} was recorded without a draft model, and {trees}: record with drafter "
+            "DraftModel"
+        )
+    parts = build_parts(config, source)
+    if not is_model_alone(parts.drafter):
+        raise ConfigError(f"{where} is {type(parts.drafter).__name__}; {trees}: set it to DraftModel")
+    try:
+        source_in(parts)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {first_line(error)}") from error
+    return parts
+
+
+def _speedup(table: RankTable, device: Device) -> Speedup:
+    """Over plain decoding, prompt by prompt, as of any two arms."""
+    import numpy as np
+
+    from specexp.bench.statistics import Speedup, mean_by_prompt
+
+    logs = np.log(device.plain_seconds / device.counts.seconds).tolist()  # type: ignore[operator]
+    by_prompt = mean_by_prompt((turn.prompt_id, log) for turn, log in zip(table.turns, logs, strict=True))
+    return Speedup.of(device.best.name, "plain decoding", by_prompt, device.profile.label)

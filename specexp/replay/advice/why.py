@@ -1,0 +1,290 @@
+"""``python -m specexp.why CONFIG.yaml [--key value]``: where speculation loses time here, and what would change it.
+
+Writes ``<output>/<name>/why/{config.yaml,why.md,settings_all.csv,report.html}``; a second run of the same name replaces
+them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specexp.config import (
+    Config,
+    ConfigError,
+    apply_overrides,
+    build_generation,
+    build_latency,
+    build_parts,
+    is_replayed,
+    save_resolved,
+)
+from specexp.config.command import run_command
+from specexp.config.here import check_here
+from specexp.config.next_step import command_line, experiment_again, init_options
+from specexp.config.told import told
+from specexp.core.latency import LatencyProfile
+from specexp.core.messages import first_line
+
+if TYPE_CHECKING:
+    from specexp.bench.record import PromptRecord
+    from specexp.bench.statistics import Speedup
+
+USAGE = """usage: python -m specexp.why CONFIG.yaml [--dry-run] [--key value ...]
+
+Explains the time of one composition: acceptance by position, the cost of a pass by its width, the draft's share, what
+is beside the passes and, where the profile has lanes, load; each with the setting that would change it, ranked by what
+it would bring by replay on the same prompts. A file with backend: replay is explained from its recording and profile;
+of another one python -m specexp.profile and python -m specexp.record are run first, into <output>/<name>/why.
+--dry-run checks the file and says what it would be explained from; any other --dotted.key overrides the file,
+e.g. --data.max_prompts 8 --builder.init_args.length 6 --tracking.mode disabled."""
+NOW, PLAIN = "now", "plain"
+THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
+"""Of a chain that ends where the draft is unsure."""
+_SIZES = ("length", "nodes", "max_nodes", "budget", "depth", "max_depth", "width")
+"""Arguments of builders that say how much is drafted."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a composition or of its costs.
+
+    Attributes:
+        name: Its name in tables: the keys to set, or the cost that would go.
+        overrides: Changed keys of the experiment; empty for a cost that goes.
+        latency: Costs of every pass and step then.
+    """
+
+    name: str
+    overrides: Mapping[str, Any]
+    latency: LatencyProfile
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of a change.
+
+    Attributes:
+        name: The change.
+        overrides: Changed keys of the experiment; empty for a cost that goes.
+        records: Every prompt, as it would be decoded.
+        over_now: Speed over the composition as it is, prompt by prompt.
+        over_plain: Speed over plain decoding.
+    """
+
+    name: str
+    overrides: Mapping[str, Any]
+    records: Sequence[PromptRecord]
+    over_now: Speedup
+    over_plain: Speedup
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Costs and settings of a composition, ranked.
+
+    Attributes:
+        now: The composition as it is.
+        costs: Effects of costs that go, the largest first.
+        settings: Effects of settings, the best first.
+        refused: Settings that the recording cannot answer, with the reason.
+        latency: Costs of steps.
+        note: The fidelity of the replayed figures; empty where they are the models' own.
+    """
+
+    now: Effect
+    costs: Sequence[Effect]
+    settings: Sequence[Effect]
+    refused: dict[str, str]
+    latency: LatencyProfile
+    note: str = ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run_command(USAGE, arguments, _act)
+
+
+def _act(config: Config, dry_run: bool) -> int:
+    check_explained(config)
+    check_here(config)
+    if dry_run:
+        made = "a profile and a recording that are made first"
+        if is_replayed(config):
+            from specexp.replay.backend import open_replay
+
+            open_replay(config)
+            made = "its recording"
+        print(f"{config.get('name')}, from {made}")
+        return 0
+    found = run(config)
+    best = found.settings[0]
+    if best.over_now.is_faster:
+        changed = {**({"backend": "live"} if is_replayed(config) else {}), **best.overrides}
+        told().next = command_line(
+            "run", *experiment_again(config, changed), why="says what it is worth with models"
+        )
+    elif config.get("sweep") is not None:
+        told().next = command_line("sweep", *experiment_again(config), why="searches further away")
+    else:
+        told().next = command_line("init", "my-study", *init_options(config), why="searches further away")
+    return 0
+
+
+def check_explained(config: Config) -> None:
+    """Check that a file has one composition, and that it drafts.
+
+    Raises:
+        ConfigError: It has not.
+    """
+    wrong = {
+        "arms": config.get("arms")
+        and "why explains one composition, and there are several: set drafter, builder and controller, and --arms null",
+        "engine": config.get("engine") is not None
+        and f"why looks into our own steps, and those of {config.get('engine.class_path', None)} cannot be watched: "
+        "sweep its settings instead",
+        "drafter": config.get("drafter") is None
+        and "there is none, so nothing is lost to speculation: name the drafter and builder that are to be explained",
+    }
+    for key, sentence in wrong.items():
+        if sentence:
+            raise config.checker.error((key,), f": {sentence}")
+
+
+def run(config: Config) -> Explained:
+    """Explain, print the tables and write the folder.
+
+    Raises:
+        ConfigError: The file cannot be used, the profile or the recording cannot be made, or the recording does not
+            hold what it needs.
+        OSError: The folder cannot be written, because the disk is full.
+    """
+    from specexp.bench.publish import publish, terminal, tracker_of
+    from specexp.replay.advice.why_report import report
+
+    name = config.get("name")
+    folder = Path(config.get("output")) / name / "why"
+    save_resolved(config, folder)
+    if not is_replayed(config):
+        config = _measured(config, folder)
+    found = explain(config)
+    shown = report(found, config.get("question") or f"Where does {name} lose time?")
+    tracker = tracker_of(config, name, folder)
+    publish(shown, folder, tracker, terminal(180), kind="why", config=config.to_dict())
+    return found
+
+
+def _measured(config: Config, folder: Path) -> Config:
+    """The experiment with a profile of this device and a recording of these prompts, made by two other commands."""
+    profile, recording = folder / "profile", folder / "recording"
+    given = [str(folder / "config.yaml"), "--tracking.mode", "disabled", "--sweep", "null"]
+    for command, key, to in (("profile", "profile.to", profile), ("record", "record.to", recording)):
+        words = ["-m", f"specexp.{command}", *given, f"--{key}", str(to), "--output", str(folder)]
+        done = subprocess.run([sys.executable, *words], check=False)
+        if done.returncode:
+            raise ConfigError(
+                f"python {' '.join(words)} ended with {done.returncode}, so nothing can be explained"
+            )
+    latency = {"artifact": str(profile / "best")}
+    overrides = {"backend": "replay", "recording": str(recording), "latency": latency, "sweep": None}
+    return apply_overrides(config, overrides, "why")
+
+
+def explain(config: Config) -> Explained:
+    """Replay the composition, and every change to it.
+
+    Args:
+        config: The experiment with a recording, and a latency profile that models seconds.
+
+    Raises:
+        ConfigError: The recording is missing, or cannot replay the composition.
+    """
+    from specexp.bench.arm_spec import ArmSpec
+    from specexp.bench.make_arm import make_arm
+    from specexp.bench.statistics import paired_speedup
+    from specexp.replay.backend import open_replay
+
+    latency = build_latency(config)
+    assert latency is not None, "a replay without latency is refused with the file"
+    backend, data = open_replay(config)
+    label = build_parts(config, backend.draft).label
+
+    def decoded(name: str, change: Change) -> tuple[str | None, list[PromptRecord]]:
+        changed = apply_overrides(config, dict(change.overrides), "why")
+        spec = ArmSpec(name, build_generation(config), config=changed, latency=change.latency)
+        arm = make_arm(spec, backend)
+        arm.reset()
+        return arm.fidelity_note, [arm.decode(prompt) for prompt in data.prompts]
+
+    def effect(change: Change, records: Sequence[PromptRecord]) -> Effect:
+        name = change.name
+        both = [*now, *plain, *(records if name != NOW else ())]
+        over_now, over_plain = (paired_speedup(both, name, other) for other in (NOW, PLAIN))
+        return Effect(name, change.overrides, records, over_now, over_plain)
+
+    changes = list(settings_to_try(config, latency))
+    _, plain = decoded(PLAIN, changes[0])
+    unchanged = Change(NOW, {}, latency)
+    note, now = decoded(NOW, unchanged)
+    settings, refused = [], {}
+    for change in changes:
+        try:
+            settings.append(effect(change, decoded(change.name, change)[1]))
+        except ValueError as error:
+            refused[change.name] = first_line(error)
+    costs = [
+        effect(change, decoded(change.name, change)[1]) for change in costs_that_could_go(latency, label)
+    ]
+    for effects in (costs, settings):
+        effects.sort(key=lambda one: one.over_now.ratio, reverse=True)
+    return Explained(effect(unchanged, now), costs, settings, refused, latency.of(label), note or "")
+
+
+def settings_to_try(config: Config, latency: LatencyProfile) -> Iterator[Change]:
+    """Settings near those of the file: without speculation, less and more drafted, an end where the draft is unsure,
+    and n-grams in the place of a draft model.
+
+    Args:
+        config: The experiment, whose composition drafts.
+        latency: Costs of steps.
+    """
+    plain = {"drafter": None, "builder": None, "controller": {"class_path": "Fixed"}}
+    yield Change("drafter: null (no speculation)", plain, latency)
+    arguments = config.get("builder.init_args") or {}
+    for name in _SIZES:
+        value = arguments.get(name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            continue
+        for other in sorted({1, value // 2, value - 1, value + 1, value * 2} - {0, value}):
+            key = f"builder.init_args.{name}"
+            yield Change(f"{key}: {other}", {key: other}, latency)
+    if config.get("controller.class_path").rpartition(".")[2] in ("Fixed", "ConfidenceThreshold"):
+        for threshold in THRESHOLDS:
+            if config.get("controller.init_args.threshold", None) != threshold:
+                part = {"class_path": "ConfidenceThreshold", "init_args": {"threshold": threshold}}
+                name = f"controller: ConfidenceThreshold, threshold {threshold:g}"
+                yield Change(name, {"controller": part}, latency)
+    if config.get("drafter.class_path").rpartition(".")[2] != "PromptLookup":
+        yield Change("drafter: PromptLookup", {"drafter": {"class_path": "PromptLookup"}}, latency)
+
+
+def costs_that_could_go(latency: LatencyProfile, composition: str) -> Iterator[Change]:
+    """The profile without each share of a step's time in turn: an upper bound of what can be gained there.
+
+    Args:
+        latency: Costs of steps.
+        composition: Label of the composition with the charged overheads.
+    """
+    known = latency.of(composition)
+    if known.draft_ms:
+        free = dict.fromkeys(known.draft_ms, 0.0)
+        without = replace(known, draft_ms=free, draft_prefix_ms=0.0, draft_prefix_token_ms=0.0)
+        yield Change("draft passes", {}, without)
+    one = known.target_ms[1]
+    flat = {rows: min(one, ms) for rows, ms in known.target_ms.items()}
+    yield Change("rows beyond the first", {}, replace(known, target_ms=flat, target_prefix_token_ms=0.0))
+    yield Change("beside the passes", {}, replace(known, step_ms=0.0, node_ms=0.0, token_ms=0.0))

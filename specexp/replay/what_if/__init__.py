@@ -1,1 +1,0 @@
-"""``python -m specexp.what_if``: one recording, many devices."""

@@ -1,1 +1,0 @@
-"""``python -m specexp.why``: where speculation loses time here, and which setting would change it."""
