@@ -19,8 +19,8 @@ from specexp.config import (
 from specexp.core.messages import first_line
 from specexp.data import Prompt, PromptSetError, Workload
 from specexp.data.prompts import PromptDataModule
-from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recording import Recording
+from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.replay_arm import recorded_turns
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
     Raises:
         ConfigError: One sentence that names what differs.
     """
-    from specexp.replay.format.weights import recording_fingerprint
+    from specexp.replay.format.recording import recording_fingerprint
 
     try:
         recording.check_fingerprint(recording_fingerprint(pair))

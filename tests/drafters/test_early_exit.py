@@ -7,7 +7,7 @@ from helpers.small_models import FULL_ATTENTION, build, small_model
 from specexp.builders import Chain, StaticTree
 from specexp.core.decoder import Decoder
 from specexp.drafters import DraftModel, EarlyExit
-from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import models_in
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.verify.toy import toy_models

@@ -22,7 +22,7 @@ from specexp.controllers import ConfidenceThreshold, Fixed, Heuristic, QLearning
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.drafters.draft_source import ModelSource
-from specexp.replay.format.errors import NotRecordedError
+from specexp.replay.format.trie import NotRecordedError
 from specexp.replay.play.fidelity import Grade
 from specexp.replay.play.replay_arm import ReplayArm, source_for
 from specexp.replay.record.recording_source import RecordingSource

@@ -13,7 +13,7 @@ from specexp.core.parts import Parts
 from specexp.core.verifier import DeterministicVerifier
 from specexp.data import Prompt
 from specexp.drafters import PromptLookup, Union
-from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import Grade, fidelity, is_plain_static
 from specexp.replay.play.replay_arm import ReplayArm
 from specexp.verifiers import KeyedSampling

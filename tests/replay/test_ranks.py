@@ -11,7 +11,7 @@ from specexp.controllers import Fixed
 from specexp.core.latency import LatencyProfile
 from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
-from specexp.replay.format.errors import NotRecordedError
+from specexp.replay.format.trie import NotRecordedError
 from specexp.replay.play.player import Player
 from specexp.replay.play.ranks import MISSED, RankTable
 from specexp.replay.play.verification import RecordedTarget

@@ -18,9 +18,14 @@ from specexp.data import Prompt
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.drafters.draft_source import ModelSource
 from specexp.drafters.ranking import Scoring
-from specexp.replay.format.errors import NotRecordedError, RecordingError
-from specexp.replay.format.recording import Recording, RecordingManifest, hash_of, write_turns
-from specexp.replay.format.weights import weights_fingerprint
+from specexp.replay.format.recording import (
+    Recording,
+    RecordingManifest,
+    hash_of,
+    weights_fingerprint,
+    write_turns,
+)
+from specexp.replay.format.trie import NotRecordedError, RecordingError
 from specexp.replay.play.replay_arm import ReplayArm, recorded_turns, source_for
 from specexp.replay.record.recorder import Coverage, Recorder
 from specexp.replay.record.recording_source import RecordingSource

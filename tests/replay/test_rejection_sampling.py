@@ -13,8 +13,7 @@ from specexp.controllers import Fixed
 from specexp.core.decoder import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel
-from specexp.replay.format.errors import RecordingError
-from specexp.replay.format.trie import Ranked
+from specexp.replay.format.trie import Ranked, RecordingError
 from specexp.replay.play.fidelity import Grade, fidelity
 from specexp.replay.play.player import Player
 from specexp.replay.play.verification import RecordedTarget

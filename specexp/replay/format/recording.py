@@ -5,6 +5,7 @@ Every file is written whole and then listed with its hash: a recording cut off a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,18 +16,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.artifacts.fingerprint import Fingerprint
+from specexp.artifacts.fingerprint import Fingerprint, fingerprint
 from specexp.artifacts.manifest import sha256
 from specexp.core.noise import NOISE_VERSION
-from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.ngram_fallback import NgramFallback
 from specexp.replay.format.recorded_turn import RecordedTurn
+from specexp.replay.format.trie import RecordingError
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from specexp.data import Prompt
+    from specexp.models.llama_cpp import LlamaCppModel
+    from specexp.models.pair import ModelPair
 
 MANIFEST = "recording.json"
 SCHEMA_VERSION = 1
+_VALUES = 1024
+"""Values of a parameter that are hashed."""
 _NEEDED = "record it with python -m specexp.record"
 _ORDER = ("tokenizer", "model", "target", "draft")
 """Sections of a fingerprint, what everything else depends on first."""
@@ -185,8 +192,7 @@ class Recording:
         """Refuse other models or another tokenizer.
 
         Args:
-            given: Marks of what is configured, as :func:`specexp.replay.format.weights.recording_fingerprint` makes it;
-                sections that are not given are not compared.
+            given: Marks of the configured models (:func:`recording_fingerprint`); other sections are not compared.
 
         Raises:
             RecordingError: One sentence that names what differs, and what to record.
@@ -225,7 +231,7 @@ def hash_of(prompt: Prompt) -> str:
     return sha256(repr((prompt.turns, prompt.token_ids)).encode())[:16]
 
 
-def difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
+def difference(recorded: Fingerprint, given: Mapping[str, Mapping[str, Any]]) -> str | None:
     """What the recorded models were and the given ones are not, as a clause; None where they are the same."""
     for section in sorted(given, key=_ORDER.index):
         known = recorded.get(section, {})
@@ -306,3 +312,41 @@ def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> dict[str, Any]:
         "turns": len(turns),
         "conversations": [list(one) for one in conversations],
     }
+
+
+def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any]:
+    """What tells a model from a fine-tuned one, and from itself in another precision.
+
+    Args:
+        model: A model on any device; of every parameter up to 1,024 evenly spaced values are read, so that it takes a
+            moment for billions of them; of a GGUF file as many pieces of it.
+
+    Returns:
+        ``dtype``, ``parameters`` (how many numbers) and ``weights_sha256`` over names, shapes and values.
+    """
+    import torch
+
+    from specexp.models.llama_cpp import LlamaCppModel
+
+    if isinstance(model, LlamaCppModel):
+        return model.model.weights()
+    digest, count = hashlib.sha256(), 0
+    for name, parameter in sorted(model.named_parameters()):
+        values = parameter.detach().reshape(-1)
+        count += values.numel()
+        if values.numel() > _VALUES:
+            places = torch.arange(_VALUES, device=values.device, dtype=torch.int64)
+            values = values[places * (values.numel() - 1) // (_VALUES - 1)]
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
+        digest.update(values.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    dtype = str(model.dtype).removeprefix("torch.")
+    return {"dtype": dtype, "parameters": count, "weights_sha256": digest.hexdigest()}
+
+
+def recording_fingerprint(pair: ModelPair) -> Fingerprint:
+    """Tokenizer and architecture of the target, as artifacts have them, then the weights of both models."""
+    sections = fingerprint(pair.target, pair.tokenizer)
+    sections["target"] = weights_fingerprint(pair.target)
+    if pair.draft is not None:
+        sections["draft"] = weights_fingerprint(pair.draft)
+    return sections

@@ -15,6 +15,15 @@ from numpy.typing import NDArray
 
 from specexp.core.tree import NO_CANDIDATE, TokenTree
 
+
+class RecordingError(ValueError):
+    """A recording is damaged, of other models, or another one than the configuration needs."""
+
+
+class NotRecordedError(RecordingError):
+    """The answer to a question was not recorded."""
+
+
 NOWHERE = -1
 """Stands for a node that is not in the trie."""
 

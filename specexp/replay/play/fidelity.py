@@ -15,7 +15,7 @@ from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind, TreeShape
 from specexp.core.tree_builder import TreeBuilder
 from specexp.drafters.ranking import Scoring
-from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.trie import RecordingError
 
 if TYPE_CHECKING:
     from specexp.replay.format.recording import RecordingManifest

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.replay.format.errors import NotRecordedError
 from specexp.replay.format.ngram_fallback import LONGEST, Answer, NgramFallback
 from specexp.replay.format.recorded_turn import RecordedTurn
-from specexp.replay.format.trie import NOWHERE
+from specexp.replay.format.trie import NOWHERE, NotRecordedError
 
 if TYPE_CHECKING:
     import torch

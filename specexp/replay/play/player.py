@@ -15,9 +15,9 @@ from specexp.core.generation import GenerationResult
 from specexp.core.lane import Clock
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
-from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.ngram_fallback import NgramFallback
 from specexp.replay.format.recorded_turn import RecordedTurn
+from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import learns
 from specexp.replay.play.outcome import RecordedOutcome, RecordedPrefill
 from specexp.replay.play.source import RecordedSource

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import RankPath, TreeShape
-from specexp.replay.format.errors import NotRecordedError
 from specexp.replay.format.recorded_turn import RecordedTurn
+from specexp.replay.format.trie import NotRecordedError
 
 MISSED = -1
 """Rank of a token that is not among the recorded candidates."""

@@ -13,9 +13,9 @@ from specexp.bench.record import PromptRecord
 from specexp.core.compatibility import check_composition
 from specexp.core.generation import PHASES
 from specexp.core.parts import Parts
-from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording, hash_of
+from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import (
     Fidelity,
     Grade,

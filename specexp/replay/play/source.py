@@ -14,9 +14,8 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.drafters.draft_source import DraftSource, Fed
 from specexp.drafters.ranking import Scoring
-from specexp.replay.format.errors import NotRecordedError, RecordingError
 from specexp.replay.format.recorded_turn import RecordedTurn
-from specexp.replay.format.trie import NOWHERE
+from specexp.replay.format.trie import NOWHERE, NotRecordedError, RecordingError
 
 Missing = Literal["refuse", "unknown", "none"]
 """What an answer that was not recorded is: an error; some tokens that are nobody's, which decide nothing beside the

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
-from specexp.cluster.shard import Shard, ends_last, take_shard
+from specexp.cluster.shard import Shard, ends_last, run_shards, take_shard
 from specexp.config import Config, ConfigError, build_outline
 from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.here import check_here
@@ -31,9 +31,6 @@ every token of it to the builders of record.coverage. Whatever these ask, backen
 A recording that was cut off goes on where it stopped. --dry-run checks the file and says what would be recorded; any
 other --dotted.key overrides the file, e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0."""
 
-_WIDTH = 180
-"""Characters of a line where the output is no terminal: the live sample has many columns."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
@@ -50,27 +47,21 @@ def _act(
     config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
 ) -> int:
     check_here(config, "record.to")
-    if dry_run:
-        from specexp.replay.record.folder import answers_held
-        from specexp.replay.record.making import check_context, load_prompts
+    if dry_run or cluster is not None:
+        from specexp.replay.record.making import answers_held, check_context, check_sharded, load_prompts
         from specexp.replay.record.plan import plan_recording
 
-        planned = plan_recording(config)
-        pair = build_outline(planned.config)
-        check_context(planned, pair)
-        load_prompts(planned, pair)
-        held = answers_held(planned)
+        plan = plan_recording(config)
+        if cluster is not None and not dry_run:
+            check_sharded(plan)
+            return run_shards("specexp.record", typed, cluster, plan.folder, config)
+        pair = build_outline(plan.config)
+        check_context(plan, pair)
+        load_prompts(plan, pair)
+        held = answers_held(plan)
         there = f", which holds {counted(held, 'answer')} already" if held else ""
-        print("\n".join([*planned.lines(), f"to {planned.folder}{there}"]))
+        print("\n".join([*plan.lines(), f"to {plan.folder}{there}"]))
         return 0
-    if cluster is not None:
-        from specexp.cluster.shard import run_shards
-        from specexp.replay.record.making import check_sharded
-        from specexp.replay.record.plan import plan_recording
-
-        planned = plan_recording(config)
-        check_sharded(planned)
-        return run_shards("specexp.record", typed, cluster, planned.folder, config)
     from specexp.replay.record.making import NotRecordableError
 
     try:
@@ -81,12 +72,12 @@ def _act(
 
 
 def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = None) -> Recording:
-    """Record what a file describes and print how it compares with a live sample.
+    """Make the recording of a file and print how it compares with a live sample.
 
     Args:
         config: The experiment file.
-        pair: Models that are loaded already; the file's own if None.
-        shard: Which part of the prompts; all if None. The worker whose part is the last to be whole puts all together.
+        pair: Loaded models; the file's own if None.
+        shard: The part of the prompts; all if None. The worker with the last part to be whole puts all together.
 
     Raises:
         ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
@@ -98,12 +89,11 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
     from specexp.bench.trainer import quiet_libraries
     from specexp.core.messages import size_of
     from specexp.replay.record.live_sample import to_table
-    from specexp.replay.record.making import Making
+    from specexp.replay.record.making import Making, is_recorded
     from specexp.replay.record.plan import plan_recording
-    from specexp.replay.record.shards import is_recorded
 
     quiet_libraries()
-    console = terminal(_WIDTH)
+    console = terminal(180)  # the live sample has many columns
 
     def tell(line: str) -> None:
         console.print(line, highlight=False, markup=False)

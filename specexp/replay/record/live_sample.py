@@ -23,7 +23,7 @@ from specexp.core.messages import counted, first_line
 from specexp.core.parts import Parts
 from specexp.core.tree_builder import TreeBuilder
 from specexp.replay.backend import ReplayBackend
-from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import Grade, fixed_shape_of, learns
 from specexp.replay.play.replay_arm import ReplayArm
 from specexp.replay.record.plan import RecordingPlan, describe_part

@@ -1,20 +1,27 @@
 """Making a recording as an experiment file describes it.
 
 Every file of turns is written whole before the manifest names it, so that a recording cut off anywhere goes on after
-its last file.
+its last file. Shards are recordings in folders of their own; put together they are the files that one machine writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from io import BytesIO
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from specexp.artifacts.atomic_write import atomic_write
+from specexp.artifacts.file_lock import held
 from specexp.bench.arm import eos_of, sequence_name
 from specexp.bench.experiment import check_prompts, use_threads
 from specexp.cluster.shard import Shard, forget_shards, shards_in
 from specexp.config import (
     Config,
+    ConfigError,
     apply_overrides,
     build_generation,
     build_pair,
@@ -22,35 +29,46 @@ from specexp.config import (
     build_workload,
     prompts_error,
 )
-from specexp.core.messages import counted, size_of, type_and_line
+from specexp.core.messages import counted, first_line, size_of, type_and_line
 from specexp.data import Prompt, PromptSetError
 from specexp.replay.format.recorded_turn import RecordedTurn
-from specexp.replay.format.recording import Recording, parquet, write_turns
-from specexp.replay.format.trie import TrieWriter
+from specexp.replay.format.recording import (
+    MANIFEST,
+    Recording,
+    RecordingManifest,
+    check_file,
+    difference,
+    hash_of,
+    parquet,
+    read_turns,
+    recording_fingerprint,
+    write_turns,
+)
+from specexp.replay.format.trie import RecordingError, TrieWriter
 from specexp.replay.play.fidelity import scoring_of
-from specexp.replay.record.folder import alone_in, go_on, keep_learned, manifest_of, missing_in, next_file
 from specexp.replay.record.plan import RecordingPlan, plan_recording, refusal
-from specexp.replay.record.shards import is_recorded, merge
 
 if TYPE_CHECKING:
     from specexp.bench.progress import StageBar
     from specexp.models.pair import ModelPair
     from specexp.replay.record.recorder import Recorder
 
+_ELSEWHERE = "name another folder in record.to"
+
 
 class NotRecordableError(RuntimeError):
-    """A prompt failed while it was recorded; one sentence with prompt, reason and what is kept."""
+    """A prompt failed while it was recorded: one sentence with prompt, reason and what is kept."""
 
 
 class Making:
-    """A recording being made, or gone on with after its last complete file of turns.
+    """A recording being made, or continued after its last complete file of turns.
 
     Args:
         config: The experiment file.
-        tell: Takes a line about the progress.
-        bar: Shows how far the stages are.
-        pair: Models that are loaded already; the file's own if None.
-        shard: Which part of the prompts is recorded, in a folder of its own; all if None.
+        tell: Prints a line about the progress.
+        bar: Shows the progress of the stages.
+        pair: Loaded models; the file's own if None.
+        shard: The part of the prompts that is recorded, in a folder of its own; all if None.
 
     Raises:
         ConfigError: The file cannot be recorded, or its folder holds another recording; nothing was changed then.
@@ -74,13 +92,13 @@ class Making:
         self.generation = build_generation(self.plan.config)
         use_threads(self.plan.config)
         self.prompts = load_prompts(self.plan, self.pair)
-        self.manifest = manifest_of(self.plan, self.pair, self.prompts)
+        self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
         if shard is not None:
             check_sharded(self.plan)
             self.prompts = shard.of(self.prompts)
             if self._missing():  # else another worker has put the whole together already
                 self.plan = replace(self.plan, folder=shard.folder(self.plan.folder))
-                self.manifest = manifest_of(self.plan, self.pair, self.prompts)
+                self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
 
     def run(self) -> Recording:
         """Record what is missing, then compare some prompts with live ones.
@@ -106,46 +124,81 @@ class Making:
                 self.tell(f"{folder} holds {whole - len(missing)} of {answered}: going on.")
             self.bar.stage("recording", whole, whole - len(missing))
             folder.mkdir(parents=True, exist_ok=True)
-            with alone_in(folder):
-                self.manifest.complete = False
-                self.manifest.save(folder)
+            with locked(folder):
+                self._save(complete=False)
                 self._record(missing)
-                self.manifest.complete = True
-                self.manifest.save(folder)
+                self._save(complete=True)
         if sampled:
             self._sample_live(sampled)
         return Recording(folder)
 
+    def _save(self, complete: bool) -> None:
+        self.manifest.complete = complete
+        self.manifest.save(self.plan.folder)
+
+    def _missing(self) -> list[tuple[Prompt, int]]:
+        """Prompts and samples that are in no whole file. Files that are not whole are dropped from the manifest."""
+        files = self.manifest.files
+        for name, entry in list(files.items()):
+            try:
+                check_file(self.plan.folder / name, entry)
+            except RecordingError:
+                del files[name]
+        known = _conversations(files)
+        every = [(prompt, sample) for prompt in self.prompts for sample in range(self.generation.samples)]
+        return [(prompt, sample) for prompt, sample in every if (prompt.prompt_id, sample) not in known]
+
     def _put_together(self) -> None:
-        """Take over what shards recorded, once each is whole; one that was killed is recorded to its end here."""
+        """Merge the shards, once each is whole. One that was killed is recorded to its end here."""
         whole = self.plan.folder
         shards = [] if self.shard is not None else shards_in(whole)
         if shards and self._missing():
             for shard in shards:
                 Making(self.config, self.tell, self.bar, self.pair, shard).run()
             parts = [part for shard in shards if is_recorded(part := shard.folder(whole))]
-            with alone_in(whole):
-                merge(self.manifest, whole, parts, self.plan.config.get("record.turns_per_file"))
-                self.manifest.complete = True
-                self.manifest.save(whole)
+            with locked(whole):
+                self._merge(parts)
+                self._save(complete=True)
             self.tell(f"{whole} is put together from {counted(len(shards), 'shard')}.")
         if shards:
             forget_shards(whole)
 
-    def _missing(self) -> list[tuple[Prompt, int]]:
-        return missing_in(self.manifest, self.plan.folder, self.prompts, self.generation.samples)
+    def _merge(self, parts: Sequence[Path]) -> None:
+        """Write the turns of the parts, in their order, in files as large as one machine writes."""
+        known = _conversations(self.manifest.files)
+        kept: list[RecordedTurn] = []
+        for part in parts:
+            for name, entry in RecordingManifest.load(part).files.items():
+                for turn in read_turns(part / name, entry):
+                    if (turn.prompt_id, turn.sample) not in known:
+                        kept.append(turn)
+                        if turn.turn == turn.turns - 1 and len(kept) >= self._turns_per_file:
+                            self._write(kept)
+        if kept:
+            self._write(kept)
+
+    @property
+    def _turns_per_file(self) -> int:
+        return int(self.plan.config.get("record.turns_per_file"))
+
+    def _write(self, kept: list[RecordedTurn]) -> None:
+        """Write turns into a file of an unused name, and empty the list."""
+        files = self.manifest.files
+        name = next(name for number in count() if (name := f"turns-{number:05d}.parquet") not in files)
+        files[name] = write_turns(self.plan.folder / name, kept)
+        kept.clear()
 
     def _record(self, missing: Sequence[tuple[Prompt, int]]) -> None:
         """Record conversations, file by file."""
-        plan, pair, generation, manifest = self.plan, self.pair, self.generation, self.manifest
+        plan, pair, generation = self.plan, self.pair, self.generation
         recorder = self._recorder()
-        go_on(recorder, plan.folder, manifest)
-        most = plan.config.get("record.turns_per_file")
+        _load_learned(recorder, plan.folder, self.manifest)
+        most = self._turns_per_file
         eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
         kept: list[RecordedTurn] = []
         for number, (prompt, sample) in enumerate(missing):
 
-            def asked(turn: int, before: list[int], prompt: Prompt = prompt) -> list[int]:
+            def context_of(turn: int, before: list[int], prompt: Prompt = prompt) -> list[int]:
                 return prompt.turn_ids(pair.tokenizer, turn, before)
 
             try:
@@ -154,7 +207,7 @@ class Making:
                     prompt.category,
                     prompt.index,
                     sample,
-                    asked,
+                    context_of,
                     len(prompt.turns),
                     sequence=sequence_name(prompt, sample),
                     seed=generation.seed,
@@ -172,11 +225,9 @@ class Making:
                 self.tell(estimate(kept, turns, generation.max_new_tokens, files=-(-turns // most)))
             self.bar.prompt()
             if len(kept) >= most or number == len(missing) - 1:
-                name = next_file(manifest)
-                manifest.files[name] = write_turns(plan.folder / name, kept)
-                keep_learned(recorder, plan.folder, manifest)
-                manifest.save(plan.folder)
-                kept = []
+                self._write(kept)
+                _save_learned(recorder, plan.folder, self.manifest)
+                self.manifest.save(plan.folder)
 
     def _recorder(self) -> Recorder:
         from specexp.drafters.draft_source import ModelSource
@@ -189,16 +240,17 @@ class Making:
         if draft is not None and scoring_of(plan.drafter()) is not None:
             source = RecordingSource(ModelSource(draft), 1, spine_width=candidates)
         # controllers take no part, and seconds decide nothing
-        plain = apply_overrides(config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file)
-        drafter = build_parts(plain, source).drafter
+        without = apply_overrides(
+            config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file
+        )
+        drafter = build_parts(without, source).drafter
         model = self.pair.target_runtime()
         if drafter is not None:
             drafter.check_vocabulary(model.vocab_size)
-        coverage = Coverage(plan.coverage, candidates, plan.target_top_k)
-        return Recorder(model, plan.verifier, drafter, coverage)
+        return Recorder(model, plan.verifier, drafter, Coverage(plan.coverage, candidates, plan.target_top_k))
 
     def _unsampled(self) -> Sequence[Prompt]:
-        """Prompts of the live sample, if it is not known yet of so many and of every composition."""
+        """Prompts of the live sample; none if it holds so many of every composition already."""
         from specexp.replay.record.live_sample import compositions
 
         sampled = [] if self.shard is not None else self.prompts[: self.plan.config.get("record.live_sample")]
@@ -208,7 +260,7 @@ class Making:
         return sampled if lacking else []
 
     def _sample_live(self, prompts: Sequence[Prompt]) -> None:
-        """Compare the first prompts with live ones, and keep what was found."""
+        """Compare the first prompts with live ones, and keep the result."""
         from specexp.replay.record.live_sample import compositions, sample_live
 
         self.bar.stage("live sample", len(prompts) * len(list(compositions(self.plan))))
@@ -217,11 +269,155 @@ class Making:
         self.manifest.save(self.plan.folder)
 
 
-def check_sharded(plan: RecordingPlan) -> None:
-    """Refuse to split prompts where what is recorded of one depends on those before.
+def is_recorded(folder: Path) -> bool:
+    """Whether a folder holds a recording with all of its prompts."""
+    try:
+        return RecordingManifest.load(folder).complete
+    except RecordingError:  # or it is gone, since another worker has put all together
+        return False
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes away. The lock of a killed process is gone with it.
 
     Raises:
-        ConfigError: One sentence with the drafter.
+        ConfigError: Another process holds the lock.
+    """
+    with held(folder / ".lock") as mine:
+        if not mine:
+            raise ConfigError(
+                f"recording: {folder} is being recorded by another process: wait for it, or {_ELSEWHERE}"
+            )
+        yield
+
+
+def answers_held(plan: RecordingPlan) -> int:
+    """Number of answers in the folder, as far as is known without models and prompts.
+
+    Raises:
+        ConfigError: Another recording lies there.
+    """
+    manifest = _known(plan, plan.made_of())
+    return 0 if manifest is None else sum(entry["turns"] for entry in manifest.files.values())
+
+
+def _manifest_of(plan: RecordingPlan, pair: ModelPair, prompts: Sequence[Prompt]) -> RecordingManifest:
+    """The manifest of the recording that lies there already, or of a new one."""
+    from specexp.artifacts.provenance import complete_provenance
+    from specexp.core.placement import placement
+
+    made_of, marks = plan.made_of(), recording_fingerprint(pair)
+    hashes = {prompt.prompt_id: hash_of(prompt) for prompt in prompts}
+    manifest = _known(plan, made_of, marks, hashes)
+    if manifest is not None:
+        manifest.made_of["prompts"] |= hashes
+        recorded = manifest.made_of["generation"]
+        recorded["samples"] = max(recorded["samples"], made_of["generation"]["samples"])
+        return manifest
+    texts = {
+        role: model.config.get_text_config()
+        for role, model in (("target", pair.target), ("draft", pair.draft))
+        if model is not None
+    }
+    limits = {role: int(text.max_position_embeddings) for role, text in texts.items()}
+    command = "python -m specexp.record"
+    device, config = placement(pair.target), plan.config.to_dict()
+    provenance = complete_provenance({"command": command, "device": device, "config": config})
+    made_of["prompts"] = hashes
+    return RecordingManifest(marks, made_of, int(texts["target"].vocab_size), limits, provenance=provenance)
+
+
+def _known(
+    plan: RecordingPlan,
+    made_of: Mapping[str, Any],
+    marks: Mapping[str, Any] | None = None,
+    hashes: Mapping[str, str] | None = None,
+) -> RecordingManifest | None:
+    """The manifest of the recording that lies there already; None where there is no answer yet."""
+    folder = plan.folder
+    if not (folder / MANIFEST).exists():
+        check_own(folder)
+        return None
+    try:
+        manifest = RecordingManifest.load(folder)
+    except RecordingError as error:
+        raise ConfigError(f"{first_line(error)}: remove it, or {_ELSEWHERE}") from error
+    if not manifest.files:
+        return None
+    other = difference(manifest.fingerprint, marks or {}) or _first_other(manifest.made_of, made_of)
+    prompts = manifest.made_of.get("prompts", {})
+    changed = [name for name, one in (hashes or {}).items() if prompts.get(name, one) != one]
+    if other is None and changed:
+        other = f"a prompt {changed[0]!r} of other text or tokens"
+    if other is not None:
+        raise ConfigError(
+            f"recording: {folder} holds a recording that was made with {other}: remove it, or {_ELSEWHERE}"
+        )
+    return manifest
+
+
+def _first_other(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
+    """The first difference, as a clause. More samples of the same make no other recording."""
+    for section, value in given.items():
+        known = recorded[section]
+        if not isinstance(value, Mapping) or not isinstance(known, Mapping):
+            if known != value:
+                return f"{section} {known!r}, and the configuration says {value!r}"
+            continue
+        for key in sorted({*known, *value}):
+            if known.get(key) != value.get(key) and (section, key) != ("generation", "samples"):
+                name = f"{'verifier' if section == 'law' else section}.{key}"
+                return f"{name} {known.get(key)!r}, and the configuration says {value.get(key)!r}"
+    return None
+
+
+def check_own(folder: Path) -> None:
+    """Refuse a folder with files of something else, among which a recording would be lost.
+
+    Raises:
+        ConfigError: It names one of them.
+    """
+    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    other = next((name for name in found if not name.startswith((".", "turns-", MANIFEST))), None)
+    if other is not None:
+        raise ConfigError(f"recording: {folder} holds {other}, which belongs to no recording: {_ELSEWHERE}")
+
+
+def _conversations(files: Mapping[str, Mapping[str, Any]]) -> set[tuple[str, int]]:
+    return {tuple(one) for entry in files.values() for one in entry["conversations"]}
+
+
+def _learned(folder: Path, manifest: RecordingManifest) -> Path:
+    """The state of drafters that carry what they learned, after the files so far."""
+    return folder / f"drafters-{len(manifest.files):05d}.pt"
+
+
+def _save_learned(recorder: Recorder, folder: Path, manifest: RecordingManifest) -> None:
+    import torch
+
+    if not recorder.shares_state:
+        return
+    content = BytesIO()
+    torch.save(recorder.state_dict(), content)
+    atomic_write(_learned(folder, manifest), content.getvalue())
+    for older in sorted(folder.glob("drafters-*.pt"))[:-2]:  # the manifest may still be of one file less
+        older.unlink()
+
+
+def _load_learned(recorder: Recorder, folder: Path, manifest: RecordingManifest) -> None:
+    import torch
+
+    path = _learned(folder, manifest)
+    if recorder.shares_state and path.exists():
+        recorder.load_state_dict(torch.load(path, weights_only=True))
+
+
+def check_sharded(plan: RecordingPlan) -> None:
+    """Refuse to split prompts where the recording of one depends on those before.
+
+    Raises:
+        ConfigError: The drafter carries its state.
     """
     drafter = plan.drafter()
     if drafter is not None and drafter.shares_state:
@@ -257,10 +453,10 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
 
 
 def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
-    """Refuse coverage that no context holds.
+    """Refuse a coverage with trees larger than a context.
 
     Raises:
-        ConfigError: One sentence with the builder.
+        ConfigError: It names the builder.
     """
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         limit = None if model is None else int(model.config.get_text_config().max_position_embeddings)
@@ -275,7 +471,7 @@ def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
 
 
 def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, files: int) -> str:
-    """How large a recording will be, told from its first turns.
+    """A sentence about the size of a recording, by its first turns.
 
     Args:
         first: Turns that are recorded.
@@ -287,7 +483,7 @@ def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, fil
     nodes = sum(len(turn.trie) for turn in first)
     nothing = {name: getattr(first[0], name)[:0] for name in ("prompt", "answer", "asked", "asked_logits")}
     blank = replace(first[0], trie=TrieWriter(0, ()).finish(), **nothing)
-    file = len(parquet([blank]))  # what a file takes for itself
+    file = len(parquet([blank]))  # an empty file
     each = (len(parquet(first)) - file) / tokens
     size = each * turns * max_new_tokens + file * files
     return (

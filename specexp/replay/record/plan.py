@@ -1,4 +1,4 @@
-"""What an experiment file asks to record: which prompts, whose output, which coverage; told without any model."""
+"""The plan of a recording: its prompts, output and coverage, from the experiment file alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from specexp.core.tree import NodeKind
 from specexp.core.tree_builder import TreeBuilder
 from specexp.core.verifier import Verifier
 from specexp.models.sources import sources_of
-from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import learns, parts_in, scoring_of
 
 _DEFAULT = {"class_path": "Chain", "init_args": {"length": 24}}
@@ -39,18 +39,18 @@ _TOP_K = 8
 
 @dataclass(frozen=True)
 class RecordingPlan:
-    """What a file asks to record, before any model is loaded.
+    """What is to be recorded, before any model is loaded.
 
     Attributes:
         config: The composition, its drafter and builder filled in where the file names none.
         folder: Folder of the recording.
         coverage: Builders that are run at every root.
         covered_by: The coverage as configured.
-        verifier: Whose output is recorded; it has the law of the configured one's.
-        verifier_section: The verifier as a configuration has it.
+        verifier: The verifier of the recorded output, with the law of the configured one.
+        verifier_section: This verifier as a configuration has it.
         target_top_k: The target's best tokens kept after every node.
         prompts: The experiment with the prompts of a stage, by name of the stage.
-        added: Whether the drafter is the pair's draft model, for the file names none.
+        added: Whether the drafter is the pair's draft model, since the file names none.
     """
 
     config: Config
@@ -84,15 +84,6 @@ class RecordingPlan:
             "target_top_k": self.target_top_k,
         }
 
-    def _kept(self) -> str:
-        of_target = f"the target's {self.target_top_k} best after every token"
-        if scoring_of(self.drafter()) is None:
-            return f"{of_target} of the output and of every tree that the drafter's own runs make"
-        return (
-            f"the draft's {self.config.get('record.candidates')} best after every token of the output and what the "
-            f"coverage asks elsewhere, {of_target}"
-        )
-
     def lines(self) -> list[str]:
         """What would be recorded, for a person."""
         config = self.config
@@ -109,22 +100,27 @@ class RecordingPlan:
         if drafter is None:
             return [*found, "drafter: none, the target alone is recorded"]
         added = " (the file names none, and the pair has a draft)" if self.added else ""
+        kept = f"the target's {self.target_top_k} best after every token"
+        if scoring_of(drafter) is None:
+            kept += " of the output and of every tree that the drafter's own runs make"
+        else:
+            kept = (
+                f"the draft's {config.get('record.candidates')} best after every token of the output and what the "
+                f"coverage asks elsewhere, {kept}"
+            )
         return [
             *found,
             f"drafter: {type(drafter).__name__}{added}",
             f"coverage: {', '.join(map(describe_part, self.covered_by))}",
-            f"kept: {self._kept()}",
+            f"kept: {kept}",
         ]
 
 
 def plan_recording(config: Config) -> RecordingPlan:
-    """Check what a file asks to record; models and data are not touched.
-
-    Args:
-        config: The file of an experiment, a sweep, or the fitting of a controller.
+    """Plan the recording of an experiment, a sweep, or the fitting of a controller; models and data are not read.
 
     Raises:
-        ConfigError: It cannot be recorded, in one sentence.
+        ConfigError: It cannot be recorded.
     """
     if is_multi_sequence(config):
         raise ConfigError(
@@ -134,7 +130,8 @@ def plan_recording(config: Config) -> RecordingPlan:
     verifier, section = _recorded_verifier(config)
     drafter = build_drafter(config)
     covered_by = config.get("record.coverage")
-    added = drafter is None and _has_draft(config)
+    pair = config.get("pair")
+    added = drafter is None and sources_of(pair["target"], pair["draft"])[1] is not None
     if covered_by is None:
         own = config.get("builder") if learns(drafter) else None
         covered_by = [own or _DEFAULT]
@@ -269,11 +266,6 @@ def _prompts(config: Config) -> dict[str, Config]:
     return found
 
 
-def _has_draft(config: Config) -> bool:
-    pair = config.get("pair")
-    return sources_of(pair["target"], pair["draft"])[1] is not None
-
-
 def refusal(config: Config, key: str, sentence: str) -> ConfigError:
-    """About a key of ``record:``; the sentence goes on after it."""
+    """The error of a key of ``record:``, which begins the sentence."""
     return config.checker.error(("record", *key.split(".")), f" {sentence}")

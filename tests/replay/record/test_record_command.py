@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from specexp.config import ConfigError, load_config
-from specexp.replay.format.errors import RecordingError
 from specexp.replay.format.recording import Recording, RecordingManifest
+from specexp.replay.format.trie import RecordingError
 from specexp.replay.record import making
 from specexp.replay.record.command import main, run
-from specexp.replay.record.folder import alone_in
 from specexp.replay.record.live_sample import to_table
+from specexp.replay.record.making import locked
 from specexp.replay.record.plan import plan_recording
 
 DRAFT = {"class_path": "DraftModel"}
@@ -195,7 +195,7 @@ def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monk
 
 def test_two_processes_do_not_record_together(file, folder, capsys):
     folder.mkdir()
-    with alone_in(folder):
+    with locked(folder):
         assert main([file(), *arguments(**SMALL)]) == 2
     assert "is being recorded by another process: wait for it" in capsys.readouterr().err
     assert not (folder / "recording.json").exists()

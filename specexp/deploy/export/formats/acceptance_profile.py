@@ -31,7 +31,7 @@ class AcceptanceProfile(Format):
 
     @override
     def make(self, given: Given) -> ExportedFile:
-        from specexp.replay.format.errors import RecordingError
+        from specexp.replay.format.trie import RecordingError
 
         source = Path(given.source)
         text = given.options.get("length", "5")
