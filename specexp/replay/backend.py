@@ -1,30 +1,171 @@
-"""The backend that replays: a recording answers for the models."""
+"""Recordings as experiment files name them, and the backend that replays them in place of models."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from specexp.artifacts.fingerprint import target_fingerprint
-from specexp.replay.configured import open_recording, recorded_data, tokenizer_of
-from specexp.replay.play.replay_arm import ReplayArm, source_for
+from specexp.config import (
+    Config,
+    ConfigError,
+    Generation,
+    build_generation,
+    build_verifier,
+    build_workload,
+    is_replayed,
+    prompts_error,
+    recording_folder,
+)
+from specexp.core.messages import first_line
+from specexp.data import Prompt, PromptSetError, Workload
+from specexp.data.prompts import PromptDataModule
+from specexp.replay.format.recording import Recording, recording_fingerprint
+from specexp.replay.format.trie import RecordingError
+from specexp.replay.play.replay_arm import ReplayArm, recorded_turns, source_for
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from specexp.artifacts.fingerprint import Fingerprint
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import ArmSpec
-    from specexp.config import Config
-    from specexp.data.prompts import PromptDataModule
-    from specexp.replay.format.recording import Recording
+    from specexp.models.pair import ModelPair
     from specexp.replay.play.source import RecordedSource
+
+_SAME_PAIR = ("target", "target_dtype")
+_SAME_DRAFT = ("draft", "draft_dtype")
+_SAME_GENERATION = ("seed", "stop_at_eos")
+"""Settings that change the recorded output, apart from models and verifier."""
+
+
+def open_recording(config: Config) -> Recording:
+    """The recording that ``backend: replay`` reads, made as the experiment is configured.
+
+    Raises:
+        ConfigError: There is none, it was cut off or damaged, or it has another output than the experiment.
+    """
+    key = "recording" if config.get("recording") is not None or not is_replayed(config) else "backend"
+    if config.get("recording") is None and config.get("record.to") is not None:
+        key = "record.to"
+    try:
+        recording = Recording(recording_folder(config))
+        drafted = recording.manifest.made_of.get("scoring") is not None
+        same_pair = _SAME_PAIR + (_SAME_DRAFT if drafted else ())
+        for section, keys in (("pair", same_pair), ("generation", _SAME_GENERATION)):
+            recording.check_made_of(section, config.get(section), keys)
+        _check_length(recording, build_generation(config))
+        settings = build_verifier(config).sampling_settings
+        if settings is not None:  # else no replay of it is made, which says why
+            recording.check_made_of("law", settings)
+    except RecordingError as error:
+        raise ConfigError(
+            f"{config.source_of(tuple(key.split('.')))}: {key}: {first_line(error).removeprefix('recording: ')}"
+        ) from error
+    return recording
+
+
+def _check_length(recording: Recording, wanted: Generation) -> None:
+    """Refuse more answers, or longer ones, than were recorded."""
+    made = recording.manifest.made_of["generation"]
+    several = any(turns[0].turns > 1 for turns in recording.turns.values())
+    for key in ("max_new_tokens", "samples"):
+        recorded, given = made[key], getattr(wanted, key)
+        # of several turns a later one answers what the whole earlier answer led to
+        exactly = several and key == "max_new_tokens"
+        if given > recorded or (exactly and given != recorded):
+            raise RecordingError(
+                f"{recording.folder} was made with generation.{key} {recorded} and the configuration says {given}: "
+                + (
+                    f"conversations of several turns replay with {recorded} alone"
+                    if given < recorded
+                    else f"record again with it, or ask for at most {recorded}"
+                )
+            )
+
+
+def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
+    """Refuse a recording of other models.
+
+    Raises:
+        ConfigError: One sentence that names what differs.
+    """
+    try:
+        recording.check_fingerprint(recording_fingerprint(pair))
+    except RecordingError as error:
+        key = "recording" if config.get("recording") is not None else "backend"
+        raise ConfigError(f"{config.source_of((key,))}: {first_line(error)}") from error
+
+
+class RecordedPrompts(PromptDataModule):
+    """The prompts of a workload with the recorded tokens, where there is no tokenizer."""
+
+    def __init__(self, workload: Workload, recording: Recording) -> None:
+        super().__init__(workload, cast("PreTrainedTokenizerBase", None))
+        self._recording = recording
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the prompts, once; raises PromptSetError, or RecordingError where one was not recorded."""
+        if not self._prompts:
+            self._prompts = [
+                Prompt(
+                    prompt_id=row["prompt_id"],
+                    category=row["category"],
+                    turns=tuple(row["turns"]),
+                    token_ids=tuple(self._recording.conversation(row["prompt_id"])[0].prompt.tolist()),
+                    index=row["index"],
+                )
+                for row in self.workload.rows()
+            ]
+
+
+def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
+    """The target's tokenizer, to compare prompts with the recorded ones; None if it is not on this machine."""
+    from specexp.models.pair import load_tokenizer
+    from specexp.models.sources import PairError
+
+    try:
+        return load_tokenizer(config.get("pair.target"))
+    except PairError:
+        return None
+
+
+def recorded_data(
+    config: Config, recording: Recording, tokenizer: PreTrainedTokenizerBase | None
+) -> PromptDataModule:
+    """The prompts of ``data``, with the recorded tokens if there is no tokenizer.
+
+    Raises:
+        ConfigError: They cannot be read, or one was not recorded, or with other tokens.
+    """
+    workload = build_workload(config)
+    data = (
+        RecordedPrompts(workload, recording) if tokenizer is None else PromptDataModule(workload, tokenizer)
+    )
+    try:
+        missing = first_not_recorded(data.prompts, recording, config.get("generation.samples"))
+    except PromptSetError as error:
+        raise prompts_error(config, error) from error
+    except ValueError as error:  # without tokenizer, a prompt is not there
+        missing = first_line(error).removeprefix("recording: ")
+    if missing is not None:
+        raise config.checker.error(("data",), f": {missing}")
+    return data
+
+
+def first_not_recorded(prompts: Sequence[Prompt], recording: Recording, samples: int) -> str | None:
+    """Why the prompts cannot be replayed, as a sentence; None where all can."""
+    for prompt in prompts:
+        for sample in range(samples):
+            try:
+                recorded_turns(recording, prompt, sample)
+            except ValueError as error:
+                return first_line(error).removeprefix("recording: ")
+    return None
 
 
 class ReplayBackend:
-    """A recording of target and draft.
-
-    Args:
-        recording: What answers.
-    """
+    """A recording of target and draft in place of models."""
 
     runs_models = False
     references: Collection[str] = ()
@@ -36,14 +177,14 @@ class ReplayBackend:
 
     @property
     def draft(self) -> RecordedSource | None:
-        """The recorded answers of the draft model, which every arm goes through by itself."""
+        """The recorded answers of the draft model, a new source for every arm."""
         return source_for(self.recording)
 
     def arm(self, spec: ArmSpec) -> ReplayArm:
         """Parts that answer the prompts of the recording.
 
         Raises:
-            RecordingError: The recording cannot say what the parts would do.
+            RecordingError: The recording cannot replay the parts.
             ValueError: The parts do not go together.
         """
         assert spec.parts is not None

@@ -14,8 +14,8 @@ from specexp.bench.metrics import Counted, figures_of, figures_of_counts
 from specexp.bench.statistics import paired_speedup
 from specexp.config import ConfigError, build_pair
 from specexp.config.stages import with_prompts_of
-from specexp.replay.backend import ReplayBackend
-from specexp.replay.configured import (
+from specexp.replay.backend import (
+    ReplayBackend,
     check_models,
     first_not_recorded,
     open_recording,

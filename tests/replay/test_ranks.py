@@ -12,9 +12,8 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
 from specexp.replay.format.trie import NotRecordedError
-from specexp.replay.play.player import Player
+from specexp.replay.play.player import Player, RecordedTarget
 from specexp.replay.play.ranks import MISSED, RankTable
-from specexp.replay.play.verification import RecordedTarget
 from specexp.verifiers import Greedy
 
 PROFILE = LatencyProfile(

@@ -15,8 +15,7 @@ from specexp.core.parts import Parts
 from specexp.drafters import DraftModel
 from specexp.replay.format.trie import Ranked, RecordingError
 from specexp.replay.play.fidelity import Grade, fidelity
-from specexp.replay.play.player import Player
-from specexp.replay.play.verification import RecordedTarget
+from specexp.replay.play.player import Player, RecordedTarget
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, RejectionSampling
 

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _act(config: Config, dry_run: bool) -> int:
     check_here(config)
     if dry_run:
-        from specexp.replay.configured import open_recording
+        from specexp.replay.backend import open_recording
 
         open_recording(config)
         print(*(f"{profile.name} ({profile.source})" for profile in profiles_of(config)), sep="\n")
@@ -178,7 +178,7 @@ def answer(config: Config) -> Answer:
         ConfigError: The file cannot be used, or the recording does not hold what it needs.
     """
     from specexp.replay.advice.devices import compare
-    from specexp.replay.configured import open_recording
+    from specexp.replay.backend import open_recording
     from specexp.replay.play.fidelity import fixed_shape_of, is_plain_static
     from specexp.replay.play.ranks import RankTable
 

@@ -25,9 +25,8 @@ from specexp.replay.play.fidelity import (
     models_in,
     recorded_scoring,
 )
-from specexp.replay.play.player import Player
+from specexp.replay.play.player import Player, RecordedTarget
 from specexp.replay.play.source import Missing, RecordedSource
-from specexp.replay.play.verification import RecordedTarget
 
 if TYPE_CHECKING:
     from specexp.core.decode import OutcomeObserver

@@ -33,7 +33,7 @@ from specexp.core.verifier import Verifier
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import TrieWriter
 from specexp.replay.play.fidelity import learns, models_in
-from specexp.replay.play.outcome import NO_LOGITS
+from specexp.replay.play.player import NO_LOGITS
 from specexp.replay.record.recording_source import RecordingSource
 
 if TYPE_CHECKING:

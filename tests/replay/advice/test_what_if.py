@@ -93,8 +93,8 @@ def test_goodput_and_speedup_are_those_of_stepping_through_the_recording(file, r
     from specexp.controllers import Fixed
     from specexp.core.parts import Parts
     from specexp.drafters import DraftModel
+    from specexp.replay.play.player import RecordedTarget
     from specexp.replay.play.replay_arm import missing_answers, source_for
-    from specexp.replay.play.verification import RecordedTarget
     from specexp.verifiers import KeyedSampling
 
     found = answer(load_config(file()))
