@@ -25,7 +25,7 @@ from specexp.drafters.draft_source import ModelSource
 from specexp.replay.format.trie import NotRecordedError
 from specexp.replay.play.fidelity import Grade
 from specexp.replay.play.replay_arm import ReplayArm, source_for
-from specexp.replay.record.recording_source import RecordingSource
+from specexp.replay.record.recorder import RecordingSource
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 COVERAGE = [Chain(8), KConfig([3, 2, 1]), DySpecGreedy(16, candidates="top-k"), BeamRerank(8, 3, 3)]

@@ -10,7 +10,7 @@ from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.drafters.draft_source import ModelSource
 from specexp.replay.play.fidelity import Grade
 from specexp.replay.play.replay_arm import ReplayArm, source_for
-from specexp.replay.record.recording_source import RecordingSource
+from specexp.replay.record.recorder import RecordingSource
 from specexp.verifiers import KeyedSampling
 
 VERIFIER = KeyedSampling(0.7)

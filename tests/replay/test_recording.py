@@ -27,8 +27,7 @@ from specexp.replay.format.recording import (
 )
 from specexp.replay.format.trie import NotRecordedError, RecordingError
 from specexp.replay.play.replay_arm import ReplayArm, recorded_turns, source_for
-from specexp.replay.record.recorder import Coverage, Recorder
-from specexp.replay.record.recording_source import RecordingSource
+from specexp.replay.record.recorder import Coverage, Recorder, RecordingSource
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 

@@ -19,8 +19,7 @@ from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint
 from specexp.artifacts.manifest import sha256
 from specexp.core.noise import NOISE_VERSION
-from specexp.replay.format.ngram_fallback import NgramFallback
-from specexp.replay.format.recorded_turn import RecordedTurn
+from specexp.replay.format.recorded_turn import NgramFallback, RecordedTurn
 from specexp.replay.format.trie import RecordingError
 
 if TYPE_CHECKING:
@@ -43,18 +42,18 @@ _SECTIONS = {"law": "verifier"}
 
 @dataclass
 class RecordingManifest:
-    """What a recording is of.
+    """The models and settings of a recording, and its files.
 
     Attributes:
         fingerprint: Marks of target, draft and tokenizer, weights included.
-        made_of: What the answers depend on, as configured: ``pair``, ``law`` (of the verifier's output),
-            ``generation``, ``drafter``, ``scoring`` (of the draft model inside it, or None), ``coverage``,
-            ``candidates`` and ``target_top_k``; and ``prompts``, by id the hash of each one's tokens.
+        made_of: Settings that change the answers: ``pair``, ``law`` (of the verifier's output), ``generation``,
+            ``drafter``, ``scoring`` (of the draft model inside it, or None), ``coverage``, ``candidates`` and
+            ``target_top_k``; and ``prompts``, by id the hash of each one's tokens.
         vocab_size: Tokens of both vocabularies.
         context_limits: Tokens that the contexts of ``target`` and ``draft`` hold.
         files: Name to ``{"sha256": ..., "bytes": ..., "turns": ..., "conversations": [[prompt id, sample], ...]}``.
         complete: Whether every prompt is in it.
-        live_sample: What the recorded composition took live, and what replay said of the same prompts.
+        live_sample: Counts of some prompts, live and replayed, for each composition.
         provenance: Command, git commit, package versions, device, creation time.
     """
 
@@ -115,14 +114,17 @@ class RecordingManifest:
         return manifest
 
     def _damage(self) -> str:
-        """What is not as it was written, in a few words; empty where all is there."""
-        tables = {"made_of": self.made_of, "context_limits": self.context_limits, "files": self.files}
+        """The first damaged field; empty if there is none."""
+        tables: dict[str, Any] = {
+            "made_of": self.made_of,
+            "context_limits": self.context_limits,
+            "files": self.files,
+        }
+        if isinstance(self.made_of, dict):
+            tables |= {f"made_of.{name}": self.made_of.get(name) for name in ("pair", "law", "generation")}
         for name, table in tables.items():
             if not isinstance(table, dict):
                 return f"{name} is no table"
-        for name in ("pair", "law", "generation"):
-            if not isinstance(self.made_of.get(name), dict):
-                return f"made_of.{name} is no table"
         if not isinstance(self.context_limits.get("target"), int) or not isinstance(self.vocab_size, int):
             return "context_limits.target or vocab_size is no integer"
         for name, entry in self.files.items():
@@ -195,7 +197,7 @@ class Recording:
             given: Marks of the configured models (:func:`recording_fingerprint`); other sections are not compared.
 
         Raises:
-            RecordingError: One sentence that names what differs, and what to record.
+            RecordingError: It names the difference.
         """
         found = difference(self.manifest.fingerprint, given)
         if found is not None:
@@ -206,7 +208,7 @@ class Recording:
     def check_made_of(
         self, section: str, given: Mapping[str, Any], keys: Sequence[str] | None = None
     ) -> None:
-        """Refuse a configuration whose output differs from the recorded one.
+        """Refuse a configuration with another output than the recorded one.
 
         Args:
             section: Section of :attr:`RecordingManifest.made_of`, such as ``pair``, ``law`` or ``generation``.
@@ -214,7 +216,7 @@ class Recording:
             keys: Keys that must be equal; everything if None.
 
         Raises:
-            RecordingError: One sentence with both values.
+            RecordingError: It names a key with both values.
         """
         recorded = self.manifest.made_of[section]
         for key in keys if keys is not None else sorted({*recorded, *given}):
@@ -227,12 +229,12 @@ class Recording:
 
 
 def hash_of(prompt: Prompt) -> str:
-    """Tells a prompt from another one of the same id, by the text of all its turns and the tokens of the first."""
+    """A hash of the text of all turns of a prompt and of the tokens of the first."""
     return sha256(repr((prompt.turns, prompt.token_ids)).encode())[:16]
 
 
 def difference(recorded: Fingerprint, given: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """What the recorded models were and the given ones are not, as a clause; None where they are the same."""
+    """The first difference of models, as a clause; None where there is none."""
     for section in sorted(given, key=_ORDER.index):
         known = recorded.get(section, {})
         for key, value in given[section].items():
@@ -258,7 +260,7 @@ def check_file(path: Path, entry: Mapping[str, Any]) -> bytes:
     """The bytes of a Parquet file.
 
     Raises:
-        RecordingError: It is missing, or is not what was written.
+        RecordingError: It is missing or damaged.
     """
     try:
         data = path.read_bytes()
@@ -279,7 +281,7 @@ def read_turns(path: Path, entry: Mapping[str, Any]) -> Iterator[RecordedTurn]:
     """The turns of a Parquet file.
 
     Raises:
-        RecordingError: It is missing, or is not what was written.
+        RecordingError: It is missing or damaged.
     """
     from datasets import Dataset, disable_progress_bars
 
@@ -315,11 +317,9 @@ def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> dict[str, Any]:
 
 
 def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any]:
-    """What tells a model from a fine-tuned one, and from itself in another precision.
+    """Marks that differ for a fine-tuned model, or another precision.
 
-    Args:
-        model: A model on any device; of every parameter up to 1,024 evenly spaced values are read, so that it takes a
-            moment for billions of them; of a GGUF file as many pieces of it.
+    Up to 1,024 evenly spaced values of every parameter are read, so that billions of them take a moment.
 
     Returns:
         ``dtype``, ``parameters`` (how many numbers) and ``weights_sha256`` over names, shapes and values.

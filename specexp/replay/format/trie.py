@@ -1,8 +1,8 @@
-"""What two models said in one answered turn, as a tree of token contexts.
+"""The answers of two models in one answered turn, as a tree of token contexts.
 
-Node 0 is the prompt. Nodes ``1..n`` are the *spine*: the answer's tokens one after the other. All other nodes hang
-off it: drafted tokens that did not become output. What is said after a path below a root belongs to one node,
-whichever root it was asked from, so that overlapping draft trees of neighbouring roots are stored once.
+Node 0 is the prompt. Nodes ``1..n`` are the *spine*: the answer's tokens one after the other. All other nodes are
+drafted tokens below it that did not become output. The answer after a path below a root belongs to one node, whichever
+root it was asked from, so that overlapping draft trees of neighbouring roots are stored once.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ class Ranked:
         counts: ``[nodes]`` length of each list.
         tokens: All lists one after the other.
         values: Value of each token.
-
-    Attributes:
-        end: Place after the last list.
     """
 
     def __init__(
@@ -74,9 +71,7 @@ class Ranked:
         return self._counts[node]
 
     def starts(self, nodes: Sequence[int], k: int) -> list[int]:
-        """``[f]`` where the nodes' lists start; :attr:`end` of nodes that are nowhere or whose lists are shorter than
-        ``k``.
-        """
+        """``[f]`` starts of the nodes' lists; ``end`` for nodes with fewer than ``k`` tokens, or that are nowhere."""
         counts, starts = self._counts, self._starts
         return [starts[node] if node != NOWHERE and counts[node] >= k else self.end for node in nodes]
 
@@ -93,7 +88,7 @@ class Ranked:
 
     @staticmethod
     def of(lists: Mapping[int, tuple[NDArray[Any], NDArray[Any]]], nodes: int) -> Ranked:
-        """From a list for some of the nodes."""
+        """Lists of some of the nodes."""
         counts = np.zeros(nodes, dtype=np.int32)
         for node, (tokens, _) in lists.items():
             counts[node] = tokens.size
@@ -136,7 +131,7 @@ class Trie:
         return self._children.get((node << _TOKEN_BITS) | token, NOWHERE) if node >= 0 else NOWHERE
 
     def path(self, node: int) -> tuple[int, list[int]]:
-        """The spine node a node hangs off, and the tokens from there."""
+        """The last spine node above a node, and the tokens from there."""
         tokens: list[int] = []
         while node > self.spine:
             tokens.append(int(self.tokens[node]))

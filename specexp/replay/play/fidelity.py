@@ -1,4 +1,4 @@
-"""How close a replayed composition comes to the live one, told from its parts before anything is replayed."""
+"""How close a replayed composition comes to the live one, by the declarations of its parts."""
 
 from __future__ import annotations
 
@@ -24,26 +24,21 @@ AnyPart = TypeVar("AnyPart", Drafter, TreeBuilder, Controller)
 
 
 class Grade(StrEnum):
-    """What a replayed figure is worth."""
+    """The fidelity of a replayed figure."""
 
     EXACT = "exact"
     """Every count is the live one."""
     IN_LAW = "exact in distribution"
-    """Given the output, what is accepted is certain: the counts are those of a live run that drew this output."""
+    """Given the output, acceptance is certain: the counts are those of a live run that drew this output."""
     MODELLED = "modelled seconds decide"
     """A controller learns from seconds, which are the profile's here and measured ones live."""
     APPROXIMATE = "approximate"
-    """Drafters learn from the target's answers to nodes that were recorded only in part, or do not say from what."""
+    """Drafters learn from nodes that were recorded only in part, or do not declare what they learn from."""
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """A grade and the reason for it.
-
-    Attributes:
-        grade: The worst that one of the parts earns.
-        why: The reason as a clause; empty where the grade is exact.
-    """
+    """The worst grade of the parts, and the reason as a clause, which is empty for an exact one."""
 
     grade: Grade
     why: str = ""
@@ -65,15 +60,14 @@ def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
 
 
 def learns(drafter: Drafter | None) -> bool:
-    """Whether what it drafts depends on what the target said before, beyond the committed tokens, or may do so."""
+    """Whether its drafts depend on the target's answers, beyond the committed tokens."""
     return any(one.learns_from != "nothing" for one in parts_in(drafter))
 
 
 def models_in(drafter: Drafter | None) -> list[Any]:
     """The drafters that run a draft model themselves, among a drafter and those inside it.
 
-    Each has a ``scoring`` and a ``source`` (:mod:`specexp.drafters.draft_source`): its candidates are the source's by
-    that scoring, which is what makes them something to record.
+    Each has a ``scoring`` and a ``source`` (:mod:`specexp.drafters.draft_source`), whose candidates are recorded.
 
     Raises:
         RecordingError: One runs its model in a way of its own.
@@ -93,7 +87,7 @@ def models_in(drafter: Drafter | None) -> list[Any]:
 
 
 def scoring_of(drafter: Drafter | None) -> Scoring | None:
-    """How the draft model inside a drafter chooses candidates; None where there is none.
+    """The scoring of the draft model inside a drafter; None where there is none.
 
     Raises:
         RecordingError: There are several that choose differently, or one in a way of its own.
@@ -112,10 +106,10 @@ def is_model_alone(drafter: Drafter | None) -> bool:
 
 
 def fidelity(parts: Parts) -> Fidelity:
-    """What a replay of these parts is worth, by what they declare.
+    """The fidelity of a replay of these parts.
 
     Raises:
-        RecordingError: A recording cannot say what they would do.
+        RecordingError: A recording cannot replay them.
     """
     found = [*_of_verifier(parts), *_of_drafter(parts.drafter), *_of_controller(parts.controller)]
     return max(found, key=lambda one: _ORDER.index(one.grade), default=Fidelity(Grade.EXACT))
@@ -174,12 +168,7 @@ def is_plain_static(parts: Parts) -> bool:
 
 
 def fidelity_note(fidelity: str, manifest: RecordingManifest) -> str:
-    """What replayed counts are worth, as a clause for tables: the fidelity, what it leaves open, and the live sample.
-
-    Args:
-        fidelity: A :class:`Fidelity` as text.
-        manifest: The recording's.
-    """
+    """A :class:`Fidelity`, given as text, as a clause for tables, with the error in the recording's live sample."""
     dtype = manifest.made_of["pair"]["target_dtype"]
     off = manifest.live_error(fidelity)
     if fidelity == Grade.EXACT.value:
@@ -201,13 +190,10 @@ def fidelity_note(fidelity: str, manifest: RecordingManifest) -> str:
 
 
 def recorded_scoring(made_of: Mapping[str, Any]) -> Scoring | None:
-    """The scoring that a recording was made with; None of one without a draft model.
-
-    Args:
-        made_of: As the manifest has it.
+    """The scoring in ``made_of`` of a manifest; None without a draft model.
 
     Raises:
-        RecordingError: What stands there is no scoring.
+        RecordingError: It is damaged.
     """
     scoring = made_of.get("scoring")
     try:

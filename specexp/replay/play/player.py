@@ -25,8 +25,7 @@ from specexp.core.parts import Parts
 from specexp.core.runtime import Target
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.core.verifier import DeterministicVerifier
-from specexp.replay.format.ngram_fallback import LONGEST, Answer, NgramFallback
-from specexp.replay.format.recorded_turn import RecordedTurn
+from specexp.replay.format.recorded_turn import LONGEST, Answer, NgramFallback, RecordedTurn
 from specexp.replay.format.trie import NOWHERE, NotRecordedError, RecordingError
 from specexp.replay.play.fidelity import learns
 from specexp.replay.play.source import RecordedSource

@@ -1,4 +1,4 @@
-"""Ranks along the output: which candidate of a draft model is its next token, at every position of a recording.
+"""Ranks along the output: the draft model's rank of its next token, at every position of a recording.
 
 A fixed tree of a draft model's ranked candidates decides nothing at run time, so its steps can be read off one table,
 thousands of trees a second: below any root the accepted path goes along the ranks of the output's own tokens as far as
@@ -25,7 +25,7 @@ MISSED = -1
 
 @dataclass(frozen=True)
 class StaticCounts:
-    """What a tree takes on every turn: arrays ``[turns]``.
+    """Counts of a tree on every turn: arrays ``[turns]``.
 
     Attributes:
         steps: Target passes.
@@ -222,23 +222,23 @@ class RankTable:
         new: NDArray[np.int64],
         ends: NDArray[np.bool_],
     ) -> NDArray[np.float64]:
-        """``[steps]`` of every step.
+        """``[steps]`` seconds of every step.
 
         Args:
             latency: Costs of the composition.
-            roots: Positions at which the steps begin.
+            roots: ``[steps]`` positions at which the steps begin.
             sizes: ``[depth + 1]`` rows of the tree cut at each depth.
-            asked: ``[depth]`` rows of each depth that have children: the draft is fed them in one pass.
-            cuts: Depth at which each step's tree is cut.
-            new: Tokens of each step.
-            ends: Whether the last accepted node of each was never fed to the draft: a leaf.
+            asked: ``[depth]`` rows of each depth with children, which one draft pass takes.
+            cuts: ``[steps]`` depth at which each step's tree is cut.
+            new: ``[steps]`` tokens of each step.
+            ends: ``[steps]`` whether the last accepted node was a leaf, which the draft was not fed.
         """
         prefix = self.prefixes[roots]
         near, far = int(prefix.min()), int(prefix.max())
         beyond = (prefix - near) / max(far - near, 1)
 
         def line(seconds: Callable[[int, int], float], tokens: int) -> NDArray[np.float64]:
-            """Of a pass at the nearest prefix, and how much more at the farthest; it grows linearly between them."""
+            """Seconds of a pass at the nearest prefix, and the growth to the farthest, which is linear."""
             low = seconds(tokens, near)
             return np.array((low, seconds(tokens, far) - low))
 

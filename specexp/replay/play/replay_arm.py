@@ -42,16 +42,13 @@ class ReplayArm(EngineArm):
 
     Args:
         name: Name in every table.
-        recording: What the models said.
+        recording: The recording.
         parts: Parts that are replayed, their draft model made by :func:`source_for`.
         generation: How much to generate.
-        latency: What steps cost; None counts alone.
+        latency: Costs of steps; None counts alone.
 
     Raises:
-        RecordingError: The recording cannot say what the parts would do.
-
-    Attributes:
-        fidelity: Worth of the figures.
+        RecordingError: The recording cannot replay the parts.
     """
 
     def __init__(
@@ -133,12 +130,7 @@ class ReplayArm(EngineArm):
 
 
 class _ModelledClock:
-    """Seconds of steps by a latency profile, and their sums.
-
-    Attributes:
-        seconds: Seconds by phase so far.
-        beyond_profile: Steps so far that fed more tokens than the profile states milliseconds for.
-    """
+    """Seconds of steps by a latency profile, their sums by phase, and the steps that exceed the profile."""
 
     def __init__(self, latency: LatencyProfile) -> None:
         self.latency = latency
@@ -178,7 +170,7 @@ def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> lis
 
 
 def source_for(recording: Recording) -> RecordedSource | None:
-    """A draft model's answers of a recording; None where it holds none."""
+    """The recorded answers of the draft model; None where there are none."""
     manifest = recording.manifest
     scoring = recorded_scoring(manifest.made_of)
     if scoring is None:
@@ -207,7 +199,7 @@ def source_in(parts: Parts) -> RecordedSource | None:
 
 
 def missing_answers(parts: Parts, lenient: bool) -> Missing:
-    """What an answer of the draft is that was not recorded."""
+    """How an answer of the draft that was not recorded is replaced."""
     if is_plain_static(parts):
         return "unknown"
     return "none" if lenient else "refuse"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.live import LiveBackend
 from specexp.bench.make_arm import make_arm
-from specexp.bench.table import Column, Table
+from specexp.bench.table import Table, columns
 from specexp.config import (
     Config,
     ConfigError,
@@ -48,16 +48,16 @@ def sample_live(
     """Decode prompts with the file's composition and with every builder of the coverage, and replay the same.
 
     Args:
-        planned: What was recorded.
-        pair: The models it was recorded with.
-        recording: Holds the prompts, among others.
+        planned: The plan of the recording.
+        pair: The models it was made with.
+        recording: The recording, with these prompts among others.
         prompts: Prompts of the sample.
         decoded: Called after each prompt of each composition.
 
     Returns:
-        A row for every composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (all of whose counts
-        are the live ones), of each count ``<count>_live`` and ``<count>_replayed``, ``tokens_per_step_live``,
-        ``tokens_per_step_replayed`` and their ``relative_error``; or ``refused``, why it cannot be replayed.
+        A row for every composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (with all counts
+        equal to the live ones), of each count ``<count>_live`` and ``<count>_replayed``, ``tokens_per_step_live``,
+        ``tokens_per_step_replayed`` and their ``relative_error``; or ``refused``, the reason.
     """
     live, replay = LiveBackend(pair), ReplayBackend(recording)
     rows = []
@@ -106,11 +106,9 @@ def _arms(config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[int]], str]]:
-    """Between every two fixed trees of growing size, and below the smallest, one of nodes of the larger: those of the
-    lowest ranks nearest the root.
+    """Rank paths and name of a tree between every two fixed trees of growing size, and below the smallest.
 
-    Yields:
-        Rank paths, and what the tree is called.
+    It has the nodes of the larger tree with the lowest ranks nearest the root.
     """
     shapes = [shape for shape in map(fixed_shape_of, builders) if shape is not None]
     below = 1
@@ -126,31 +124,10 @@ def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[i
 def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The rows of a live sample for a person."""
     compared = [row for row in rows if "refused" not in row]
-    columns = [
-        Column("replayed against live"),
-        Column("prompts"),
-        Column("equal"),
-        Column("steps live"),
-        Column("replayed"),
-        Column("tokens a step live"),
-        Column("replayed"),
-        Column("difference", digits=2, unit="%"),
-        Column("worth"),
-    ]
-    cells = [
-        [
-            row["composition"],
-            row["prompts"],
-            row["equal_prompts"],
-            row["steps_live"],
-            row["steps_replayed"],
-            row["tokens_per_step_live"],
-            row["tokens_per_step_replayed"],
-            row["relative_error"],
-            row["fidelity"],
-        ]
-        for row in compared
-    ]
+    heads = "replayed against live | prompts | equal | steps live | replayed | tokens a step live | replayed"
+    keys = ["composition", "prompts", "equal_prompts", "steps_live", "steps_replayed", "tokens_per_step_live"]
+    keys += ["tokens_per_step_replayed", "relative_error", "fidelity"]
+    cells = [[row[key] for key in keys] for row in compared]
     notes = [f"{row['composition']}: {row['refused']}" for row in rows if "refused" in row]
     notes += [
         f"{row['composition']}: {row['prompts'] - row['equal_prompts']} of {counted(row['prompts'], 'prompt')} parted "
@@ -159,7 +136,7 @@ def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         for row in compared
         if row["fidelity"] == Grade.EXACT.value and row["equal_prompts"] < row["prompts"]
     ]
-    return Table("A live sample", columns, cells, notes)
+    return Table("A live sample", columns(f"{heads} | difference:.2% | worth"), cells, notes)
 
 
 def _row(

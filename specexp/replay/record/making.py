@@ -231,8 +231,7 @@ class Making:
 
     def _recorder(self) -> Recorder:
         from specexp.drafters.draft_source import ModelSource
-        from specexp.replay.record.recorder import Coverage, Recorder
-        from specexp.replay.record.recording_source import RecordingSource
+        from specexp.replay.record.recorder import Coverage, Recorder, RecordingSource
 
         plan, config = self.plan, self.plan.config
         candidates = config.get("record.candidates")

@@ -1,15 +1,15 @@
 """Filling a recording: plain decoding, then covering builders at every root of its output, then drafters that learn.
 
-A draft model is asked at every root, so that a replayed run may come by any. What a drafter that learns would be told
-depends on all its steps before, so it decodes once with every covering builder: replayed with one of these it is told
-what it was told then, and with a builder between them nearly that.
+A draft model is asked at every root, since a replayed run may visit any. The outcomes that a drafter learns from depend
+on all its steps before, so it decodes once with every covering builder: replayed with one of these it learns from the
+same outcomes, and with a builder between them from nearly the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +21,21 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.decode import Decoding
 from specexp.core.decoder import Decoder
-from specexp.core.dialogue import Verdict
+from specexp.core.dialogue import Candidates, Request, Verdict
 from specexp.core.drafter import Drafter
 from specexp.core.drafting import Drafting, draft_together
 from specexp.core.lane import Lane
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
-from specexp.core.tree import TokenTree, TreeShape, root_tree
+from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape, root_tree
 from specexp.core.tree_builder import TreeBuilder
 from specexp.core.verifier import Verifier
+from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
+from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import TrieWriter
 from specexp.replay.play.fidelity import learns, models_in
 from specexp.replay.play.player import NO_LOGITS
-from specexp.replay.record.recording_source import RecordingSource
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
@@ -61,12 +62,10 @@ class Coverage:
     target_top_k: int
 
     def asked_at_roots(self, phrases: bool) -> list[TreeBuilder]:
-        """Builders whose questions to a draft model are recorded, the wanted ones last.
-
-        The passes of either answer most questions of the other.
+        """Builders that ask a draft model, the wanted ones last: earlier passes answer most of their questions.
 
         Args:
-            phrases: Whether the builders draft phrases too, which are no question to a model.
+            phrases: Whether the builders draft phrases too, which are not asked of a model.
         """
         wanted = self.builders
         if phrases:
@@ -75,7 +74,7 @@ class Coverage:
 
 
 def _without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:
-    """What a builder has inside that asks for single tokens; itself, if that is all it does."""
+    """The builders inside one that ask for single tokens; itself, if it asks for nothing else."""
     if builder.phrase_length == 1:
         return [builder]
     return [one for inner in builder.inner for one in _without_phrases(inner)]
@@ -186,7 +185,8 @@ class Recorder:
             )
             fresh = np.array(prompt[max(len(before) - 1, 0) : -1], dtype=np.int64)
             room = min(max_new_tokens, self.model.context_limit - len(prompt))
-            turn = _Turn(prompt, result.token_ids, fresh, self._reread(prompt, fresh), room)
+            writer = TrieWriter(prompt[-1], result.token_ids)
+            turn = _Turn(prompt, result.token_ids, fresh, self._reread(prompt, fresh), room, writer)
             turn.writer.target.update(enumerate(said))
             if drafting is None:
                 parts = Parts(self._asked, verifier=self.verifier)  # the builder follows
@@ -290,31 +290,22 @@ class Recorder:
         self._answers.keep_tree(turn.writer, root, outcome.tree, outcome.logits)
 
 
+@dataclass
 class _Turn:
-    """An answered turn whose trie is being filled.
+    """An answered turn with the trie that is being filled.
 
-    Args:
-        prompt: Tokens before the answer.
-        answer: Tokens of the answer.
+    Attributes:
         fresh: Tokens that the turn's prefill feeds.
         asked: ``[a, V]`` the target's logits after these.
         room: Tokens that the answer could have had.
     """
 
-    def __init__(
-        self,
-        prompt: list[int],
-        answer: Sequence[int],
-        fresh: NDArray[np.int64],
-        asked: torch.Tensor,
-        room: int,
-    ) -> None:
-        self.prompt = prompt
-        self.answer = answer
-        self.fresh = fresh
-        self.asked = asked
-        self.room = room
-        self.writer = TrieWriter(prompt[-1], answer)
+    prompt: list[int]
+    answer: Sequence[int]
+    fresh: NDArray[np.int64]
+    asked: torch.Tensor
+    room: int
+    writer: TrieWriter
 
     def prefill(self, context: Context) -> Outcome | None:
         """Step 0 of the turn."""
@@ -322,7 +313,7 @@ class _Turn:
 
 
 def _open_sources(drafter: Drafter | None, turn: _Turn) -> list[RecordingSource]:
-    """Keep what the draft models inside a drafter say in a turn's trie; where their answers come from."""
+    """Let the draft models inside a drafter write into a turn's trie; returns their sources."""
     sources: list[RecordingSource] = [one.source for one in models_in(drafter)]
     for source in sources:
         source.open(turn.writer, len(turn.prompt))
@@ -330,7 +321,7 @@ def _open_sources(drafter: Drafter | None, turn: _Turn) -> list[RecordingSource]
 
 
 class _Given(Verifier):
-    """Accepts nothing: an answer that is known already goes on by its own next token."""
+    """Accepts nothing and commits the next token of a known answer."""
 
     def __init__(self, start: int, answer: Sequence[int]) -> None:
         self._start = start
@@ -406,3 +397,157 @@ class TargetAnswers:
         found, scores = best.numpy(force=True), values.float().numpy(force=True)
         for index, node in enumerate(nodes):
             writer.target[node] = found[index].copy(), scores[index].copy()
+
+
+class RecordingSource(DraftSource):
+    """A draft model that writes its answers into a trie, and is run only where an answer is not known yet.
+
+    The tokens that a step feeds wait until an unknown answer is asked for, and then go into one pass. So the model may
+    fall behind the sequence. The drafter then feeds it the committed tokens it lacks, as after any step.
+
+    Args:
+        source: The model.
+        width: Candidates kept of every answer, at least.
+        spine_width: Candidates kept after tokens of the turn's answer, at least.
+
+    Attributes:
+        writer: The trie that they are kept in.
+    """
+
+    def __init__(self, source: ModelSource, width: int, spine_width: int) -> None:
+        self.source = source
+        self.width = width
+        self.spine_width = spine_width
+        self.writer = TrieWriter(0, ())
+        self._start = 0
+        self._forget_step()
+
+    def _forget_step(self) -> None:
+        self._nodes: list[int] = []  # of the step's fed nodes, in the trie
+        self._answers: list[Any] = []  # of those that the model was fed
+        self._waiting: list[Fed] = []  # what it was not fed yet
+        self._pending = 0  # committed tokens in the step's first pass
+
+    def open(self, writer: TrieWriter, prompt_length: int) -> None:
+        """Keep what is said from here on in another trie."""
+        self.writer = writer
+        self._start = prompt_length
+
+    @property
+    @override
+    def vocab_size(self) -> int:
+        return self.source.vocab_size
+
+    @property
+    @override
+    def context_limit(self) -> int:
+        return self.source.context_limit
+
+    @property
+    @override
+    def length(self) -> int:
+        return self.source.length
+
+    @override
+    def truncate(self, rows: int) -> None:
+        self._forget_step()
+        self.source.truncate(rows)
+
+    @override
+    def copy_from(self, other: DraftSource, rows: int) -> None:
+        assert isinstance(other, RecordingSource)
+        self.source.copy_from(other.source, rows)
+
+    @override
+    def prefill(self, token_ids: Sequence[int]) -> None:
+        self.source.prefill(token_ids)
+
+    @override
+    def feed(self, context: Context, fed: Fed) -> list[Any]:
+        # an answer is the number of a node in the step
+        if fed.known == 0:
+            self._forget_step()
+        self._waiting.append(fed)
+        self._pending = fed.pending
+        new = len(fed.ancestors) - fed.known
+        for ancestors, token in zip(
+            fed.ancestors[fed.known :], fed.tokens[len(fed.tokens) - new :], strict=True
+        ):
+            root = len(ancestors) == 1
+            self._nodes.append(
+                len(context) - self._start if root else self.writer.enter(self._nodes[ancestors[-2]], token)
+            )
+        return list(range(fed.known, len(self._nodes)))
+
+    @override
+    def commit(self, rows: Sequence[int]) -> None:
+        if self._answers:
+            fed = self._pending + len(self._answers) - 1
+            self.source.commit([row for row in rows if row < fed])
+        self._forget_step()
+
+    @override
+    def candidates(
+        self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
+    ) -> Candidates:
+        nodes = [self._nodes[answer] for answer in answers]
+        known, k = self.writer.draft, request.k
+        wanted = [self._width_of(node, k) for node in nodes]
+        lacking = [
+            row
+            for row, (node, most) in enumerate(zip(nodes, wanted, strict=True))
+            if node not in known or known[node][0].size < most
+        ]
+        if lacking:
+            self._run(context)
+            asked = replace(request, rows=request.rows[lacking], k=max(wanted[row] for row in lacking))
+            found = [self._answers[answers[row]] for row in lacking]
+            self._keep(scoring, context, asked, [(nodes[row], wanted[row]) for row in lacking], found)
+        tokens = np.full((len(nodes), k), NO_CANDIDATE, dtype=np.int64)
+        log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
+        for row, node in enumerate(nodes):
+            ranked, values = known[node]
+            tokens[row, : ranked.size] = ranked[:k]
+            log_probs[row, : values.size] = values[:k]
+        return Candidates(tokens, log_probs)
+
+    def _width_of(self, node: int, k: int) -> int:
+        """Candidates to keep after a node of which ``k`` are asked for."""
+        most = self.spine_width if node <= self.writer.spine else self.width
+        return min(max(k, most), self.vocab_size)
+
+    def _keep(
+        self,
+        scoring: Scoring,
+        context: Context,
+        request: Request,
+        asked: Sequence[tuple[int, int]],
+        answers: Sequence[Any],
+    ) -> None:
+        """Keep the candidates of ``asked``: ``[f]`` nodes, and how many candidates to keep of each."""
+        wide = self.source.candidates(scoring, context, request, answers)
+        assert wide.log_probs is not None
+        for row, (node, count) in enumerate(asked):
+            self.writer.draft[node] = wide.tokens[row, :count].copy(), wide.log_probs[row, :count].copy()
+
+    @override
+    def for_new_sequence(self) -> RecordingSource:
+        return RecordingSource(self.source.for_new_sequence(), self.width, self.spine_width)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RecordingSource:
+        """As :meth:`for_new_sequence`: drafters that learn apart share the model."""
+        return self.for_new_sequence()
+
+    def _run(self, context: Context) -> None:
+        """Feed the model what waits, in one pass."""
+        waiting = self._waiting
+        if waiting:
+            whole = Fed(
+                [token for fed in waiting for token in fed.tokens],
+                [depth for fed in waiting for depth in fed.depths],
+                self._pending,
+                len(self._answers),
+                waiting[-1].ancestors[: len(self._nodes)],
+            )
+            self._answers += self.source.feed(context, whole)
+            self._waiting = []
