@@ -103,49 +103,43 @@ class EndpointReport:
         print(*lines, f"in {file}", sep="\n")
 
 
-@dataclass(frozen=True)
-class Parted:
-    """Two answers to a prompt that differ.
+def judged(
+    prompt: str,
+    at: int,
+    plain: str,
+    speculative: str,
+    tokens: int,
+    *,
+    repeats: bool,
+    gap: float | None,
+    source: str,
+    tolerance: float,
+) -> Compared:
+    """The verdict on two answers that differ.
 
-    Attributes:
-        prompt: Its text.
+    Args:
+        prompt: The prompt.
         at: Characters that they have in common.
         plain: The answer without speculation.
         speculative: The answer with it.
         tokens: Number of compared tokens.
+        repeats: Whether plain decoding gave the same answer again.
+        gap: Log-probability by which plain decoding prefers its own token; None if it is unknown.
+        source: Where the gap comes from.
+        tolerance: Largest gap at which rounding may decide otherwise.
     """
-
-    prompt: str
-    at: int
-    plain: str
-    speculative: str
-    tokens: int
-
-    def unrepeated(self) -> Compared:
-        """The verdict if plain decoding gave another answer the second time."""
-        return self._compared("cannot tell", None, "plain decoding does not give its own answer twice")
-
-    def judged(self, gap: float | None, source: str, tolerance: float) -> Compared:
-        """The verdict by how far plain decoding prefers its own token.
-
-        Args:
-            gap: Difference of log-probabilities; None if it is unknown.
-            source: Where the gap comes from.
-            tolerance: Largest gap at which rounding may decide otherwise.
-        """
-        if gap is None:
-            why = "there are no log-probabilities of the token, so a near tie cannot be told from a mistake"
-            return self._compared("cannot tell", None, why)
-        if gap < -tolerance:
-            why = f"{source} prefers the speculative token by {-gap:.3g}, so it is not the model that decodes plainly"
-            return self._compared("cannot tell", gap, why)
+    verdict: Verdict = "cannot tell"
+    if not repeats:
+        gap, why = None, "plain decoding does not give its own answer twice"
+    elif gap is None:
+        why = "there are no log-probabilities of the token, so a near tie cannot be told from a mistake"
+    elif gap < -tolerance:
+        why = f"{source} prefers the speculative token by {-gap:.3g}, so it is not the model that decodes plainly"
+    else:
+        verdict = "near tie" if gap <= tolerance else "wrong"
         why = f"plain decoding prefers its own token by {gap:.3g} in log-probability there, by {source}"
-        return self._compared("near tie" if gap <= tolerance else "wrong", gap, why)
-
-    def _compared(self, verdict: Verdict, gap: float | None, why: str) -> Compared:
-        around = slice(max(0, self.at - _AROUND), self.at + _AROUND)
-        plain, speculative = self.plain[around], self.speculative[around]
-        return Compared(self.prompt, verdict, self.at, gap, why, plain, speculative, self.tokens)
+    around = slice(max(0, at - _AROUND), at + _AROUND)
+    return Compared(prompt, verdict, at, gap, why, plain[around], speculative[around], tokens)
 
 
 def compare_endpoints(
@@ -187,10 +181,10 @@ def _compared(prompt: str, off: Streamed, on: Streamed, plain: Ask, tolerance: f
         (place for place, pair in enumerate(zip(off.text, on.text, strict=False)) if pair[0] != pair[1]),
         min(len(off.text), len(on.text)),
     )
-    parted = Parted(prompt, at, off.text, on.text, tokens)
-    if plain(prompt).text != off.text:
-        return parted.unrepeated()
-    return parted.judged(_gap(off, on, at), "the server's own log-probabilities", tolerance)
+    repeats = plain(prompt).text == off.text
+    gap, source = _gap(off, on, at), "the server's own log-probabilities"
+    given = (prompt, at, off.text, on.text, tokens)
+    return judged(*given, repeats=repeats, gap=gap, source=source, tolerance=tolerance)
 
 
 def _gap(off: Streamed, on: Streamed, at: int) -> float | None:

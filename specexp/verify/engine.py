@@ -11,7 +11,7 @@ import torch
 from specexp.bench.equality import NEAR_TIE, first_difference
 from specexp.config import apply_overrides, build_engine, build_generation, build_pair
 from specexp.core.messages import first_line
-from specexp.verify.endpoint import Compared, EndpointReport, Parted
+from specexp.verify.endpoint import Compared, EndpointReport, judged
 
 _ROUNDING = 1e-3
 """Gap of float32 logits that two programs' passes of different width may close; mistakes are larger."""
@@ -108,12 +108,11 @@ def _compared(
     if place is None:
         return Compared(decode(list(prompt.token_ids)), "equal", tokens=len(off))
     common = len(decode(list(off[:place])))
-    parted = Parted(decode(list(prompt.token_ids)), common, decode(list(off)), decode(list(on)), len(off))
-    if list(plain()) != list(off):
-        return parted.unrepeated()
+    given = (decode(list(prompt.token_ids)), common, decode(list(off)), decode(list(on)), len(off))
+    repeats = list(plain()) == list(off)
     gap = None
-    if exact is not None and place < min(len(off), len(on)):
+    if repeats and exact is not None and place < min(len(off), len(on)):
         with torch.inference_mode():
             logits = exact.target(torch.tensor([[*prompt.token_ids, *off[:place]]])).logits[0, -1].float()
         gap = float(logits[off[place]] - logits[on[place]])
-    return parted.judged(gap, "the target in float32", tolerance)
+    return judged(*given, repeats=repeats, gap=gap, source="the target in float32", tolerance=tolerance)

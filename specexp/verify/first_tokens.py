@@ -13,7 +13,7 @@ from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.scheduling import Batched, Job, SerialSpeculative
-from specexp.verify.check import Check
+from specexp.verify.result import Check
 from specexp.verify.statistics import (
     POWER,
     GoodnessOfFit,

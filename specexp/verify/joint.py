@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.verify.check import Check, Decision
+from specexp.verify.result import Check, Decision
 from specexp.verify.statistics import (
     POWER,
     SHARE,

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.table import Cell, Table, columns
-from specexp.verify.check import Check
-from specexp.verify.result import Finding, LosslessReport
+from specexp.verify.result import Check, Finding, LosslessReport
 from specexp.verify.statistics import POWER, SHARE, p_text
 from specexp.verify.toy import MANNERS
 

@@ -23,12 +23,11 @@ from specexp.config import Config, build_parts, build_verifier
 from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
-from specexp.verify.check import Check
 from specexp.verify.claims import Claim, claims_of
 from specexp.verify.exercised import Exercised
 from specexp.verify.first_tokens import Starts, first_tokens, likely_starts, sample_starts
 from specexp.verify.joint import EqualityTest, JointTest
-from specexp.verify.result import Finding, LosslessReport
+from specexp.verify.result import Check, Finding, LosslessReport
 from specexp.verify.statistics import SHARE
 from specexp.verify.toy import Manner
 from specexp.verify.toy_run import Tally, ToyLaw, compare_chunk, compose, sample_chunk, toy_vocabulary

@@ -1,8 +1,8 @@
-"""A target and a draft whose every probability one knows by hand, fast enough for many thousands of tokens.
+"""A target and a draft with known probabilities, fast enough for many thousands of tokens.
 
-What the target says after any two tokens is one law, whose tokens are permuted: counted by its *place*, the likeliest
-first, every token of every continuation is an independent draw from that law, whatever was said before. So each token
-of a run is a sample, and the joint law of three consecutive places is a product.
+After any two tokens the target has the same law with its tokens permuted. Counted by its *place*, the likeliest first,
+every token of every continuation is an independent draw from that law, whatever came before. So each token of a run is
+a sample, and the joint law of three consecutive places is a product.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree
 
 LIVE = 5
-"""Tokens that are ever said; a vocabulary may be wider where a part needs more candidates."""
+"""Tokens of positive probability; a vocabulary may be wider where a part needs more candidates."""
 CONTEXT_LIMIT = 2048
 Manner = Literal["open", "sure"]
 MANNERS: tuple[Manner, ...] = ("open", "sure")
@@ -29,13 +29,13 @@ token, so that drafts are rejected at every depth. ``sure``: one token mostly co
 so that deep drafts are accepted to their leaves."""
 _LAWS = {"open": (0.46, 0.24, 0.15, 0.1, 0.05), "sure": (0.86, 0.06, 0.04, 0.025, 0.015)}
 _SHARPNESS = {"open": (1.0, 2.5, -1.0, 0.0, 0.75), "sure": (1.0, 1.5, 1.0, 2.0, 1.0)}
-"""What the target's scores are multiplied with in the draft's, by the last token."""
+"""Factors of the target's scores in the draft's, by the last token."""
 _ELSEWHERE = {"open": (0.0, 0.0, 0.0, 1.5, 0.75), "sure": (0.0, 0.0, 0.0, 0.0, 0.0)}
-"""The same of scores that have nothing to do with the target's."""
+"""Factors of scores that are independent of the target's."""
 
 
 class _Committed(Slots):
-    """The tokens a slot holds, in place of keys and values; the semantics are the real cache's."""
+    """The tokens of each slot in place of keys and values, with the semantics of the real cache."""
 
     def __init__(self) -> None:
         self.tokens: list[list[int]] = []
@@ -74,14 +74,14 @@ class _Committed(Slots):
 
 
 class ToyModel(Runtime):
-    """A model whose logits stand in a table: a function of the last two tokens it can see.
+    """A model with a table of logits by the last two visible tokens.
 
-    Passes look each row's parent up, the root's in the cache, so that a cache with wrong rows gives other
+    A pass reads each row's parent, the root's from the cache, so that a cache with wrong rows gives other
     probabilities.
 
     Args:
         table: ``[LIVE + 1, LIVE + 1, V]`` logits after (last but one, last); the last class stands for every token
-            that is never said, and for a missing one.
+            of probability 0, and for a missing one.
     """
 
     kind = "toy"
@@ -141,12 +141,8 @@ class ToyModel(Runtime):
     def synchronize(self) -> None:
         return None
 
-    def __deepcopy__(self, memo: dict[int, object]) -> ToyModel:
-        """The same table with an empty cache of its own."""
-        return ToyModel(self.table)
-
     def __reduce__(self) -> tuple[type[ToyModel], tuple[NDArray[np.float64]]]:
-        """The same in another process, with an empty cache."""
+        """Copies, in this process and in others, have the same table and an empty cache of their own."""
         return ToyModel, (self.table,)
 
 
@@ -154,8 +150,8 @@ class Toy(NamedTuple):
     """A target and its draft.
 
     Attributes:
-        target: what is sampled.
-        draft: a draft model for it, that sees the last two tokens as well.
+        target: The target.
+        draft: A draft model of the last two tokens.
         places: ``[LIVE + 1, LIVE + 1, LIVE]`` place of each token in the target's law after two tokens, the likeliest
             first.
     """
@@ -165,7 +161,7 @@ class Toy(NamedTuple):
     places: NDArray[np.int64]
 
     def law(self, processors: Processors) -> NDArray[np.float64]:
-        """``[LIVE]`` what the target says with, by place, after any two tokens."""
+        """``[LIVE]`` probabilities by place, after any two tokens."""
         shares = processors.probabilities(torch.from_numpy(self.target.table[0, 0]))[:LIVE]
         law = np.empty(LIVE)
         law[self.places[0, 0]] = np.where(shares > 1e-12, shares, 0.0)
@@ -173,19 +169,19 @@ class Toy(NamedTuple):
         return law
 
     def places_of(self, token_ids: Sequence[int]) -> NDArray[np.int64]:
-        """``[t - 2]`` place of every token but the first two; ``LIVE`` for one that is never said."""
+        """``[t - 2]`` place of every token but the first two; ``LIVE`` for one of probability 0."""
         tokens = classes(token_ids)
         before, last, said = tokens[:-2], tokens[1:-1], tokens[2:]
         return np.where(said < LIVE, self.places[before, last, np.minimum(said, LIVE - 1)], LIVE)
 
 
 def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "open", seed: int = 0) -> Toy:
-    """A target, and a draft that agrees with it as its manner says.
+    """A target, and a draft that agrees with it according to the manner.
 
     Args:
         vocabulary: V, at least :data:`LIVE`; the tokens beyond those have next to no probability.
-        temperature: Temperature of the sampling: there the target's law is the manner's own.
-        manner: How likely its likeliest token is, and how right the draft.
+        temperature: Temperature of the sampling, at which the target's law is the manner's own.
+        manner: How likely the likeliest token is, and how right the draft.
         seed: Seed of the tables.
     """
     if vocabulary < LIVE:
@@ -207,5 +203,5 @@ def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "
 
 
 def classes(tokens: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tokens, all that are never said in one class."""
+    """Tokens, with all those of probability 0 in one class."""
     return np.minimum(np.asarray(tokens, dtype=np.int64), LIVE)
