@@ -13,7 +13,7 @@ from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.scheduling import Batched, Job, SerialSpeculative
-from specexp.verify.result import Check
+from specexp.verify.result import LosslessCheck
 from specexp.verify.statistics import (
     POWER,
     GoodnessOfFit,
@@ -58,7 +58,9 @@ class Starts:
         return goodness_of_fit(self.count(drawn), shares)
 
 
-def first_tokens(starts: Sequence[Starts], drawn: Sequence[Sequence[Sequence[int]]], level: float) -> Check:
+def first_tokens(
+    starts: Sequence[Starts], drawn: Sequence[Sequence[Sequence[int]]], level: float
+) -> LosslessCheck:
     """Test the beginnings of all prompts together.
 
     Args:
@@ -70,7 +72,7 @@ def first_tokens(starts: Sequence[Starts], drawn: Sequence[Sequence[Sequence[int
     p_value = combined_p_value(list(fits.values()))
     samples = sum(fit.samples for fit in fits.values())
     finds = detectable_total_variation(samples, sum(fit.degrees for fit in fits.values()), level)
-    return Check(
+    return LosslessCheck(
         "first tokens",
         "found" if p_value < level else "excluded",
         samples,

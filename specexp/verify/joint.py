@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.verify.result import Check, Decision
+from specexp.verify.result import Decision, LosslessCheck
 from specexp.verify.statistics import (
     POWER,
     SHARE,
@@ -59,7 +59,7 @@ def joint_test(
     most: int | None = None,
     vocabulary: int | None = None,
     seed: int = 0,
-) -> Check:
+) -> LosslessCheck:
     """Sample a composition on the toy targets to find or exclude a deviation from the target's law.
 
     Args:
@@ -126,7 +126,7 @@ class JointTest:
         }
 
     @cached_property
-    def check(self) -> Check:
+    def check(self) -> LosslessCheck:
         """The test of the counts, once all samples are there."""
         tallies = {manner: sum(found, Tally()) for manner, found in self._tallies.items()}
         fits = {
@@ -151,7 +151,7 @@ class JointTest:
                 f"no deviation found, which one above total variation {finds:.2g} would have been "
                 f"(power {100 * POWER:.0f} %): {self.total_variation:g} needs more samples"
             )
-        return Check(
+        return LosslessCheck(
             "toy joint",
             decision,
             sum(tally.blocks for tally in tallies.values()),
@@ -200,12 +200,12 @@ class EqualityTest:
         self._tallies = [chunks(manner, numbers) for manner in MANNERS]
 
     @cached_property
-    def check(self) -> Check:
+    def check(self) -> LosslessCheck:
         """The result, once all are compared."""
         total = sum((tally for tallies in self._tallies for tally in tallies), Tally())
         # a larger share of wrong tokens shows with probability POWER
         finds = 1 - (1 - POWER) ** (1 / total.compared)
-        return Check(
+        return LosslessCheck(
             "toy equality",
             "found" if total.wrong else "excluded",
             total.compared,

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.table import Cell, Table, columns
-from specexp.verify.result import Check, Finding, LosslessReport
+from specexp.verify.result import Finding, LosslessCheck, LosslessReport
 from specexp.verify.statistics import POWER, SHARE, p_text
 from specexp.verify.toy import MANNERS
 
@@ -176,7 +176,7 @@ def figures(found: LosslessReport) -> dict[str, Figure]:
     return {name: draw(found.name, rows) for name, (draw, rows) in pictures.items() if rows}
 
 
-def equality_bars(name: str, rows: list[tuple[Finding, Check]]) -> Figure:
+def equality_bars(name: str, rows: list[tuple[Finding, LosslessCheck]]) -> Figure:
     """Outputs equal to plain decoding's, different at a near tie, and different elsewhere."""
     figure, ax = _bars(f"Outputs beside plain decoding's: {name}", rows)
     for place, (_, check) in enumerate(rows):
@@ -189,7 +189,7 @@ def equality_bars(name: str, rows: list[tuple[Finding, Check]]) -> Figure:
     return figure
 
 
-def joint_panels(name: str, rows: list[tuple[Finding, Check]]) -> Figure:
+def joint_panels(name: str, rows: list[tuple[Finding, LosslessCheck]]) -> Figure:
     """The likeliest triples of tokens on the toy targets: observed shares with error bars on exact probabilities."""
     tests = [(*row, manner) for row in rows for manner in MANNERS]
     across = min(4, len(tests))
@@ -214,7 +214,7 @@ def joint_panels(name: str, rows: list[tuple[Finding, Check]]) -> Figure:
     return figure
 
 
-def p_values(name: str, rows: list[tuple[Finding, Check]]) -> Figure:
+def p_values(name: str, rows: list[tuple[Finding, LosslessCheck]]) -> Figure:
     """The p-value of every test on a logarithmic axis, as a share of its level."""
     figure, ax = _bars(f"p-values: {name}", rows)
     for place, (_, check) in enumerate(rows):
@@ -226,7 +226,7 @@ def p_values(name: str, rows: list[tuple[Finding, Check]]) -> Figure:
     return figure
 
 
-def _bars(title: str, rows: list[tuple[Finding, Check]]) -> tuple[Figure, Axes]:
+def _bars(title: str, rows: list[tuple[Finding, LosslessCheck]]) -> tuple[Figure, Axes]:
     """A figure with one line for each test, the first on top."""
     figure, [[ax]] = new_figure(7.5, 1.4 + 0.36 * max(len(rows), 2), title)
     ax.set_yticks(range(len(rows)), [f"{finding.title}: {check.name}" for finding, check in rows], fontsize=8)

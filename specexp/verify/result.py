@@ -17,7 +17,7 @@ Decision = Literal["found", "excluded", "undecided"]
 
 
 @dataclass(frozen=True)
-class Check:
+class LosslessCheck:
     """One test of a composition.
 
     Attributes:
@@ -88,7 +88,7 @@ class Finding:
     title: str
     verifier: str
     lossless: bool
-    checks: tuple[Check, ...] = ()
+    checks: tuple[LosslessCheck, ...] = ()
     differences: tuple[PromptRecord, ...] = ()
     errors: tuple[str, ...] = ()
     not_tested: str | None = None

@@ -27,7 +27,7 @@ from specexp.verify.claims import Claim, claims_of
 from specexp.verify.exercised import Exercised
 from specexp.verify.first_tokens import Starts, first_tokens, likely_starts, sample_starts
 from specexp.verify.joint import EqualityTest, JointTest
-from specexp.verify.result import Check, Finding, LosslessReport
+from specexp.verify.result import Finding, LosslessCheck, LosslessReport
 from specexp.verify.statistics import SHARE
 from specexp.verify.toy import Manner
 from specexp.verify.toy_run import Tally, ToyLaw, compare_chunk, compose, sample_chunk, toy_vocabulary
@@ -103,7 +103,7 @@ def _finding(
     claim: Claim, toys: _Toys, arm: EngineArm, plain: _Plain, prompts: Sequence[Prompt], samples: int
 ) -> Finding:
     """Run the tests of a composition. An exception of a part is noted, and the other tests go on."""
-    checks: list[Check] = []
+    checks: list[LosslessCheck] = []
     errors: list[str] = []
     differences: list[PromptRecord] = []
     if claim.deterministic:
@@ -137,7 +137,7 @@ def _compared(
     plain: _Plain,
     prompts: Sequence[Prompt],
     samples: int,
-    checks: list[Check],
+    checks: list[LosslessCheck],
     errors: list[str],
 ) -> list[PromptRecord]:
     """Compare the outputs for every prompt and sample token for token; returns the records of both."""
@@ -155,7 +155,7 @@ def _compared(
                 errors.append(f"{prompt.prompt_id}, sample {sample}: {type_and_line(error)}")
     equality = token_equality(records, arm.name)
     checks.append(
-        Check(
+        LosslessCheck(
             "token equality",
             "found" if equality.wrong else "excluded",
             equality.compared,
@@ -203,7 +203,7 @@ class _Plain:
         processors, tokens = Processors(*self.claim.law), int(self.settings["first_tokens"])
         return [likely_starts(self.model, *prompt, processors, tokens) for prompt in self._few]
 
-    def test_starts(self, starts: Sequence[Starts], parts: Parts, seed: int | None = None) -> Check:
+    def test_starts(self, starts: Sequence[Starts], parts: Parts, seed: int | None = None) -> LosslessCheck:
         """Sample the first tokens of a composition and test their law."""
         samples = int(self.settings["samples"])
         seed = self.seed if seed is None else seed
@@ -288,7 +288,7 @@ class _Toys:
 
         return ticking()
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[LosslessCheck]:
         return [begun.check for begun in self._begun]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,10 @@ from numpy.typing import NDArray
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import RankPath, TreeShape
 from specexp.replay.play.ranks import RankTable, StaticCounts
+
+if TYPE_CHECKING:
+    from specexp.bench.statistics import Speedup
+    from specexp.replay.format.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,21 @@ class Comparison:
         """Goodput of plain decoding on every device, as a share of the best candidate's there."""
         best = self.goodput.max(axis=0).tolist()
         return [device.plain_goodput / most for device, most in zip(self.devices, best, strict=True)]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best trees of several devices.
+
+    Attributes:
+        comparison: The goodput of each tree on each device.
+        speedups: Speedups of the best trees over plain decoding, device by device.
+        recording: The recording that was replayed.
+    """
+
+    comparison: Comparison
+    speedups: tuple[Speedup, ...]
+    recording: Recording
 
 
 def compare(

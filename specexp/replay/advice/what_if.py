@@ -7,7 +7,6 @@ of the same name replaces them. No model is loaded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ from specexp.core.messages import first_line
 if TYPE_CHECKING:
     from specexp.bench.statistics import Speedup
     from specexp.core.parts import Parts
-    from specexp.replay.advice.devices import Comparison, Device
+    from specexp.replay.advice.devices import Answer, Device
     from specexp.replay.format.recording import Recording
     from specexp.replay.play.ranks import RankTable
 
@@ -41,21 +40,6 @@ several devices, and prints the best tree for each and what it is worth on the o
 count, whatever data: says. No model is loaded.
 --dry-run checks the file and lists the devices; any other --dotted.key overrides the file,
 e.g. --what_if.max_nodes 128 --recording recordings/mine --tracking.mode disabled."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The best trees of several devices.
-
-    Attributes:
-        comparison: The goodput of each tree on each device.
-        speedups: Speedups of the best trees over plain decoding, device by device.
-        recording: The recording that was replayed.
-    """
-
-    comparison: Comparison
-    speedups: tuple[Speedup, ...]
-    recording: Recording
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,7 +161,7 @@ def answer(config: Config) -> Answer:
     Raises:
         ConfigError: The file cannot be used, or the recording does not hold what it needs.
     """
-    from specexp.replay.advice.devices import compare
+    from specexp.replay.advice.devices import Answer, compare
     from specexp.replay.backend import open_recording
     from specexp.replay.play.fidelity import fixed_shape_of, is_plain_static
     from specexp.replay.play.ranks import RankTable

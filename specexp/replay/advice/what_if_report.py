@@ -22,8 +22,7 @@ from specexp.core.tree import RankPath, TreeShape
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from specexp.replay.advice.devices import Comparison
-    from specexp.replay.advice.what_if import Answer
+    from specexp.replay.advice.devices import Answer, Comparison
 
 COLOURS = (BLUE, SAND, GREEN, VIOLET, ORANGE, INK)
 _ACROSS = 3

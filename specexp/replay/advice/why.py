@@ -32,7 +32,7 @@ from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
-    from specexp.bench.statistics import Speedup
+    from specexp.replay.advice.why_report import Effect, Explained
 
 USAGE = """usage: python -m specexp.why CONFIG.yaml [--dry-run] [--key value ...]
 
@@ -42,7 +42,6 @@ it would bring by replay on the same prompts. A file with backend: replay is exp
 of another one python -m specexp.profile and python -m specexp.record are run first, into <output>/<name>/why.
 --dry-run checks the file and says what it would be explained from; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --builder.init_args.length 6 --tracking.mode disabled."""
-NOW, PLAIN = "now", "plain"
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 """Of a chain that ends where the draft is unsure."""
 _SIZES = ("length", "nodes", "max_nodes", "budget", "depth", "max_depth", "width")
@@ -62,46 +61,6 @@ class Change:
     name: str
     overrides: Mapping[str, Any]
     latency: LatencyProfile
-
-
-@dataclass(frozen=True)
-class Effect:
-    """The effect of a change.
-
-    Attributes:
-        name: The change.
-        overrides: Changed keys of the experiment; empty for a cost that goes.
-        records: Every prompt, as it would be decoded.
-        over_now: Speed over the composition as it is, prompt by prompt.
-        over_plain: Speed over plain decoding.
-    """
-
-    name: str
-    overrides: Mapping[str, Any]
-    records: Sequence[PromptRecord]
-    over_now: Speedup
-    over_plain: Speedup
-
-
-@dataclass(frozen=True)
-class Explained:
-    """Costs and settings of a composition, ranked.
-
-    Attributes:
-        now: The composition as it is.
-        costs: Effects of costs that go, the largest first.
-        settings: Effects of settings, the best first.
-        refused: Settings that the recording cannot answer, with the reason.
-        latency: Costs of steps.
-        note: The fidelity of the replayed figures; empty where they are the models' own.
-    """
-
-    now: Effect
-    costs: Sequence[Effect]
-    settings: Sequence[Effect]
-    refused: dict[str, str]
-    latency: LatencyProfile
-    note: str = ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -206,6 +165,7 @@ def explain(config: Config) -> Explained:
     from specexp.bench.arm_spec import ArmSpec
     from specexp.bench.make_arm import make_arm
     from specexp.bench.statistics import paired_speedup
+    from specexp.replay.advice.why_report import NOW, PLAIN, Effect, Explained
     from specexp.replay.backend import open_replay
 
     latency = build_latency(config)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from specexp.bench.acceptance_tables import acceptance_tables
 from specexp.bench.page.charts import ratios_chart
@@ -10,12 +12,13 @@ from specexp.bench.phases import breakdown
 from specexp.bench.publish import Report
 from specexp.bench.table import Table, columns
 from specexp.core.messages import counted
-from specexp.replay.advice.why import NOW, PLAIN
 
 if TYPE_CHECKING:
+    from specexp.bench.record import PromptRecord
+    from specexp.bench.statistics import Speedup
     from specexp.core.latency import LatencyProfile
-    from specexp.replay.advice.why import Explained
 
+NOW, PLAIN = "now", "plain"
 _CHANGED_BY = {
     "draft passes": "a shorter draft, an earlier end (controller), a smaller draft model, or a drafter without one",
     "rows beyond the first": "fewer nodes (builder); more pay on a device that computes more at once",
@@ -23,6 +26,46 @@ _CHANGED_BY = {
 }
 """What changes each share of a step's time."""
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of a change.
+
+    Attributes:
+        name: The change.
+        overrides: Changed keys of the experiment; empty for a cost that goes.
+        records: Every prompt, as it would be decoded.
+        over_now: Speed over the composition as it is, prompt by prompt.
+        over_plain: Speed over plain decoding.
+    """
+
+    name: str
+    overrides: Mapping[str, Any]
+    records: Sequence[PromptRecord]
+    over_now: Speedup
+    over_plain: Speedup
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Costs and settings of a composition, ranked.
+
+    Attributes:
+        now: The composition as it is.
+        costs: Effects of costs that go, the largest first.
+        settings: Effects of settings, the best first.
+        refused: Settings that the recording cannot answer, with the reason.
+        latency: Costs of steps.
+        note: The fidelity of the replayed figures; empty where they are the models' own.
+    """
+
+    now: Effect
+    costs: Sequence[Effect]
+    settings: Sequence[Effect]
+    refused: dict[str, str]
+    latency: LatencyProfile
+    note: str = ""
 
 
 def report(found: Explained, title: str) -> Report:
