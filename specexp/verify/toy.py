@@ -141,8 +141,12 @@ class ToyModel(Runtime):
     def synchronize(self) -> None:
         return None
 
+    def __deepcopy__(self, memo: dict[int, object]) -> ToyModel:
+        """The same table with an empty cache of its own."""
+        return ToyModel(self.table)
+
     def __reduce__(self) -> tuple[type[ToyModel], tuple[NDArray[np.float64]]]:
-        """Copies, in this process and in others, have the same table and an empty cache of their own."""
+        """The same in another process, with an empty cache."""
         return ToyModel, (self.table,)
 
 
