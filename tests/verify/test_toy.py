@@ -1,5 +1,6 @@
 """The toy target answers as a real causal LM would, and its laws are enumerated without a mistake."""
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -18,8 +19,9 @@ from specexp.scheduling import Job, SerialSpeculative
 from specexp.testing.fakes import FakeCausalLM
 from specexp.verifiers import KeyedSampling
 from specexp.verify.first_tokens import likely_starts
+from specexp.verify.run import chunk_runner
 from specexp.verify.toy import LIVE, MANNERS, toy_models
-from specexp.verify.toy_run import toy_vocabulary
+from specexp.verify.toy_run import ToyLaw, sample_chunk, toy_vocabulary
 
 TREE = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
 
@@ -118,6 +120,20 @@ def test_the_likeliest_beginnings_have_their_exact_probabilities():
     known = [law[toy.places_of([*PROMPT[-2:], *start])].prod() for start in starts.sequences]
     assert known == pytest.approx(starts.probabilities.tolist())
     assert starts.count([starts.sequences[1], starts.sequences[1], (7, 7)])[[1, -1]].tolist() == [2, 1]
+
+
+def looked_up(draft):
+    return Parts(PromptLookup(), StaticTree([[0]]), KeyedSampling(0.8))
+
+
+def test_several_processes_count_what_one_does():
+    counts = []
+    for workers in (1, 2):
+        with chunk_runner(workers) as run:
+            tallies = run(partial(sample_chunk, looked_up, ToyLaw(0.8), "open"), range(3))
+            counts.append([tally.tokens.tolist() for tally in tallies])
+    assert counts[0] == counts[1]
+    assert len({str(one) for one in counts[0]}) == 3
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 20.0])
