@@ -10,15 +10,13 @@ from typing import Any
 
 import specexp
 from specexp.__main__ import COMMANDS
-from specexp.artifacts import kinds
-from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.plugins import class_in, names_in
+from specexp.artifacts import all_kinds
 from specexp.bench.metric_table import documentation
 from specexp.config.explain import argument_docs, contracts, default_words
 from specexp.config.families import find_part, parts_of
 from specexp.config.schema import Experiment
 from specexp.core.arguments import arguments_of
-from specexp.deploy.export.export_format import Format
+from specexp.deploy.export.export_format import all_formats
 from specexp.deploy.hugging_face import custom_generate
 
 PACKAGE = Path(specexp.__file__).parent
@@ -105,8 +103,7 @@ def _artifacts() -> str:
         "# Kinds of artifacts",
         "What studies leave and deployments load: a folder.",
     ]
-    for name in names_in(kinds):
-        kind = class_in(kinds, name, Artifact)
+    for name, kind in all_kinds().items():
         found += [f"## {name}", *_prose(kind)]
         optional = [file for file in kind.files() if file not in kind.required]
         found.append(
@@ -117,10 +114,8 @@ def _artifacts() -> str:
 
 
 def _formats() -> str:
-    formats = import_module("specexp.deploy.export.formats")
     found = ["# Formats to export to", "`python -m specexp.export ARTIFACT --to FORMAT`."]
-    for name in names_in(formats):
-        one = class_in(formats, name, Format)
+    for name, one in all_formats().items():
         found += [f"## {name}", *_prose(one), f"Its fields were read for {one.read_for}."]
         if one.options:
             found.append("It takes " + ", ".join(f"`--{option}`" for option in one.options) + " too.")

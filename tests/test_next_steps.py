@@ -18,15 +18,13 @@ from helpers.next_steps import next_line, typed
 from sweep.test_deployed import DEAR, FREE, study
 from sweep.test_sweep import target, write  # noqa: F401
 
-from specexp.artifacts.plugins import class_in
-from specexp.artifacts.validated import validated
+from specexp.artifacts.validation import validated
 from specexp.commands.init.command import main as init
 from specexp.commands.run.command import main as run
 from specexp.config import load_config
 from specexp.config.artifacts import load_artifact, save_artifact
-from specexp.deploy.export import formats
 from specexp.deploy.export.command import main as export
-from specexp.deploy.export.export_format import Format
+from specexp.deploy.export.export_format import all_formats
 from specexp.engines.settings.llama_cpp import LlamaCppSettings
 from specexp.engines.settings.settings import Settings
 from specexp.engines.settings.sglang import SglangSettings
@@ -342,7 +340,7 @@ class TestExport:
 
     @pytest.mark.parametrize("to", ["vllm", "sglang", "trtllm", "llama-cpp", "serve-bundle"])
     def test_the_page_has_the_same_lines(self, to: str) -> None:
-        line = class_in(formats, to, Format).deployment.format(file="FILE")
+        line = all_formats()[to].deployment.format(file="FILE")
         page = Path(__file__).parents[1] / "docs" / "deploy.md"
         assert f"| `{to}` | `{line}` |" in page.read_text()
 

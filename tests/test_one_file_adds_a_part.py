@@ -111,7 +111,7 @@ class InTurns(SerialSpeculative):
 """,
     "artifacts/kinds/tree_size.py": """
 from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.validation import ArtifactError
 from specexp.artifacts.parts import PARTS
 
 
@@ -133,6 +133,7 @@ from specexp.deploy.export.export_format import ExportedFile, ExportFormat
 
 
 class NodeFlag(ExportFormat):
+    name = "node-flag"
     kinds = ("tree-size",)
     read_for = "nobody"
 

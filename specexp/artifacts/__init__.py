@@ -9,20 +9,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from specexp.artifacts import kinds
 from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint
-from specexp.artifacts.plugins import names_in
-from specexp.artifacts.store import kind_for, kind_named, read_artifact, value_of, write_artifact
-from specexp.artifacts.versions import set_alias
+from specexp.artifacts.store import (
+    all_kinds,
+    kind_for,
+    kind_named,
+    read_artifact,
+    set_alias,
+    value_of,
+    write_artifact,
+)
+from specexp.artifacts.validation import ArtifactError
 
 if TYPE_CHECKING:
     StudyKind = str
     ControllerKind = str
-else:  # what lies in the folder is what a configuration may name
-    StudyKind = Literal[tuple(names_in(kinds, "def payloads_of("))]
-    ControllerKind = Literal[tuple(names_in(kinds, 'learned = "controller"'))]
+else:  # the kinds that a configuration may name
+    StudyKind = Literal[tuple(name for name, kind in all_kinds().items() if kind.left_by_studies())]
+    ControllerKind = Literal[
+        tuple(name for name, kind in all_kinds().items() if kind.learned == "controller")
+    ]
 
 __all__ = [
     "Artifact",
@@ -30,6 +37,7 @@ __all__ = [
     "ControllerKind",
     "Fingerprint",
     "StudyKind",
+    "all_kinds",
     "fingerprint",
     "kind_for",
     "kind_named",

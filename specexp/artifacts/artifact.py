@@ -1,26 +1,26 @@
-"""What every kind of artifact has: provenance, metrics, fingerprint, and payloads as plain values."""
+"""The base class of all kinds of artifacts: provenance, metrics, fingerprint, and payloads as plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
 from specexp.artifacts.learned_state import STATE, STATE_FILES, State, state_in
 from specexp.artifacts.manifest import Manifest
 from specexp.artifacts.parts import PARTS, Spec, checked_specs, init_args_of
+from specexp.artifacts.validation import ArtifactError, validated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class Artifact:
-    """A result of a study, as it lies in its folder. A further kind is one file in ``specexp/artifacts/kinds``.
+    """The result of a study, read from its folder. A new kind is one class in a file of ``specexp/artifacts/kinds``.
 
-    Subclasses name their payloads and :meth:`read` them into plain values. They check no more than what a file must
-    hold to be read at all: what a part refuses is refused when it is made, and :func:`specexp.load_artifact` makes all.
+    Subclasses name their payloads and :meth:`read` them into plain values. They check only what reading needs: parts
+    check their arguments when they are made, and :func:`specexp.load_artifact` makes all of them.
 
     Args:
         manifest: the checked ``artifact.json``.
@@ -28,23 +28,23 @@ class Artifact:
         folder: where it lies.
 
     Raises:
-        ArtifactError: a payload holds something else than the kind promises.
+        ArtifactError: a payload is not what the kind promises.
 
     Attributes:
-        kind: e.g. ``static-tree``; the module's name with dashes.
+        kind: e.g. ``static-tree``.
         required: payload files that must be there.
-        optional: payload files that may be.
+        optional: payload files that may be there.
         made_from: payload file that a part is made from, by family; ``parts.json`` where none is named.
-        purpose: what it is for, where no format can express it; empty otherwise.
-        learned: family of the part whose learned state it holds; None for kinds that hold no such state.
-        made_by: class of that part, by the module that defines it; empty where there is none.
-        holds_state: whether whatever its parts had learned may lie beside them, see :mod:`.learned_state`.
-        plain: whether it means to decode plainly, without drafter and builder.
-        value: what an argument gets that refers to it, see :class:`~specexp.core.references.Reference`; None where no
+        purpose: what the kind is for if no export format can express it; else empty.
+        learned: family of the part whose learned state it holds; None for kinds without such a state.
+        made_by: dotted path of that part's class; empty if there is none.
+        holds_state: whether ``state.json`` may record what any part has learned, see :mod:`.learned_state`.
+        plain: whether it means plain decoding, without drafter and builder.
+        value: the value of an argument that refers to it, see :class:`~specexp.core.references.Reference`; None if no
             argument takes this kind.
         recorded: the parts of ``parts.json`` by family.
-        state: what drafter and controller had learned, by family; empty where they start from nothing.
-        state_bytes: what that takes.
+        state: learned state of drafter and controller by family; empty if they start from nothing.
+        state_bytes: size of that state in bytes.
     """
 
     kind: ClassVar[str]
@@ -79,7 +79,7 @@ class Artifact:
 
     @classmethod
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What a study writes for a candidate; None where it is of another kind, as of kinds no study leaves.
+        """Return what a study writes for a candidate, or None if the candidate is of another kind.
 
         Args:
             parts: ``class_path`` and ``init_args`` of its drafter, builder, verifier and controller, defaults
@@ -89,16 +89,9 @@ class Artifact:
         return None
 
     @classmethod
-    def learned_in(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The state that a candidate's part of class :attr:`made_by` has learned; None if it has none, or is another.
-
-        Args:
-            parts: as :meth:`payloads_of` takes them.
-            attributes: likewise.
-        """
-        assert cls.learned is not None, f"{cls.kind} holds no learned state"
-        state: Mapping[str, Any] | None = (attributes.get("learned") or {}).get(cls.learned)
-        return state if state and init_args_of(parts.get(cls.learned), cls.made_by) is not None else None
+    def left_by_studies(cls) -> bool:
+        """Whether the kind overrides :meth:`payloads_of`."""
+        return cls.payloads_of.__func__ is not Artifact.payloads_of.__func__  # type: ignore[attr-defined]
 
     def read(self, payloads: Mapping[str, Any]) -> None:
         """Take the kind's own payloads.
@@ -109,7 +102,7 @@ class Artifact:
         raise NotImplementedError
 
     def specs(self) -> dict[str, Spec]:
-        """What it makes by family: the recorded parts, and in their place those that its own payloads state."""
+        """The parts it makes by family: those of its own payloads in place of the recorded ones."""
         return self.recorded
 
     @property
@@ -121,7 +114,7 @@ class Artifact:
     def check(
         self, model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None
     ) -> None:
-        """Refuse a model or tokenizer other than the recorded one; what was not recorded is not compared.
+        """Raise if model or tokenizer differ from the recorded ones; a field that was not recorded is not compared.
 
         Raises:
             ArtifactError: the first field that differs, with both values.
@@ -133,3 +126,17 @@ class Artifact:
     def where(self, file: str) -> str:
         """Folder and file, for messages."""
         return f"{self.folder}: {file}"
+
+    def _validated(self, annotation: Any, payloads: Mapping[str, Any], file: str) -> Any:
+        """A JSON payload against an annotation."""
+        return validated(annotation, payloads[file], self.where(file))
+
+    def _recorded_init_args(self, family: str) -> dict[str, Any] | None:
+        """Arguments of the recorded part of a family if it is of the class :attr:`made_by`."""
+        return init_args_of(self.recorded.get(family), self.made_by)
+
+    def _refuse_recorded(self, families: Iterable[str], why: str) -> None:
+        """Raise if ``parts.json`` records one of these families."""
+        for family in families:
+            if family in self.recorded:
+                raise ArtifactError(f"{self.where(PARTS)}: {family} is recorded; {why}")

@@ -1,15 +1,17 @@
-"""Files that are there whole or not at all."""
+"""Files that processes share: written whole or not at all, and held by one process at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Write a file beside its place, and then put it there; a full disk leaves what was there before.
+    """Write a file next to its place and then move it there; a full disk leaves the earlier content.
 
-    Of several processes that write the same file at once, on any machine, the last one's content stays.
+    If several processes write the same file at once, on any machine, the last one's content stays.
 
     Args:
         path: the file; its folder exists.
@@ -23,5 +25,27 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def held(path: Path) -> Iterator[bool]:
+    """Lock a file, which is made if it is missing; the lock of a process that dies is released.
+
+    Yields:
+        Whether its folder exists and no other process holds it; always True on systems without such locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield True
+        return
+    with ExitStack() as opened:
+        try:
+            fcntl.flock(opened.enter_context(path.open("w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (FileNotFoundError, BlockingIOError):
+            yield False
+        else:
+            yield True

@@ -1,17 +1,21 @@
-"""What a result was made with: versions, git commit, device, threads. Importing this imports no torch."""
+"""Where a result comes from: versions, git commit, device, threads. Importing this imports no torch."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from specexp.core.noise import NOISE_VERSION
 from specexp.core.secrets import all_masked
 
 PACKAGES = (
@@ -19,15 +23,14 @@ PACKAGES = (
     *("wandb", "datasets", "pydantic"),
 )
 """Packages that results may depend on."""
+_FIELDS = (
+    *("study", "trial", "command", "device", "config", "runtime", "dtype", "git_commit", "packages"),
+    "metrics",
+)
 
 
 def environment(device: str = "cpu", command: list[str] | None = None) -> dict[str, Any]:
-    """Command, git commit, versions, device and time.
-
-    Args:
-        device: where the models stand.
-        command: the command line; this process's if None.
-    """
+    """Return command (this process's if None), git commit, versions, device and time."""
     commit = git_commit()
     return {
         "command": all_masked(list(sys.orig_argv if command is None else command)),
@@ -44,19 +47,33 @@ def environment(device: str = "cpu", command: list[str] | None = None) -> dict[s
     }
 
 
-def package_versions() -> dict[str, str]:
-    """Installed versions of :data:`PACKAGES`."""
-    return dict(_package_versions())
+def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``given`` with every field of an artifact's provenance: a missing one is looked up, or null.
+
+    A metric may be a bare number instead of ``{"value": ..., "low": ..., "high": ...}``.
+    """
+    fields: dict[str, Any] = dict.fromkeys(_FIELDS) | {"metrics": {}} | dict(given)
+    if not fields["git_commit"]:
+        commit = git_commit()
+        fields["git_commit"] = f"{commit}-dirty" if commit is not None and git_dirty() else commit
+    fields["noise_version"] = NOISE_VERSION
+    fields["packages"] = fields["packages"] or {"python": platform.python_version(), **package_versions()}
+    fields["metrics"] = {
+        name: dict(metric) if isinstance(metric, Mapping) else {"value": metric}
+        for name, metric in fields["metrics"].items()
+    }
+    # Keys as JSON has them: numbers, such as those of a latency profile, would be sorted otherwise once read back.
+    read_back: dict[str, Any] = json.loads(json.dumps(all_masked(fields)))
+    return read_back
 
 
 @cache
-def _package_versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
+    """Installed versions of :data:`PACKAGES`."""
     versions = {}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return versions
 
 
@@ -71,7 +88,7 @@ def git_dirty() -> bool:
 
 
 def device_name(device: str) -> str:
-    """The model of the GPU or CPU, e.g. what seconds may be compared on."""
+    """Return the model of the GPU or CPU."""
     if device.startswith("cuda"):
         import torch
 
@@ -87,7 +104,7 @@ def device_name(device: str) -> str:
 
 def _git(*arguments: str) -> str | None:
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():  # installed: a repository around it is somebody else's
+    if not (root / ".git").exists():  # installed: a repository around it is another project's
         return None
     command = ["git", "-C", str(root), *arguments]
     try:

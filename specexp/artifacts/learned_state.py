@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.validation import ArtifactError
 
 STATE = "state.json"
 TENSORS = "state.safetensors"

@@ -1,7 +1,7 @@
 """``artifact.json``: what an artifact is, where it comes from, and the hashes of its payloads.
 
-The hashes tell that an artifact arrived as it was written. They do not tell who wrote it: whoever changes a payload can
-write its hash anew.
+The hashes show that an artifact arrived as it was written, not who wrote it: anyone who changes a payload can write its
+hash anew.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
-from specexp.artifacts.error import ArtifactError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from specexp.artifacts.validation import ArtifactError, validated
 from specexp.core.strict_json import distinct
 
 SCHEMA_VERSION = 1
 MANIFEST = "artifact.json"
 PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.(json|safetensors)")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 MOST_BYTES = {"json": 4 * 2**20, "safetensors": 512 * 2**20}
 """Largest file of an artifact by its ending."""
@@ -31,18 +31,50 @@ MOST_LEVELS = 64
 
 # A text, ended or not, or a bracket outside one; possessive, so that no input takes more than linear time.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-_PROVENANCE: dict[str, tuple[type, ...]] = {
-    "study": (str, type(None)),
-    "trial": (int, type(None)),
-    "command": (str, type(None)),
-    "git_commit": (str, type(None)),
-    "packages": (dict,),
-    "device": (str, type(None)),
-    "config": (dict, type(None)),
-    "metrics": (dict,),
-}
-_LATER = {"runtime": (str, type(None)), "dtype": (str, type(None))}
-"""Fields of the provenance that older artifacts do not have."""
+
+
+class _Metric(BaseModel):
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class _Provenance(BaseModel):
+    """What every provenance holds; ``runtime`` and ``dtype`` are missing in older artifacts."""
+
+    study: str | None
+    trial: int | None
+    command: str | None
+    git_commit: str | None
+    packages: dict[str, str]
+    device: str | None
+    config: dict[str, Any] | None
+    metrics: dict[str, _Metric]
+    runtime: str | None = None
+    dtype: str | None = None
+
+
+class _Payload(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=0)]
+
+
+def _plain_name(name: str) -> str:
+    if not PAYLOAD_NAME.fullmatch(name) or name == MANIFEST:
+        raise ValueError(f"payloads names {name!r}; a plain *.json or *.safetensors name is expected")
+    return name
+
+
+class _Fields(BaseModel):
+    kind: str
+    name: str
+    created: str
+    provenance: _Provenance
+    fingerprint: dict[Literal["tokenizer", "model"], dict[str, str | float | bool | None]]
+    payloads: dict[Annotated[str, AfterValidator(_plain_name)], _Payload]
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -74,36 +106,26 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, label: str) -> Manifest:
-        """Check and read the file.
-
-        Args:
-            data: its content.
-            label: the folder, for messages.
+        """Check and read the file of the folder ``label``.
 
         Raises:
             ArtifactError: one sentence that names the folder and the field.
         """
         where = f"{label}: {MANIFEST}"
         fields = read_json(data, where)
-        if not isinstance(fields, dict):
-            raise ArtifactError(f"{where} holds {_type_name(fields)}; an object is expected")
-        version = _field(fields, "schema_version", (int,), where)
-        if version != SCHEMA_VERSION:
+        version = fields.get("schema_version", 0) if isinstance(fields, dict) else SCHEMA_VERSION
+        if version is True or version != SCHEMA_VERSION:
             raise ArtifactError(
                 f"{where}: schema_version is {version}; this specexp reads version {SCHEMA_VERSION}"
             )
-        manifest = cls(
-            kind=_field(fields, "kind", (str,), where),
-            name=_field(fields, "name", (str,), where),
-            created=_field(fields, "created", (str,), where),
-            provenance=_field(fields, "provenance", (dict,), where),
-            fingerprint=_field(fields, "fingerprint", (dict,), where),
-            payloads=_field(fields, "payloads", (dict,), where),
-        )
-        manifest._check_provenance(where)
-        manifest._check_fingerprint(where)
-        manifest._check_payloads(where)
-        recorded = _field(fields, "sha256", (str,), where)
+        validated(_Fields, fields, where)
+        manifest = cls(**{name: fields[name] for name in _Fields.model_fields if name != "sha256"})
+        for name, entry in manifest.payloads.items():
+            if entry["bytes"] > most_bytes(name):
+                raise ArtifactError(
+                    f"{where}: payloads.{name}.bytes is {entry['bytes']}; at most {most_bytes(name)} are allowed"
+                )
+        recorded = fields["sha256"]
         rest = {key: value for key, value in fields.items() if key != "sha256"}
         try:
             same = sha256(canonical_json(rest)) == recorded
@@ -114,50 +136,6 @@ class Manifest:
                 f"{where}: sha256 does not match the other fields: the file was changed or damaged"
             )
         return manifest
-
-    def _check_provenance(self, where: str) -> None:
-        for key, types in _PROVENANCE.items():
-            _field(self.provenance, key, types, where, "provenance.")
-        for key in _LATER.keys() & self.provenance.keys():
-            _field(self.provenance, key, _LATER[key], where, "provenance.")
-        for package, version in self.provenance["packages"].items():
-            if not isinstance(version, str):
-                _wrong(where, f"provenance.packages.{package}", version, "a string")
-        for name, metric in self.provenance["metrics"].items():
-            field = f"provenance.metrics.{name}"
-            if not isinstance(metric, dict):
-                _wrong(where, field, metric, "an object with a value")
-            if not _is_number(metric.get("value")):
-                _wrong(where, f"{field}.value", metric.get("value"), "a number")
-            for end in ("low", "high"):
-                if metric.get(end) is not None and not _is_number(metric[end]):
-                    _wrong(where, f"{field}.{end}", metric[end], "a number or null")
-
-    def _check_fingerprint(self, where: str) -> None:
-        for section, entries in self.fingerprint.items():
-            if section not in ("tokenizer", "model"):
-                raise ArtifactError(f"{where}: fingerprint has the unknown section {section!r}")
-            if not isinstance(entries, dict):
-                _wrong(where, f"fingerprint.{section}", entries, "an object")
-            for key, value in entries.items():
-                if isinstance(value, (dict, list)):
-                    _wrong(where, f"fingerprint.{section}.{key}", value, "a single value")
-
-    def _check_payloads(self, where: str) -> None:
-        for name, entry in self.payloads.items():
-            field = f"payloads.{name}"
-            if not PAYLOAD_NAME.fullmatch(name) or name == MANIFEST:
-                raise ArtifactError(
-                    f"{where}: payloads names {name!r}; a plain *.json or *.safetensors name is expected"
-                )
-            if not isinstance(entry, dict):
-                _wrong(where, field, entry, "an object")
-            digest = _field(entry, "sha256", (str,), where, f"{field}.")
-            if not _SHA256.fullmatch(digest):
-                _wrong(where, f"{field}.sha256", digest, "64 hexadecimal digits")
-            size, most = _field(entry, "bytes", (int,), where, f"{field}."), most_bytes(name)
-            if not 0 <= size <= most:
-                raise ArtifactError(f"{where}: {field}.bytes is {size}; 0 to {most} are allowed")
 
 
 def sha256(data: bytes) -> str:
@@ -239,34 +217,3 @@ def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
-
-
-def _field(fields: Mapping[str, Any], key: str, types: tuple[type, ...], where: str, prefix: str = "") -> Any:
-    if key not in fields:
-        raise ArtifactError(f"{where} has no field {prefix + key!r}")
-    value = fields[key]
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        _wrong(where, prefix + key, value, " or ".join(_NAMES[each] for each in types))
-    return value
-
-
-def _wrong(where: str, field: str, value: Any, expected: str) -> NoReturn:
-    raise ArtifactError(f"{where}: {field} is {_type_name(value)}; {expected} is expected")
-
-
-def _type_name(value: Any) -> str:
-    return "true or false" if isinstance(value, bool) else _NAMES.get(type(value), repr(value))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-_NAMES: dict[type, str] = {
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    dict: "an object",
-    list: "a list",
-    type(None): "null",
-}

@@ -1,20 +1,30 @@
-"""Writing and reading artifacts; whatever is written was first read back by the reader."""
+"""Writing and reading artifacts; everything that is written was first read back by the reader.
+
+``artifacts/tree_shape`` holds the versions ``v1``, ``v2``, ... and, for each alias such as ``best`` and ``latest``, a
+small file ``best.json`` with ``{"version": "v2"}``. A file is replaced in one step on every operating system, which
+neither a symbolic link nor a copied folder is. The path ``artifacts/tree_shape/best`` may be given wherever an artifact
+is loaded, and ``artifacts/tree_shape`` alone means ``best``.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
 
-from specexp.artifacts import files, kinds
+from specexp.artifacts import kinds
 from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.atomic_write import atomic_write
+from specexp.artifacts.environment import complete_provenance
+from specexp.artifacts.files import READERS
 from specexp.artifacts.fingerprint import Fingerprint
 from specexp.artifacts.manifest import (
     MANIFEST,
@@ -28,10 +38,18 @@ from specexp.artifacts.manifest import (
     sha256,
 )
 from specexp.artifacts.parts import init_args_of
-from specexp.artifacts.plugins import class_in, names_in
-from specexp.artifacts.provenance import complete_provenance
-from specexp.artifacts.versions import resolve, set_alias, write_version
+from specexp.artifacts.plugins import classes_in
+from specexp.artifacts.validation import ArtifactError
 from specexp.core.messages import did_you_mean, type_and_line
+
+BEST = "best"
+_VERSION = re.compile(r"v[1-9][0-9]*")
+_ALIAS = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+def all_kinds() -> dict[str, type[Artifact]]:
+    """Return the class of every kind by its name."""
+    return classes_in(kinds, Artifact, "kind")  # type: ignore[type-abstract]
 
 
 def write_artifact(
@@ -85,7 +103,7 @@ def write_artifact(
     manifest = Manifest.from_json(data[MANIFEST], str(folder))
     _check_payload_names(chosen, manifest, folder)
     check(_decode(chosen, manifest, data, folder))
-    version = write_version(folder, data)
+    version = _write_version(folder, data)
     for alias in aliases:
         set_alias(folder, alias, version.name)
     return read_artifact(version)
@@ -138,8 +156,8 @@ def value_of(kind: str, path: str | Path) -> Any:
     Raises:
         ArtifactError: it cannot be read, or is of another kind.
     """
-    if kind in names_in(files) and (kind not in names_in(kinds) or Path(path).is_file()):
-        return import_module(f"{files.__name__}.{kind.replace('-', '_')}").read(Path(path))
+    if kind in READERS and (kind not in all_kinds() or Path(path).is_file()):
+        return READERS[kind](Path(path))
     folder = resolve(Path(path))
     return _value_in(kind, folder, _manifest_in(folder))
 
@@ -153,12 +171,8 @@ def _value_in(kind: str, folder: Path, manifest: bytes) -> Any:
 
 
 def kind_named(kind: str) -> type[Artifact]:
-    """The class of a kind.
-
-    Raises:
-        LookupError: there is none.
-    """
-    return class_in(kinds, kind, Artifact)
+    """Return the class of a kind; raises a LookupError if there is none."""
+    return all_kinds()[kind]
 
 
 def kind_for(family: str, parts: Mapping[str, Any]) -> type[Artifact] | None:
@@ -168,8 +182,7 @@ def kind_for(family: str, parts: Mapping[str, Any]) -> type[Artifact] | None:
         family: ``drafter`` or ``controller``.
         parts: ``class_path`` and ``init_args`` of the four parts.
     """
-    for name in names_in(kinds):
-        kind = kind_named(name)
+    for kind in all_kinds().values():
         if kind.learned == family and init_args_of(parts.get(family), kind.made_by) is not None:
             return kind
     return None
@@ -180,7 +193,7 @@ def _kind(kind: str, where: str) -> type[Artifact]:
         return kind_named(kind)
     except LookupError as error:
         raise ArtifactError(
-            f"{where}: kind {kind!r} is not known{did_you_mean(kind, names_in(kinds))}"
+            f"{where}: kind {kind!r} is not known{did_you_mean(kind, all_kinds())}"
         ) from error
 
 
@@ -261,3 +274,115 @@ def _encode(file: str, content: Any, where: str) -> bytes:
         return save({name: np.ascontiguousarray(array) for name, array in content.items()})
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{where} cannot be written ({error})") from error
+
+
+def resolve(path: Path) -> Path:
+    """The folder with ``artifact.json`` that ``path`` means: itself, what an alias names, or the best
+    version.
+
+    Raises:
+        ArtifactError: nothing is there, or the alias names no version.
+    """
+    try:
+        if (path / MANIFEST).exists():
+            return path
+        if path.is_dir():
+            if _alias_file(path, BEST).is_file():
+                return _target(path, BEST)
+            missing, known = MANIFEST, _names_in(path)
+            if known:
+                missing = f"{BEST}.json"
+            raise ArtifactError(
+                f"{path}: {missing} is missing" + (f"; name one of {', '.join(known)}" if known else "")
+            )
+        if _ALIAS.fullmatch(path.name) and _alias_file(path.parent, path.name).is_file():
+            return _target(path.parent, path.name)
+        known = _names_in(path.parent)
+    except (OSError, ValueError) as error:
+        if isinstance(error, ArtifactError):
+            raise
+        raise ArtifactError(f"{str(path)!r} cannot be read as an artifact folder ({error})") from error
+    hint = f"; {path.parent} has {', '.join(known)}" if known else ""
+    hint = ", it is a file" if path.is_file() else hint
+    raise ArtifactError(f"{path}: there is no such artifact folder{hint}")
+
+
+def versions(folder: Path) -> list[str]:
+    """``v1``, ``v2``, ... in order; empty where there are none."""
+    if not folder.is_dir():
+        return []
+    names = [entry.name for entry in folder.iterdir() if _VERSION.fullmatch(entry.name) and entry.is_dir()]
+    return sorted(names, key=lambda name: int(name[1:]))
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Aliases and versions; none where there is no version."""
+    known = versions(folder)
+    return sorted(entry.stem for entry in folder.glob("*.json")) + known if known else []
+
+
+def set_alias(folder: Path, alias: str, version: str) -> None:
+    """Let ``folder/alias`` mean ``folder/version`` from now on, in one step.
+
+    Raises:
+        ArtifactError: the alias is no plain lower-case name, there is no such version, or the file cannot be
+            written.
+    """
+    if not _ALIAS.fullmatch(alias) or _VERSION.fullmatch(alias):
+        raise ArtifactError(
+            f"{folder}: {alias!r} cannot be an alias; a lower-case name such as 'best' is expected"
+        )
+    if version not in versions(folder):
+        raise ArtifactError(f"{folder}: there is no version {version!r} for the alias {alias!r} to name")
+    file = _alias_file(folder, alias)
+    try:
+        atomic_write(file, canonical_json({"version": version}) + b"\n")
+    except OSError as error:
+        raise ArtifactError(f"{file} cannot be written ({error.strerror or error})") from error
+
+
+def _write_version(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write the next version's folder whole or not at all."""
+    staging = folder / f".writing-{token_hex(8)}"
+    try:
+        staging.mkdir(parents=True)
+        for name, data in files.items():
+            (staging / name).write_bytes(data)
+        return _claim(folder, staging)
+    except OSError as error:
+        raise ArtifactError(
+            f"{folder}: the artifact cannot be written ({error.strerror or error})"
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _claim(folder: Path, staging: Path) -> Path:
+    """Rename to the first free version; another writer may take one between the look and the rename."""
+    while True:
+        taken = versions(folder)
+        version = folder / f"v{int(taken[-1][1:]) + 1 if taken else 1}"
+        try:
+            return staging.rename(version)
+        except OSError:
+            if not version.exists():
+                raise
+
+
+def _alias_file(folder: Path, alias: str) -> Path:
+    return folder / f"{alias}.json"
+
+
+def _target(folder: Path, alias: str) -> Path:
+    file = _alias_file(folder, alias)
+    content = read_json(read_bytes(file, str(file)), str(file))
+    version = content.get("version") if isinstance(content, dict) else None
+    if not isinstance(version, str) or not _VERSION.fullmatch(version):
+        raise ArtifactError(
+            f'{file}: version is {version!r}; a version such as {{"version": "v1"}} is expected'
+        )
+    if (folder / version).is_symlink():
+        raise ArtifactError(f"{folder / version} is a symbolic link; a plain folder is expected")
+    if not (folder / version).is_dir():
+        raise ArtifactError(f"{file}: version names {version}, which {folder} does not have")
+    return folder / version

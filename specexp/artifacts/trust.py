@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from specexp.artifacts.error import ArtifactError
+from specexp.artifacts.validation import ArtifactError
 
 
 @dataclass(frozen=True)

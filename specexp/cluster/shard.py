@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from specexp.artifacts.file_lock import held
+from specexp.artifacts.atomic_write import held
 from specexp.cluster.launch import run_workers
 from specexp.cluster.options import ClusterOptions
 from specexp.config.config import Config

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts import ArtifactError, kind_named
-from specexp.artifacts.kinds.plain_decoding import VERDICT, PlainDecodingArtifact
+from specexp.artifacts.kinds.compositions import VERDICT, PlainDecodingArtifact
 from specexp.artifacts.learned_state import state_payloads
 from specexp.artifacts.parts import PARTS
 from specexp.bench import clock

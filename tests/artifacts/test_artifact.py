@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import specexp
-from specexp.artifacts import Artifact, ArtifactError, kinds, set_alias, value_of
-from specexp.artifacts.plugins import class_in, names_in
+from specexp.artifacts import Artifact, ArtifactError, set_alias, value_of
 from specexp.builders import StaticTree
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.drafters import TokenRecycling
@@ -83,11 +82,6 @@ def test_an_alias_names_an_existing_version(tree: Artifact, alias: str, version:
         set_alias(tree.folder.parent, alias, version)
 
 
-@pytest.mark.parametrize("name", names_in(kinds))
-def test_every_kind_is_its_files_name(name: str) -> None:
-    assert class_in(kinds, name, Artifact).kind == name
-
-
 @pytest.mark.parametrize(
     ("kind", "payloads", "message"),
     [
@@ -95,19 +89,19 @@ def test_every_kind_is_its_files_name(name: str) -> None:
         ("static-tree", {}, "payloads has no 'tree.json'"),
         ("static-tree", {"tree.json": [[0]], "tre.json": 1}, "does not hold"),
         ("static-tree", {"tree.json": [[0]], "../up.json": 1}, "'../up.json'"),
-        ("static-tree", {"tree.json": []}, "no list of rank paths"),
+        ("static-tree", {"tree.json": []}, "must not be empty"),
         ("static-tree", {"tree.json": [[0, 1]]}, r"\[0\] is missing"),
         ("static-tree", {"tree.json": [[0], [0]]}, "twice"),
         (
             "static-tree",
             {"tree.json": [[True]]},
-            r"tree\.json: 0\.0 is True; input should be a valid integer",
+            r"tree\.json: 0\.0 must be an integer, got True",
         ),
         ("static-tree", {"tree.json": {1, 2}}, "tree.json cannot be written"),
         ("static-tree", {"tree.json": [[0]], "parts.json": {"draftr": None}}, "did you mean 'drafter'"),
         ("adjacency-matrix", {"matrix.safetensors": {"matrix": np.zeros((3, 2))}}, "float64"),
         ("adjacency-matrix", {"matrix.safetensors": {"matrix": np.full((3, 2), 3, np.int32)}}, "-1 to 2"),
-        ("adjacency-matrix", {"matrix.safetensors": {"m": np.zeros((3, 2), np.int32)}}, "'matrix'"),
+        ("adjacency-matrix", {"matrix.safetensors": {"m": np.zeros((3, 2), np.int32)}}, "matrix is missing"),
     ],
 )
 def test_what_the_kind_does_not_promise_is_not_written(

@@ -12,7 +12,7 @@ from helpers.small_models import small_model
 
 import specexp
 from specexp.artifacts import ArtifactError
-from specexp.artifacts.kinds.composition import CompositionArtifact
+from specexp.artifacts.kinds.compositions import CompositionArtifact
 from specexp.artifacts.learned_state import STATE_FILES, state_payloads
 from specexp.builders import Chain, StaticTree
 from specexp.config.artifacts import load_artifact, save_artifact
@@ -93,7 +93,7 @@ def test_what_the_parts_had_learned_lies_beside_them(tmp_path: Path) -> None:
         ({"builder": None}, "builder is missing"),
         ({"builder": {"class_path": "Chian"}}, "did you mean 'Chain'"),
         ({"controller": {"class_path": "ConfidenceThreshold", "init_args": {"threshold": 2}}}, "threshold"),
-        ({"scheduler": None}, "unknown part 'scheduler'"),
+        ({"scheduler": None}, "scheduler is unknown"),
     ],
 )
 def test_a_part_that_is_wrong_is_one_sentence(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:

@@ -36,16 +36,22 @@ def refuses(artifact: Artifact, message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.pop("kind"), "has no field 'kind'"),
-        (lambda f: f.update(kind=3), "kind is an integer; a string is expected"),
+        (lambda f: f.pop("kind"), "kind is missing"),
+        (lambda f: f.update(kind=3), "kind must be a text, got 3"),
         (lambda f: f.update(kind="static-three"), "did you mean 'static-tree'"),
         (lambda f: f.update(schema_version=2), "schema_version is 2"),
-        (lambda f: f.update(schema_version=True), "schema_version is true or false"),
-        (lambda f: f["provenance"].pop("metrics"), "has no field 'provenance.metrics'"),
-        (lambda f: f["provenance"]["metrics"]["speedup"].update(low="x"), "metrics.speedup.low is a string"),
-        (lambda f: f["fingerprint"].update(tokeniser={}), "unknown section 'tokeniser'"),
-        (lambda f: f["fingerprint"].update(model=[]), "fingerprint.model is a list"),
-        (lambda f: f["payloads"]["tree.json"].pop("sha256"), "no field 'payloads.tree.json.sha256'"),
+        (lambda f: f.update(schema_version=True), "schema_version is True"),
+        (lambda f: f["provenance"].pop("metrics"), "provenance.metrics is missing"),
+        (
+            lambda f: f["provenance"]["metrics"]["speedup"].update(low="x"),
+            "metrics.speedup.low must be a number, got 'x'",
+        ),
+        (
+            lambda f: f["fingerprint"].update(tokeniser={}),
+            "fingerprint.tokeniser must be 'tokenizer' or 'model'",
+        ),
+        (lambda f: f["fingerprint"].update(model=[]), "fingerprint.model must be an object, got \\[\\]"),
+        (lambda f: f["payloads"]["tree.json"].pop("sha256"), "payloads.tree.json.sha256 is missing"),
         (
             lambda f: f["payloads"]["tree.json"].update(sha256="0" * 64),
             "tree.json does not have the recorded sha256",
@@ -72,7 +78,7 @@ def test_a_missing_manifest(tree: Artifact) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"kind": ' + "[" * 100_000, "\ud800"])
 def test_a_manifest_that_is_no_object(tree: Artifact, text: str) -> None:
     (tree.folder / "artifact.json").write_bytes(text.encode(errors="surrogatepass"))
-    refuses(tree, "artifact.json (is not JSON|holds)")
+    refuses(tree, "artifact.json (is not JSON|must be an object)")
 
 
 def test_a_changed_manifest(tree: Artifact) -> None:
@@ -93,7 +99,7 @@ def test_a_truncated_matrix(matrix: Artifact, edit: Edit) -> None:
 
     data = file.read_bytes()
     edit(matrix, lambda f: f["payloads"].update({file.name: {"sha256": sha256(data), "bytes": len(data)}}))
-    refuses(matrix, "no field 'provenance|not a whole safetensors file")
+    refuses(matrix, "not a whole safetensors file")
 
 
 def test_another_kind_where_a_tree_is_expected(tree: Artifact, matrix: Artifact) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from specexp.artifacts import ArtifactError
-from specexp.artifacts.kinds.adjacency_matrix import AdjacencyMatrixArtifact
-from specexp.artifacts.kinds.static_tree import StaticTreeArtifact
-from specexp.artifacts.kinds.thresholds import ThresholdsArtifact
+from specexp.artifacts.kinds.compositions import StaticTreeArtifact, ThresholdsArtifact
+from specexp.artifacts.kinds.learned import AdjacencyMatrixArtifact
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.core.tree import NodeKind
 

@@ -101,7 +101,7 @@ def test_preloaded_and_phrases_belong_together(options):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"keys": None}, "entries"),
+        ({"keys": None}, "keys is missing"),
         ({"keys": np.zeros(2, np.float32)}, "float32"),
         ({"counts": np.array([5, 5])}, "belong together"),
         ({"phrases": np.array([[3, 4], [-2, 1]])}, "damaged"),

@@ -2,8 +2,7 @@
 
 import pytest
 
-from specexp.artifacts.kinds.phrase_cache import PhraseCacheArtifact
-from specexp.artifacts.kinds.q_table import QTableArtifact
+from specexp.artifacts.kinds.learned import PhraseCacheArtifact, QTableArtifact
 from specexp.controllers import QLearning
 from specexp.drafters.phrases import PhraseStore
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.small_models import small_model
 
 from specexp.artifacts import Artifact, ArtifactError, fingerprint
-from specexp.artifacts.kinds.schedule import ScheduleArtifact
+from specexp.artifacts.kinds.compositions import ScheduleArtifact
 from specexp.config.artifacts import LoadedArtifact, load_artifact, save_artifact
 from specexp.core.language_model import LanguageModel
 from specexp.scheduling import Batched, Job, LeastProgress, Scheduled, Serial
@@ -88,8 +88,8 @@ def test_without_a_drafter_there_is_nothing_to_open(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schedule", "sentence"),
     [
-        ([SCHEDULE], "class_path is missing; the name of a class is expected"),
-        ("Scheduled", "class_path is missing; the name of a class is expected"),
+        ([SCHEDULE], "must be an object"),
+        ("Scheduled", "must be an object, got 'Scheduled'"),
         ({"init_args": {"n": 3}}, "class_path is missing"),
         (
             {"class_path": "Schedule"},
@@ -99,10 +99,10 @@ def test_without_a_drafter_there_is_nothing_to_open(tmp_path: Path) -> None:
         ({"class_path": "specexp.drafters.DraftModel"}, "'specexp.drafters.DraftModel' is no Execution"),
         ({"class_path": "specexp.scheduling.Execution"}, "is only the contract of its family"),
         ({"class_path": "no.such.Thing"}, "'no.such.Thing' is no Execution of specexp"),
-        ({"class_path": "Scheduled", "n": 3}, "has the unknown field 'n'"),
+        ({"class_path": "Scheduled", "n": 3}, "n is unknown"),
         (
             {"class_path": "Scheduled", "init_args": [3]},
-            r"init_args is no object; arguments by name are expected",
+            r"init_args must be an object, got \[3\]",
         ),
     ],
 )

@@ -78,10 +78,10 @@ def test_it_decodes_with_the_deployments_own_draft_and_not_without(tmp_path: Pat
         ({"draft": {**DRAFT, "top_p": 1.5}}, r"drafter\.init_args\.top_p is 1.5; allowed is"),
         ({"draft": {**DRAFT, "coupled": "often"}}, r"drafter\.init_args\.coupled is 'often'; allowed is"),
         ({"draft": {**DRAFT, "coupled": True}}, "a coupled draft takes the target's temperature"),
-        ({"draft": {**DRAFT, "top_q": 1}}, r"unknown field 'draft.top_q'; did you mean 'top_"),
+        ({"draft": {**DRAFT, "top_q": 1}}, r"draft.top_q is unknown; did you mean 'top_"),
         ({"draft": {"temperature": 0.6}}, "draft.top_k is missing"),
-        ({"draft": 0.6}, "draft is 0.6; an object with temperature"),
-        ({"treshold": 0.1}, "unknown field 'treshold'; did you mean 'threshold'"),
+        ({"draft": 0.6}, "draft must be an object with temperature"),
+        ({"treshold": 0.1}, "treshold is unknown; did you mean 'threshold'"),
     ],
 )
 def test_a_field_that_is_wrong_is_one_sentence(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
@@ -99,5 +99,5 @@ def test_a_field_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_that_is_no_object_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"thresholds\.json: is no object; one with threshold"):
+    with pytest.raises(ArtifactError, match=r"thresholds\.json must be an object with threshold"):
         save(tmp_path, [0.03])

@@ -7,7 +7,7 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 
 from specexp.artifacts import ArtifactError, value_of
-from specexp.artifacts.kinds.q_table import QTableArtifact
+from specexp.artifacts.kinds.learned import QTableArtifact
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import QLearning
 from specexp.controllers.q_table import CONTINUE, STOP

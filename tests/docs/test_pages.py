@@ -8,14 +8,13 @@ import pytest
 
 import specexp
 from specexp.__main__ import COMMANDS
-from specexp.artifacts import kinds
-from specexp.artifacts.plugins import names_in
+from specexp.artifacts import all_kinds
 from specexp.bench.metrics import METRICS
 from specexp.config.explain import contracts
 from specexp.config.families import parts_of
 from specexp.config.schema import Experiment
 from specexp.core.arguments import arguments_of
-from specexp.deploy.export import formats
+from specexp.deploy.export.export_format import all_formats
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -79,7 +78,7 @@ def test_every_part_is_told_with_its_arguments(reference: dict[str, str]) -> Non
 def test_every_key_metric_kind_format_and_command_is_told(reference: dict[str, str]) -> None:
     assert all(f"| `{key}` |" in reference["keys"] for key in arguments_of(Experiment) or ())
     assert all(f"| {metric.name} |" in reference["metrics"] for metric in METRICS)
-    assert all(f"\n## {kind}\n" in reference["artifacts"] for kind in names_in(kinds))
-    assert all(f"\n## {name}\n" in reference["formats"] for name in names_in(formats))
+    assert all(f"\n## {kind}\n" in reference["artifacts"] for kind in all_kinds())
+    assert all(f"\n## {name}\n" in reference["formats"] for name in all_formats())
     assert all(f"\n## specexp.{command}\n" in reference["commands"] for command in COMMANDS)
     assert set(re.findall(r"^([\w-]+)$", reference["index"], re.MULTILINE)) == reference.keys() - {"index"}

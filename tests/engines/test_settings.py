@@ -5,8 +5,7 @@ import json
 import pytest
 import yaml
 
-from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.validated import validated
+from specexp.artifacts.validation import ArtifactError, validated
 from specexp.engines.settings.hugging_face import HuggingFaceSettings
 from specexp.engines.settings.llama_cpp import LlamaCppSettings
 from specexp.engines.settings.openvino import OpenVinoSettings
@@ -20,8 +19,8 @@ SYNTHETIC = {**NGRAM, "num_speculative_tokens": 2, "rejection_sample_method": "s
 TREE = {"decoding_type": "Eagle3", "max_draft_len": 4, "use_dynamic_tree": True}
 
 BROKEN = [
-    (VllmSettings, {**NGRAM, "num_speculative_tokens": 0}, "num_speculative_tokens is 0"),
-    (VllmSettings, {**NGRAM, "method": "n-gram"}, "method is 'n-gram'"),
+    (VllmSettings, {**NGRAM, "num_speculative_tokens": 0}, "num_speculative_tokens must .* 0"),
+    (VllmSettings, {**NGRAM, "method": "n-gram"}, "method must .* 'n-gram'"),
     (VllmSettings, {**NGRAM, "num_speculative_token": 4}, "did you mean 'num_speculative_tokens'"),
     (VllmSettings, {**NGRAM, "prompt_lookup_min": 5, "prompt_lookup_max": 2}, "prompt_lookup_min is 5, above"),
     (VllmSettings, {**NGRAM, "suffix_decoding_min_token_prob": 0.1}, "is for method suffix, and it is 'ngram'"),
@@ -53,12 +52,12 @@ BROKEN = [
     (TrtllmSettings, {**TREE, "max_total_draft_tokens": 3, "dynamic_tree_max_topK": 2}, "max_total_draft_tokens is 3"),
     (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "draft_len_schedule": {"1": 3}}, "that of 1 being"),
     (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "draft_len_schedule": {"1": 4, "8": 5}}, "none l"),
-    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "acceptance_rate_threshold": 1.5}, "is 1.5"),
+    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "acceptance_rate_threshold": 1.5}, "got 1.5"),
     (LlamaCppSettings, {"spec_type": "draft-simple"}, "needs spec_draft_model"),
     (LlamaCppSettings, {"spec_type": "ngram-simple", "spec_draft_n_max": 4}, "is for spec_type draft-simple"),
     (LlamaCppSettings, {"spec_type": "none", "spec_ngram_simple_size_n": 4}, "is for spec_type ngram-simple"),
     (LlamaCppSettings, {"spec_type": "ngram-mod", "spec_ngram_map_k_size_n": 4}, "is for spec_type ngram-map-k"),
-    (LlamaCppSettings, {"spec_type": "ngram-map-k", "spec_ngram_map_k_size_n": 2000}, "map_k_size_n is 2000"),
+    (LlamaCppSettings, {"spec_type": "ngram-map-k", "spec_ngram_map_k_size_n": 2000}, "map_k_size_n must .* 2000"),
     (LlamaCppSettings, {"spec_type": "draft-simple", "spec_draft_model": "d", "spec_draft_n_maks": 4}, "did you mean"),
     (LlamaCppSettings, {"spec_type": "ngram-mod", "spec_ngram_mod_n_min": 9, "spec_ngram_mod_n_max": 4}, "is 9, above"),
     (
@@ -76,28 +75,28 @@ BROKEN = [
 ]  # fmt: skip
 
 OUT_OF_BOUNDS = [
-    (VllmSettings, {**NGRAM, "num_speculative_tokens_per_batch_size": [[1, 4, -1]]}, "batch_size.0.2 is -1"),
+    (VllmSettings, {**NGRAM, "num_speculative_tokens_per_batch_size": [[1, 4, -1]]}, "batch_size.0.2 must .* -1"),
     (VllmSettings, {**NGRAM, "num_speculative_tokens_per_batch_size": [[0, 4, 2]]}, r"has \[0, 4, 2\]"),
-    (VllmSettings, {**NGRAM, "prompt_lookup_min": 0}, "prompt_lookup_min is 0"),
-    (VllmSettings, {**NGRAM, "draft_tensor_parallel_size": 0}, "draft_tensor_parallel_size is 0"),
-    (VllmSettings, {**NGRAM, "max_model_len": 0}, "max_model_len is 0"),
-    (VllmSettings, {**NGRAM, "rejection_sample_method": "lenient"}, "rejection_sample_method is 'lenient'"),
-    (VllmSettings, {**NGRAM, "draft_sample_method": "best"}, "draft_sample_method is 'best'"),
-    (VllmSettings, {**SYNTHETIC, "synthetic_acceptance_rates": [1.5, 0.5]}, "is 1.5"),
+    (VllmSettings, {**NGRAM, "prompt_lookup_min": 0}, "prompt_lookup_min must .* 0"),
+    (VllmSettings, {**NGRAM, "draft_tensor_parallel_size": 0}, "draft_tensor_parallel_size must .* 0"),
+    (VllmSettings, {**NGRAM, "max_model_len": 0}, "max_model_len must .* 0"),
+    (VllmSettings, {**NGRAM, "rejection_sample_method": "lenient"}, "rejection_sample_method must .* 'lenient'"),
+    (VllmSettings, {**NGRAM, "draft_sample_method": "best"}, "draft_sample_method must .* 'best'"),
+    (VllmSettings, {**SYNTHETIC, "synthetic_acceptance_rates": [1.5, 0.5]}, "got 1.5"),
     (VllmSettings, {**SYNTHETIC, "synthetic_acceptance_rates": [1.0, 0.5], "synthetic_acceptance_length": 2}, "one of"),
     (SglangSettings, {**EAGLE, "accept_threshold_single": 0.5}, "accept_threshold_single is 0.5, and below 1"),
     (SglangSettings, {**EAGLE, "eagle_topk": 2, "adaptive": {"1": {"candidate_steps": [1]}}}, "with eagle_topk 1"),
     (SglangSettings, {**EAGLE, "adaptive": {"1": {"candidate_steps": [-1]}}}, "adaptive.1 is"),
-    (SglangSettings, {"algorithm": "NGRAM", "ngram_match_type": "DFS"}, "ngram_match_type is 'DFS'"),
-    (SglangSettings, {"algorithm": "NGRAM", "ngram_external_sam_budget": 0}, "ngram_external_sam_budget is 0"),
-    (TrtllmSettings, {"decoding_type": "Medusa", "max_draft_len": 4}, "decoding_type is 'Medusa'"),
-    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "max_concurrency": 0}, "max_concurrency is 0"),
-    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "draft_len_schedule": {"1": 4, "8": -1}}, "is -1"),
+    (SglangSettings, {"algorithm": "NGRAM", "ngram_match_type": "DFS"}, "ngram_match_type must .* 'DFS'"),
+    (SglangSettings, {"algorithm": "NGRAM", "ngram_external_sam_budget": 0}, "ngram_external_sam_budget must .* 0"),
+    (TrtllmSettings, {"decoding_type": "Medusa", "max_draft_len": 4}, "decoding_type must .* 'Medusa'"),
+    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "max_concurrency": 0}, "max_concurrency must .* 0"),
+    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "draft_len_schedule": {"1": 4, "8": -1}}, "got -1"),
     (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "draft_len_schedule": {"4": 2}}, "that of 1 being"),
-    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "acceptance_rate_window_size": -1}, "is -1"),
-    (LlamaCppSettings, {"spec_type": "draft-simple", "spec_draft_model": "d", "spec_draft_p_min": 1.5}, "is 1.5"),
-    (LlamaCppSettings, {"spec_type": "ngram-simpel"}, "spec_type is 'ngram-simpel'"),
-    (OpenVinoSettings, {"num_assistant_tokens": 0}, "num_assistant_tokens is 0"),
+    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "acceptance_rate_window_size": -1}, "got -1"),
+    (LlamaCppSettings, {"spec_type": "draft-simple", "spec_draft_model": "d", "spec_draft_p_min": 1.5}, "got 1.5"),
+    (LlamaCppSettings, {"spec_type": "ngram-simpel"}, "spec_type must .* 'ngram-simpel'"),
+    (OpenVinoSettings, {"num_assistant_tokens": 0}, "num_assistant_tokens must .* 0"),
     (OpenVinoSettings, {"num_assistant_tokens": 2, "tree_depth": 3, "branching_factor": 2}, "3 to 10 are allowed"),
 ]  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""Kinds of artifacts: one file and one class each, found by the file's name."""
+"""Kinds of artifacts: classes with a ``kind``, found by importing every file here."""

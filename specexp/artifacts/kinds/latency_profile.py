@@ -1,4 +1,4 @@
-"""What steps cost on a device, as ``specexp.profile`` measured it or somebody wrote it down."""
+"""The cost of steps on a device, measured by ``specexp.profile`` or written by hand."""
 
 from __future__ import annotations
 
@@ -10,26 +10,15 @@ from pydantic import ConfigDict, Field
 from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.validated import validated
+from specexp.artifacts.validation import ArtifactError, validated
 from specexp.core.latency import LatencyProfile, Milliseconds
 
 PROFILE = "profile.json"
-_NEEDED = ("name", "source", "target_ms", "draft_ms")
-_NOT_KEPT = ("modelled", "artifact")  # how a run uses a profile, not what it says
 
 
 @dataclass(frozen=True)
 class MeasuredPass:
-    """A pass as it was measured.
-
-    Attributes:
-        tokens: tokens fed.
-        prefix: tokens in the cache before it.
-        ms: median milliseconds.
-        low: lower end of the median's 95 % interval.
-        high: upper end of that interval.
-    """
+    """A measured pass of ``tokens`` on a cache of ``prefix`` tokens: median ``ms`` with its 95 % interval."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -42,16 +31,13 @@ class MeasuredPass:
 
 @dataclass(frozen=True)
 class MeasuredArm:
-    """An arm that was decoded, and what the profile says of the same steps.
+    """An arm that was decoded, and what the profile predicts for the same steps.
 
     Attributes:
-        arm: the arm's name.
         composition: label of the overheads it is charged.
-        tokens: tokens decoded.
-        steps: steps it took.
-        nodes: nodes drafted in them.
+        nodes: nodes drafted in all steps.
         measured_ms: measured milliseconds a token.
-        predicted_ms: milliseconds a token that the profile gives the steps it took.
+        predicted_ms: predicted milliseconds a token.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -67,16 +53,14 @@ class MeasuredArm:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a measured profile was made of.
+    """The measurements behind a profile.
 
     Attributes:
-        device: where it was measured.
         threads: torch's on the CPU.
-        target_dtype: dtype of the target's weights.
-        draft_dtype: dtype of the draft's weights; None without a draft.
+        draft_dtype: None without a draft.
         target: passes of the target.
         draft: passes of the draft.
-        arms: what was decoded; their steps are those the overheads were fitted to.
+        arms: decoded arms; the overheads were fitted to their steps.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -98,7 +82,7 @@ class LatencyProfileArtifact(Artifact):
 
     Attributes:
         profile: the milliseconds of this device.
-        measured: what they were made of; None where they were written by hand.
+        measured: the measurements behind them; None if they were written by hand.
 
     Example:
         >>> load_artifact("artifacts/profile/best").profile.target_seconds(8)  # doctest: +SKIP
@@ -113,15 +97,15 @@ class LatencyProfileArtifact(Artifact):
     def read(self, payloads: Mapping[str, Any]) -> None:
         content, where = payloads[PROFILE], self.where(PROFILE)
         if not isinstance(content, dict):
-            raise ArtifactError(f"{where} is no object; one with the arguments of LatencyProfile is expected")
+            raise ArtifactError(f"{where} must be an object with the arguments of LatencyProfile")
         values = {name: value for name, value in content.items() if name != "measured"}
-        for name in _NOT_KEPT:
+        for name in ("modelled", "artifact"):  # how a run uses a profile
             if name in values:
-                raise ArtifactError(f"{where} has the field {name!r}, which belongs into an experiment")
-        for name in _NEEDED:
+                raise ArtifactError(f"{where}: {name} belongs into an experiment")
+        for name in ("name", "source", "target_ms", "draft_ms"):
             if name not in values:
                 raise ArtifactError(f"{where}: {name} is missing")
         self.value = self.profile = validated(LatencyProfile, values, where)
-        self.measured: Measured | None = None
-        if content.get("measured") is not None:
-            self.measured = validated(Measured, content["measured"], where, "measured")
+        self.measured: Measured | None = validated(
+            Measured | None, content.get("measured"), where, "measured"
+        )

@@ -1,6 +1,6 @@
-"""``python -m specexp.export ARTIFACT --to FORMAT``: turns an artifact into what a deployment accepts.
+"""``python -m specexp.export ARTIFACT --to FORMAT``: turns an artifact into a file that a deployment accepts.
 
-Each format is a file of ``specexp/deploy/export/formats``.
+Formats are classes in ``specexp/deploy/export/formats``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from specexp.artifacts import ArtifactError
-from specexp.artifacts.plugins import class_in, names_in
+from specexp.artifacts.atomic_write import atomic_write
+from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.config.command import fail
 from specexp.core.messages import did_you_mean
-from specexp.deploy.export import formats
-from specexp.deploy.export.export_format import ExportedFile, Format, Given
+from specexp.deploy.export.export_format import ExportedFile, Format, Given, all_formats
 from specexp.engines.settings.settings import SettingsError
 
 _OPTIONS = ("draft", "length", "target")
@@ -37,13 +37,13 @@ def export(
     Args:
         path_or_reference: the artifact, as :func:`specexp.load_artifact` takes it.
         to: name of a format, e.g. ``vllm``.
-        output: file to write, whole or not at all. Where the format is a part of a larger file, such as
-            a model's ``generation_config.json``, the other keys of an existing file stay.
+        output: file to write, whole or not at all. If the format is a part of a larger file, such as a model's
+            ``generation_config.json``, the other keys of an existing file stay.
         trust: installed packages whose classes its parts may be.
-        options: what the format takes beside, e.g. ``draft``.
+        options: the format's own, e.g. ``draft``.
 
     Returns:
-        The content, and one sentence on what the format had to drop, empty where it says all.
+        The content, and one sentence on what the format had to drop, empty if it expresses everything.
 
     Raises:
         ArtifactError: the artifact or the format is wrong, or the file cannot be written.
@@ -58,18 +58,16 @@ def export(
 
 
 def _format(to: str) -> Format:
-    try:
-        return class_in(formats, to, Format)()
-    except LookupError as error:
-        raise ArtifactError(
-            f"--to: format {to!r} is not known{did_you_mean(to, names_in(formats))}"
-        ) from error
+    formats = all_formats()
+    if to not in formats:
+        raise ArtifactError(f"--to: format {to!r} is not known{did_you_mean(to, formats)}")
+    return formats[to]()
 
 
 def _made(chosen: Format, given: Given) -> ExportedFile:
     for name in given.options:
         if name not in chosen.options:
-            takes = [to for to in names_in(formats) if name in class_in(formats, to, Format).options]
+            takes = [to for to, one in all_formats().items() if name in one.options]
             raise ArtifactError(
                 f"--{name} is for --to {', '.join(takes)}, and the format is {given.to!r}: leave it out"
             )
@@ -79,8 +77,8 @@ def _made(chosen: Format, given: Given) -> ExportedFile:
     return made
 
 
-def as_text(content: Any) -> str:
-    """A file's text: JSON, an object with one key a line, a list on one line, unless it is text already."""
+def _as_text(content: Any) -> str:
+    """JSON with one key of an object a line and a list on one line, unless it is text already."""
     if isinstance(content, str):
         return content
     return json.dumps(content, indent=2 if isinstance(content, dict) else None) + "\n"
@@ -106,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.folder:
         print(*made.content, sep="\n")
     else:
-        print(as_text(made.content) if output is None else f"{output}\n", end="")
+        print(_as_text(made.content) if output is None else f"{output}\n", end="")
     told = f"{made.dropped}; " if made.dropped else f"{given.to}: "
     print(f"{told}read for {chosen.read_for}", file=sys.stderr)
     file = made.content[0] if chosen.folder else output or "FILE"
@@ -116,9 +114,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
-    from specexp.artifacts.manifest import read_bytes, read_json
-    from specexp.artifacts.versions import write_file
-
     if path.is_dir():
         raise ArtifactError(f"--output: {path} is a folder; name a file in it")
     if keep_other_keys and path.exists():
@@ -126,11 +121,14 @@ def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
         if not isinstance(existing, dict):
             raise ArtifactError(f"--output: {path} exists and is no JSON object; name another file")
         content = {**existing, **content}
-    write_file(path, as_text(content).encode())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, _as_text(content))
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be written ({error.strerror or error})") from error
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The command line; the formats are files, none of which is imported."""
     parser = argparse.ArgumentParser(
         prog="python -m specexp.export",
         description="Turn an artifact into what a deployment accepts.",
@@ -141,9 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias; with "
         "--to acceptance-profile a recording",
     )
-    parser.add_argument(
-        "--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(names_in(formats))}"
-    )
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(all_formats())}")
     parser.add_argument(
         "--output",
         metavar="FILE",

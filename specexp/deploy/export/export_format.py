@@ -1,49 +1,31 @@
-"""What an export format is: an artifact, a model or a measurement in, a file or folder of another project out."""
+"""The base of export formats: an artifact, a model or a measurement in, a file or folder of another project out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
-from specexp.artifacts.parts import Spec
-from specexp.core.controller import Controller
-from specexp.core.tree_builder import TreeBuilder
+from specexp.artifacts.plugins import classes_in
+
+if TYPE_CHECKING:
+    from specexp.config.artifacts import LoadedArtifact
 
 
-class Tuned(Protocol):
-    """What is exported: an artifact whose parts are made.
+def all_formats() -> dict[str, type[Format]]:
+    """Return the class of every format by its name."""
+    from specexp.deploy.export import formats
 
-    Attributes:
-        folder: where it lies.
-        kind: e.g. ``static-tree``.
-        recorded: the parts of ``parts.json`` by family.
-        execution_spec: the execution strategy of several sequences; None where there is none.
-    """
-
-    folder: Path
-    kind: str
-    recorded: Mapping[str, Spec]
-    execution_spec: Spec | None
-
-    @property
-    def builder(self) -> TreeBuilder:
-        """The builder it was tuned with."""
-        ...
-
-    @property
-    def controller(self) -> Controller | None:
-        """The controller it was tuned with; None where none is recorded."""
-        ...
+    return classes_in(formats, Format, "name")
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the command was given.
+    """The arguments of the command.
 
     Attributes:
         source: the artifact, or whatever else the format takes.
@@ -62,11 +44,11 @@ class Given:
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """What was made.
+    """The result of an export.
 
     Attributes:
-        content: what the file holds, as JSON values or as text; of a folder the paths of what was written.
-        dropped: one sentence on what the format cannot say; empty where it says all.
+        content: content of the file, as JSON values or as text; of a folder the paths of the written files.
+        dropped: one sentence on what the format cannot express; empty if it expresses everything.
     """
 
     content: Any
@@ -74,17 +56,19 @@ class ExportedFile:
 
 
 class Format:
-    """One format. A further one is one file in ``specexp/deploy/export/formats``, which ``--to`` finds by its name.
+    """One format. A new one is one class in a file of ``specexp/deploy/export/formats``.
 
     Attributes:
+        name: the value of ``--to``.
         read_for: the project and version its fields were read for.
-        options: what it takes beside the source and ``--output``.
+        options: options it takes besides the source and ``--output``.
         folder: whether it writes a folder itself.
         updates: whether an existing file keeps its other keys.
         deployment: the line that deploys the file, in which ``{file}`` is its path; ``MODEL``, ``DRAFT`` and ``FOLDER``
-            are the user's to fill; empty where the user knows.
+            are the user's to fill; empty if there is none.
     """
 
+    name: ClassVar[str]
     read_for: ClassVar[str]
     options: ClassVar[tuple[str, ...]] = ()
     folder: ClassVar[bool] = False
@@ -92,20 +76,11 @@ class Format:
     deployment: ClassVar[str] = ""
 
     def make(self, given: Given) -> ExportedFile:
-        """What the command asks for.
-
-        Raises:
-            ArtifactError: one sentence.
-        """
+        """Export; raises an ArtifactError of one sentence."""
         raise NotImplementedError
 
     def deployed_by(self, file: str, made: ExportedFile) -> str:
-        """Return the line that deploys what was made.
-
-        Args:
-            file: its path, quoted for a shell.
-            made: what was made.
-        """
+        """Return the line that deploys the result; ``file`` is its path, quoted for a shell."""
         return self.deployment.format(file=file)
 
 
@@ -123,18 +98,17 @@ class ExportFormat(Format):
         from specexp.config.artifacts import load_artifact
 
         artifact = load_artifact(given.source, given.trust)
-        if artifact.kind not in self.kinds:
-            raise ArtifactError(
-                f"{artifact.folder}: kind {artifact.kind!r} cannot be exported to {given.to}, "
-                f"which takes {', '.join(self.kinds)}" + (f"; {artifact.purpose}" if artifact.purpose else "")
-            )
+        self.check_kind(artifact)
         return self.export(artifact, **given.options)
 
-    def export(self, artifact: Tuned, **options: str) -> ExportedFile:
-        """The file for an artifact of one of :attr:`kinds`.
+    def check_kind(self, artifact: LoadedArtifact) -> None:
+        """Raise an ArtifactError unless the artifact is of one of :attr:`kinds`."""
+        if artifact.kind not in self.kinds:
+            raise ArtifactError(
+                f"{artifact.folder}: kind {artifact.kind!r} cannot be exported to {self.name}, which takes "
+                f"{', '.join(self.kinds)}" + (f"; {artifact.purpose}" if artifact.purpose else "")
+            )
 
-        Args:
-            artifact: what is exported.
-            options: those of :attr:`options` that were given.
-        """
+    def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
+        """Return the file for an artifact of one of :attr:`kinds`; ``options`` are those that were given."""
         raise NotImplementedError

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specexp.artifacts import Artifact, ArtifactError, fingerprint
-from specexp.artifacts.kinds.composition import CompositionArtifact
-from specexp.artifacts.kinds.draft_lengths import DRAFT_LENGTHS, DraftLengthsArtifact
+from specexp.artifacts.kinds.compositions import DRAFT_LENGTHS, CompositionArtifact, DraftLengthsArtifact
 from specexp.artifacts.kinds.latency_profile import LatencyProfileArtifact
 from specexp.artifacts.learned_state import state_payloads
 from specexp.bench.arm import eos_of

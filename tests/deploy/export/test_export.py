@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from specexp.artifacts import Artifact, ArtifactError
-from specexp.artifacts.plugins import class_in, names_in
 from specexp.builders import TokenRecyclingTree
 from specexp.config.artifacts import save_artifact
-from specexp.deploy.export import formats
 from specexp.deploy.export.command import export, main
-from specexp.deploy.export.export_format import Format
+from specexp.deploy.export.export_format import all_formats
 
 RECYCLING = {"class_path": "specexp.drafters.TokenRecycling", "init_args": {"k": 8}}
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 4}}
@@ -92,7 +90,7 @@ def test_a_models_own_generation_config_keeps_its_other_keys(paper: Artifact, tm
     ("arguments", "message"),
     [
         (["{tree}", "--to", "openvin"], "did you mean 'openvino'?"),
-        (["{tree}", "--to", "xml"], f"allowed are {', '.join(names_in(formats))}"),
+        (["{tree}", "--to", "xml"], f"allowed are {', '.join(all_formats())}"),
         (["{tree}/v9", "--to", "hf-generation-config"], "no such artifact folder"),
         (["{tree}", "--to", "hf-generation-config", "--output", "{tree}"], "is a folder"),
         (["{tree}", "--to", "hf-generation-config", "--output", "{tree}/best.json/x"], "cannot be written"),
@@ -132,6 +130,6 @@ def test_help_and_mistakes_need_no_model_library() -> None:
     assert time.perf_counter() - started < 10
 
 
-@pytest.mark.parametrize("name", names_in(formats))
+@pytest.mark.parametrize("name", all_formats())
 def test_every_format_says_what_it_was_read_for(name: str) -> None:
-    assert class_in(formats, name, Format).read_for
+    assert all_formats()[name].read_for

@@ -1,5 +1,5 @@
-"""How often each position of a chain is accepted: Model-Optimizer's ``speculation_profile.json``, and what makes
-engines pretend so in benchmarks of speed alone.
+"""Acceptance by position of a chain: Model-Optimizer's ``speculation_profile.json``, and settings that make engines
+simulate it in benchmarks of speed alone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class AcceptanceProfile(Format):
     to accept as often without looking: the output is then wrong, and only its speed means anything.
     """
 
+    name = "acceptance-profile"
     read_for = "Model-Optimizer's schema 1.0, vLLM 0.32.0, llama.cpp 00dc8057, SGLang and TensorRT-LLM of autumn 2026"
     options = ("length",)
     deployment = 'vllm serve MODEL --speculative-config "$(jq -c .synthetic_acceptance.vllm {file})"'
@@ -55,12 +56,7 @@ class AcceptanceProfile(Format):
 
 
 def profile_of(counts: dict[int, int], length: int) -> dict[str, Any]:
-    """The file.
-
-    Args:
-        counts: steps by the number of drafted tokens that they accepted.
-        length: tokens that a step drafts.
-    """
+    """Return the file for steps of ``length`` drafted tokens, counted by how many of these they accepted."""
     steps = sum(counts.values())
     marginal = [
         sum(number for accepted, number in counts.items() if accepted > place) / steps

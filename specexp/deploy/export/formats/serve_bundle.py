@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
-from specexp.deploy.export.export_format import ExportedFile, Format, Given
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, Given
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from specexp.core.drafter import Drafter
     from specexp.models.pair import ModelPair
 
-_KINDS = ("static-tree", "composition", "thresholds", "schedule", "plain-decoding")
 
-
-class ServeBundle(Format):
+class ServeBundle(ExportFormat):
     """Target, tokenizer, artifact, draft and a hook of three lines; nothing of it names a path of this machine.
 
     The folder is new or empty. Whoever loads it has specexp installed and trusts the hook with ``trust_remote_code``.
     """
 
+    name = "serve-bundle"
+    kinds = ("static-tree", "composition", "thresholds", "schedule", "plain-decoding")
     read_for = "transformers 5.23"
     deployment = "transformers serve --trust-remote-code {file}"
     options = ("target", "draft")
@@ -43,11 +43,7 @@ class ServeBundle(Format):
                 "--trust is not for --to serve-bundle, whose hook imports specexp's own parts alone"
             )
         artifact = load_artifact(given.source)
-        if artifact.kind not in _KINDS:
-            raise ArtifactError(
-                f"{artifact.folder}: kind {artifact.kind!r} cannot be exported to serve-bundle, which takes "
-                f"{', '.join(_KINDS)}"
-            )
+        self.check_kind(artifact)
         folder = given.output or Path("models") / artifact.content.name
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ArtifactError(f"--output: {folder} is there already; name a new or an empty folder")

@@ -1,45 +1,61 @@
-"""Trees that other projects publish, as rank paths: where a ``static-tree`` artifact may be named, so may such a file.
-
-- the choices of Medusa and EAGLE-1: a list of rank paths as JSON, or under one name in a Python file, which is read and
-  never run;
-- the tree of SAMD: ``{"tree_adj": {"0": [1, 2], "1": [3], ...}}``, the children of every row, the root being row 0;
-- a growmap of Sequoia (Chen et al. 2024) or UMbreLLa: ``{"Successors": [[1, 2], [3], ...], ...}``, the same by row.
-"""
+"""Files that an argument may name in place of an artifact: acceptance counts and vectors, and published trees."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from specexp.artifacts.error import ArtifactError
 from specexp.artifacts.manifest import read_bytes, read_json
-from specexp.artifacts.validated import validated
-from specexp.core.tree import TreeShape
+from specexp.artifacts.validation import ArtifactError, validated
+from specexp.core.tree import RankPath, TreeShape
 
 MOST_NODES = 4096
 _MOST_BYTES = 2**20
 _Rank = Annotated[int, Field(ge=0, lt=2**31)]
 _RankPaths = Annotated[list[Annotated[list[_Rank], Field(min_length=1)]], Field(min_length=1)]
-_Children = dict[str, list[_Rank]]
-_Successors = list[list[_Rank]]
 _TORCH_FILES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
 
 
-def read(path: Path) -> list[list[int]]:
-    """Rank paths of a published tree, sorted by length, then rank.
+def acceptance_counts(path: Path) -> dict[RankPath, int]:
+    """Read how often each rank path was accepted: ``{"0": 120, "0,0": 55, ...}``, written by a recording stage."""
+    raw = _own_json(path)
+    try:
+        return {tuple(int(rank) for rank in key.split(",")): int(count) for key, count in raw.items()}
+    except (ValueError, AttributeError, TypeError, OverflowError) as error:
+        raise ArtifactError(f'{path} is no JSON object such as {{"0": 12, "0,1": 3}} ({error})') from error
 
-    Args:
-        path: the file; what it is tells its content.
 
-    Raises:
-        ArtifactError: one sentence that names the file, and the row or path that is wrong.
+def acceptance_vector(path: Path) -> list[float]:
+    """Read ``{"acceptance": [0.6, 0.2, 0.2]}``: how probably the first, second, ... child tried below a node is
+    accepted. Other keys are ignored.
+    """
+    content = _own_json(path)
+    vector = content.get("acceptance") if isinstance(content, dict) else None
+    if not isinstance(vector, list) or not all(
+        type(value) in (int, float) and isfinite(value) for value in vector
+    ):
+        raise ArtifactError(
+            f"{path} holds no list of numbers named acceptance; a JSON object such as "
+            '{"acceptance": [0.6, 0.2, 0.2]} is expected'
+        )
+    return [float(value) for value in vector]
+
+
+def published_tree(path: Path) -> list[list[int]]:
+    """Read a tree that another project publishes as rank paths, sorted by length, then rank.
+
+    - the choices of Medusa and EAGLE-1: a list of rank paths as JSON, or under one name in a Python file, which is
+      parsed and never run;
+    - the tree of SAMD: ``{"tree_adj": {"0": [1, 2], "1": [3], ...}}``, the children of every row, the root being row 0;
+    - a growmap of Sequoia (Chen et al. 2024) or UMbreLLa: ``{"Successors": [[1, 2], [3], ...], ...}``, likewise.
 
     Example:
-        >>> read(Path("medusa_choices.py"))  # doctest: +SKIP
+        >>> published_tree(Path("medusa_choices.py"))  # doctest: +SKIP
         [[0], [1], [0, 0]]
     """
     where, file = f"tree: {path}", path.resolve()
@@ -53,6 +69,23 @@ def read(path: Path) -> list[list[int]]:
         content = read_json(read_bytes(file, where), where)
     if isinstance(content, Mapping):
         content = _paths_of_children(content, where)
+    return rank_paths(content, where)
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "acceptance-counts": acceptance_counts,
+    "acceptance-vector": acceptance_vector,
+    "static-tree": published_tree,
+}
+"""By the kind that an argument refers to. Each raises an ArtifactError if the file cannot be read or is wrong."""
+
+
+def rank_paths(content: Any, where: str) -> list[list[int]]:
+    """Validate the rank paths of a tree and sort them by length, then rank.
+
+    Raises:
+        ArtifactError: they are no list of paths, too many, or no tree; ``where`` names the file.
+    """
     paths = validated(_RankPaths, content, where)
     if len(paths) > MOST_NODES:
         raise ArtifactError(f"{where} lists {len(paths)} nodes; at most {MOST_NODES} are allowed")
@@ -61,6 +94,14 @@ def read(path: Path) -> list[list[int]]:
     except ValueError as error:
         raise ArtifactError(f"{where}: {error}") from error
     return [list(path) for path in shape.rank_paths[1:]]
+
+
+def _own_json(path: Path) -> Any:
+    """A JSON file of the user's own: links are followed, unlike in an artifact."""
+    try:
+        return read_json(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read ({error.strerror or error})") from error
 
 
 def _assigned(source: bytes, where: str) -> Any:
@@ -89,10 +130,10 @@ def _paths_of_children(content: Mapping[str, Any], where: str) -> list[list[int]
         )
     children: Mapping[str, list[int]]
     if name == "Successors":
-        rows_below = validated(_Successors, content[name], where, name)
+        rows_below = validated(list[list[_Rank]], content[name], where, name)
         children = {str(row): below for row, below in enumerate(rows_below)}
     else:
-        children = validated(_Children, content[name], where, name)
+        children = validated(dict[str, list[_Rank]], content[name], where, name)
     paths: dict[int, list[int]] = {0: []}
     rows = [0]
     for row in rows:  # which grows

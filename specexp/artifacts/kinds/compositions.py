@@ -1,0 +1,336 @@
+"""Kinds that state how to decode: parts, a tree, thresholds, a strategy, plain decoding, an engine's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, get_args
+
+from pydantic import ConfigDict, Field
+from typing_extensions import override
+
+from specexp.artifacts.artifact import Artifact
+from specexp.artifacts.files import rank_paths
+from specexp.artifacts.parts import PARTS, PartSpec, Spec, init_args_of
+from specexp.artifacts.validation import ArtifactError, check_fields
+from specexp.core.dialogue import Selection
+
+TREE, THRESHOLDS, SCHEDULE = "tree.json", "thresholds.json", "schedule.json"
+LENGTHS, VERDICT, SETTINGS = "draft_lengths.json", "verdict.json", "settings.json"
+DRAFT_LENGTHS = "specexp.controllers.draft_lengths.DraftLengths"
+_SERIAL = "specexp.scheduling.serial.Serial"
+_ALONE = "its own payload alone states it"
+
+
+def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a candidate's fixed shape as a ``StaticTree``; None if it has none, or no rank paths name its nodes.
+
+    Args:
+        attributes: see :class:`~specexp.sweep.candidates.Candidate`.
+    """
+    paths, candidates = attributes.get("rank_paths"), attributes.get("candidates")
+    if paths is None or candidates not in get_args(Selection):
+        return None
+    return {"class_path": "StaticTree", "init_args": {"rank_paths": paths, "candidates": candidates}}
+
+
+class CompositionArtifact(Artifact):
+    """``parts.json`` alone: ``class_path`` and ``init_args`` of drafter, builder, verifier and controller.
+
+    The kind for a study over methods, whose winner may be a tree, a threshold or a chain. A fixed tree is recorded by
+    its rank paths, whichever builder found it. The draft model itself is the deployment's:
+    ``artifact.decoder(target, draft)``.
+
+    Example:
+        >>> decoder = load_artifact("artifacts/fastest").decoder(pair.target, pair.draft)  # doctest: +SKIP
+    """
+
+    kind = "composition"
+    required = (PARTS,)
+    optional = ()
+    holds_state = True
+
+    @classmethod
+    @override
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        if parts.get("drafter") is None:
+            return None
+        return {PARTS: {**parts, "builder": fixed_tree(attributes) or parts["builder"]}}
+
+    @override
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        for family in ("drafter", "builder"):
+            if family not in self.recorded:
+                raise ArtifactError(f"{self.where(PARTS)}: {family} is missing")
+
+
+class StaticTreeArtifact(Artifact):
+    """``tree.json``: rank paths as Medusa and EAGLE list them, e.g. ``[[0], [1], [0, 0]]``, without the root.
+
+    Its value is the paths, sorted by length, then rank. Its builder is the tree itself, whichever builder found it.
+
+    Attributes:
+        rank_paths: the paths.
+    """
+
+    kind = "static-tree"
+    required = (TREE,)
+    holds_state = True
+    made_by = "specexp.builders.static_tree.StaticTree"
+    made_from: ClassVar[Mapping[str, str]] = {"builder": TREE}
+
+    @classmethod
+    @override
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        # of any builder with a fixed shape, except those that draw with replacement: a path then names no node
+        tree = fixed_tree(attributes)
+        if tree is None:
+            return None
+        return {TREE: tree["init_args"]["rank_paths"], PARTS: {**parts, "builder": tree}}
+
+    @override
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        self.value = self.rank_paths = rank_paths(payloads[TREE], self.where(TREE))
+        recorded = self._recorded_init_args("builder") or {}
+        if "builder" in self.recorded and recorded.get("rank_paths") not in (payloads[TREE], self.rank_paths):
+            raise ArtifactError(  # readers of either file must get the same tree
+                f"{self.where(PARTS)}: builder is not the tree of {TREE}; both files must hold the same one"
+            )
+
+    @override
+    def specs(self) -> dict[str, Spec]:
+        recorded = (self.recorded.get("builder") or {}).get("init_args") or {}
+        chosen = {"candidates": recorded["candidates"]} if "candidates" in recorded else {}
+        tree = {"class_path": self.made_by, "init_args": {"rank_paths": self.rank_paths, **chosen}}
+        return {**self.recorded, "builder": tree}
+
+
+class ThresholdsArtifact(Artifact):
+    """``thresholds.json``: arguments of :class:`~specexp.builders.DySpecThreshold` (``threshold``, ``max_nodes``,
+    ``max_depth``, ``candidates``, ``acceptance_power``) and, under ``draft``, of
+    :class:`~specexp.drafters.DraftModel` (``temperature``, ``top_k``, ``top_p``, ``coupled``), every one of them
+    written down.
+
+    The draft model itself is the deployment's: ``artifact.decoder(target, draft)``. A controller that moves the
+    threshold at run time is kept in ``parts.json``, as the verifier is.
+
+    Attributes:
+        thresholds: the content of the file.
+    """
+
+    kind = "thresholds"
+    required = (THRESHOLDS,)
+    holds_state = True
+    made_from: ClassVar[Mapping[str, str]] = {"builder": THRESHOLDS, "drafter": THRESHOLDS}
+    _BUILDER = "specexp.builders.dyspec.DySpecThreshold"
+    _DRAFTER = "specexp.drafters.draft_model.DraftModel"
+    _TREE = ("threshold", "max_nodes", "max_depth", "candidates", "acceptance_power")
+    _DRAFT = ("temperature", "top_k", "top_p", "coupled")
+
+    @classmethod
+    @override
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        tree = init_args_of(parts.get("builder"), cls._BUILDER)
+        draft = init_args_of(parts.get("drafter"), cls._DRAFTER)
+        if tree is None or draft is None:
+            return None
+        thresholds = {name: tree[name] for name in cls._TREE}
+        thresholds["draft"] = {name: draft[name] for name in cls._DRAFT}
+        return {THRESHOLDS: thresholds, PARTS: {name: parts[name] for name in ("verifier", "controller")}}
+
+    @override
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        self.thresholds: dict[str, Any] = payloads[THRESHOLDS]
+        check_fields(self.thresholds, (*self._TREE, "draft"), self.where(THRESHOLDS))
+        check_fields(self.thresholds["draft"], self._DRAFT, self.where(THRESHOLDS), "draft")
+        self._refuse_recorded(self.made_from, _ALONE)
+
+    @override
+    def specs(self) -> dict[str, Spec]:
+        tree = {name: self.thresholds[name] for name in self._TREE}
+        builder = {"class_path": self._BUILDER, "init_args": tree}
+        drafter = {"class_path": self._DRAFTER, "init_args": self.thresholds["draft"]}
+        return {**self.recorded, "builder": builder, "drafter": drafter}
+
+
+class ScheduleArtifact(Artifact):
+    """``schedule.json``: an execution strategy as ``class_path`` and ``init_args``, e.g. ``{"class_path": "Scheduled",
+    "init_args": {"n": 3}}``.
+
+    ``parts.json`` holds what every sequence is decoded with; the draft model itself is the deployment's. A schedule
+    runs in our own loop, also inside Hugging Face's ``generate``. Engines that batch requests themselves take no
+    strategy from outside: of a schedule only the drafts can be exported.
+
+    Example:
+        >>> schedule = load_artifact("artifacts/schedule/best")  # doctest: +SKIP
+        >>> with schedule.open(pair.target, pair.draft) as executor:  # doctest: +SKIP
+        ...     run = executor.run([Job(prompt, sequence=number) for number in range(6)])
+    """
+
+    kind = "schedule"
+    required = (SCHEDULE,)
+    holds_state = True
+    made_from: ClassVar[Mapping[str, str]] = {"execution": SCHEDULE}
+
+    @classmethod
+    @override
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        execution = attributes.get("execution")
+        if execution is None or init_args_of(execution, _SERIAL) is not None or parts.get("drafter") is None:
+            return None
+        return {SCHEDULE: dict(execution), PARTS: dict(parts)}
+
+    @override
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        self.schedule: dict[str, Any] = self._validated(PartSpec, payloads, SCHEDULE)
+        if init_args_of(self.schedule, _SERIAL) is not None:
+            raise ArtifactError(
+                f"{self.where(SCHEDULE)}: class_path is {self.schedule['class_path']!r}, plain decoding; a strategy "
+                "that drafts is expected, such as Scheduled"
+            )
+
+    @override
+    def specs(self) -> dict[str, Spec]:
+        return {**self.recorded, "execution": self.schedule}
+
+
+@dataclass(frozen=True)
+class _Lengths:
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    nodes: dict[Annotated[int, Field(ge=0)], int | None]
+
+
+class DraftLengthsArtifact(Artifact):
+    """``draft_lengths.json``: ``nodes``, the most nodes of a draft by the number of lanes from which it holds, a text;
+    ``parts.json``: drafter, builder and verifier.
+
+    It drives our own server alone. Engines that take draft lengths by batch size take other numbers: the cost of a
+    batch there is measured there.
+
+    Attributes:
+        nodes: the content of the file by number of lanes.
+
+    Example:
+        >>> load_artifact("artifacts/load/best").nodes  # doctest: +SKIP
+        {1: 8, 4: 3, 8: 0}
+    """
+
+    kind = "draft-lengths"
+    required = (LENGTHS, PARTS)
+    optional = ()
+    holds_state = True
+    purpose = (
+        "it drives python -m specexp.serve, and the lengths that other engines take must be measured on them"
+    )
+    made_by = DRAFT_LENGTHS
+    made_from: ClassVar[Mapping[str, str]] = {"controller": LENGTHS}
+
+    @classmethod
+    @override
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        controller = init_args_of(parts.get("controller"), DRAFT_LENGTHS)
+        if controller is None or parts.get("drafter") is None:
+            return None
+        nodes = {str(lanes): most for lanes, most in controller["nodes"].items()}
+        return {LENGTHS: {"nodes": nodes}, PARTS: {**parts, "controller": None}}
+
+    @override
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        self.nodes: dict[int, int | None] = self._validated(_Lengths, payloads, LENGTHS).nodes
+        self._refuse_recorded(self.made_from, _ALONE)
+
+    @override
+    def specs(self) -> dict[str, Spec]:
+        controller = {"class_path": DRAFT_LENGTHS, "init_args": {"nodes": self.nodes}}
+        return {**self.recorded, "controller": controller}
+
+
+@dataclass(frozen=True)
+class PlainVerdict:
+    """Why nothing is drafted.
+
+    Attributes:
+        reason: one sentence, with the figures and their interval.
+        best_found: version of the fastest composition that was found all the same, e.g. ``v1``.
+        several_sequences: whether several sequences were decoded for every prompt.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    reason: str
+    best_found: str
+    several_sequences: bool = False
+
+
+class PlainDecodingArtifact(Artifact):
+    """``verdict.json``: do not speculate here, and why. A study leaves it as ``best`` if the confirmation's interval
+    does not put the best candidate above plain decoding; that candidate is left as ``best-tree``.
+
+    Its decoder decodes plainly, with the recorded verifier; so does its ``custom_generate``, for several rows too if
+    the study was one of several sequences.
+
+    Attributes:
+        verdict: the content of the file.
+
+    Example:
+        >>> load_artifact("artifacts/tree_shape").verdict.reason  # doctest: +SKIP
+        'chain of 2 is not told apart from plain decoding on these prompts: 0.89x [0.78, 1.02].'
+    """
+
+    kind = "plain-decoding"
+    required = (VERDICT, PARTS)
+    optional = ()
+    plain = True
+    purpose = "it means that speculating does not pay here, and best-tree next to it is the best candidate"
+    made_from: ClassVar[Mapping[str, str]] = {"execution": VERDICT}
+
+    @override
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        self.verdict: PlainVerdict = self._validated(PlainVerdict, payloads, VERDICT)
+        self._refuse_recorded(self.recorded.keys() - {"verifier"}, "plain decoding has only a verifier")
+
+    @override
+    def specs(self) -> dict[str, Spec]:
+        if not self.verdict.several_sequences:
+            return self.recorded
+        return {**self.recorded, "execution": {"class_path": _SERIAL, "init_args": {}}}
+
+
+@dataclass(frozen=True)
+class _Settings:
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    engine: str
+    version: str
+    settings: dict[str, Any]
+
+
+class EngineSettingsArtifact(Artifact):
+    """``settings.json``: ``engine``, the ``version`` that was measured, and its speculation's ``settings`` by its
+    own names.
+
+    ``python -m specexp.export ARTIFACT --to ENGINE`` writes what that engine's deployment loads. It composes no
+    decoder.
+
+    Attributes:
+        engine: e.g. ``openvino``, as ``--to`` names it.
+        version: the engine's own version string.
+        settings: the fields; they are checked by the engine's rules when they are exported.
+    """
+
+    kind = "engine-settings"
+    required = (SETTINGS,)
+    optional = ()
+    purpose = "settings of an engine are exported to that engine alone"
+
+    @classmethod
+    @override
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        found = attributes.get("engine")
+        return None if found is None else {SETTINGS: dict(found)}
+
+    @override
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        content: _Settings = self._validated(_Settings, payloads, SETTINGS)
+        self.engine, self.version, self.settings = content.engine, content.version, content.settings

@@ -1,0 +1,224 @@
+"""Kinds that hold what one part learned, or was trained to: arrays that one argument of its constructor takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from typing_extensions import override
+
+from specexp.artifacts.artifact import Artifact
+from specexp.artifacts.parts import PARTS, Spec, init_args_of
+from specexp.artifacts.validation import ArtifactError, check_fields
+
+_PRELOADED = {"state": "preloaded"}
+_FROZEN = {"learn": False}
+Fields = Mapping[str, tuple[str, ...] | None]
+
+
+class LearnedArtifact(Artifact):
+    """A row of the table below. Its value is all of its fields by name.
+
+    Attributes:
+        fields: names by file: arrays of safetensors, or fields of a JSON object; None allows any.
+        family: family of the part that takes the value.
+        argument: argument of that part's constructor that takes it.
+        start: arguments of that part beside it, which replace the recorded ones.
+    """
+
+    fields: ClassVar[Fields]
+    family: ClassVar[str]
+    argument: ClassVar[str]
+    start: ClassVar[Mapping[str, Any]] = {}
+    required = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.required = (*cls.fields, *cls.required)
+        cls.made_from = {cls.family: cls.required[0]}
+
+    @classmethod
+    @override
+    def left_by_studies(cls) -> bool:
+        return cls.learned is not None
+
+    @classmethod
+    @override
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        state = (attributes.get("learned") or {}).get(cls.learned)
+        if not state or init_args_of(parts.get(cls.family), cls.made_by) is None:
+            return None
+        return {
+            file: {
+                name: np.asarray(state[name]) if file.endswith(".safetensors") else state[name]
+                for name in names or ()
+            }
+            for file, names in cls.fields.items()
+        } | {PARTS: dict(parts)}
+
+    @override
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        self.value: Any = {}
+        for file, names in self.fields.items():
+            check_fields(payloads[file], names or payloads[file], self.where(file))
+            self.value |= payloads[file]
+        for name, value in self.value.items():
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise ArtifactError(f"{self.folder}: array {name!r} holds numbers that are not finite")
+
+    @override
+    def specs(self) -> dict[str, Spec]:
+        arguments = {**self.init_args(self._recorded_init_args(self.family)), **self.start}
+        part = {"class_path": self.made_by, "init_args": {**arguments, self.argument: self.value}}
+        return {**self.recorded, self.family: part}
+
+    def init_args(self, recorded: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the part's further arguments, given the recorded ones, None if it was not recorded."""
+        return recorded or {}
+
+
+class AdjacencyMatrixArtifact(LearnedArtifact):
+    """``matrix.safetensors``: the int32 tensor ``matrix`` of ``TokenRecycling.state_dict()``.
+
+    Its value is the matrix, ``[V, k]`` candidate token ids, best first; -1 where there is none. Its drafter starts
+    every prompt from it.
+    """
+
+    kind = "adjacency-matrix"
+    fields: ClassVar[Fields] = {"matrix.safetensors": ("matrix",)}
+    learned = family = "drafter"
+    made_by = "specexp.drafters.token_recycling.TokenRecycling"
+    argument = "matrix"
+    start = _PRELOADED
+
+    @override
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        super().read(payloads)
+        self.value = self.value["matrix"]
+        k = self.init_args(None)["k"]
+        recorded = (self._recorded_init_args("drafter") or {}).get("k", k)
+        if recorded != k:
+            raise ArtifactError(
+                f"{self.where(PARTS)}: drafter.init_args.k is {recorded!r}, and the matrix has {k} columns; both must "
+                "be the same number"
+            )
+
+    @override
+    def init_args(self, recorded: dict[str, Any] | None) -> dict[str, Any]:
+        return {"k": self.value.shape[1] if self.value.ndim == 2 else 1, **(recorded or {})}
+
+
+class PhraseCacheArtifact(LearnedArtifact):
+    """``phrases.safetensors``: the tensors ``counts``, ``keys``, ``phrases`` and ``uses`` of
+    ``PhraseCache.store.state_dict()``.
+
+    Its value is these tensors by name. Its drafter, the recorded phrase cache or one without a drafter, starts every
+    prompt from them.
+    """
+
+    kind = "phrase-cache"
+    fields: ClassVar[Fields] = {"phrases.safetensors": ("counts", "keys", "phrases", "uses")}
+    learned = family = "drafter"
+    made_by = "specexp.drafters.phrase_cache.PhraseCache"
+    argument = "phrases"
+    start = _PRELOADED
+
+    @override
+    def init_args(self, recorded: dict[str, Any] | None) -> dict[str, Any]:
+        if recorded is not None:
+            return recorded
+        keys, phrases = self.value["keys"], self.value["phrases"]  # [n], [n, phrase length]
+        return {  # as much room as they take
+            "phrase_length": max(2, phrases.shape[1] if phrases.ndim > 1 else 0),
+            "max_keys": max(1, keys.size),
+            "max_phrases": max(1, int(np.max(self.value["counts"], initial=0))),
+        }
+
+
+class QTableArtifact(LearnedArtifact):
+    """``q.safetensors``: ``q`` (float64) and ``visits`` (int64), ``[states, 2]``; ``bins.json``: ``bins`` (edges and
+    actions), ``steps`` learned, running ``means`` and measured ``costs``.
+
+    Its value is all of it, ``QLearning.state_dict()``. Its controller is the recorded QLearning, frozen, with this
+    table.
+    """
+
+    kind = "q-table"
+    fields: ClassVar[Fields] = {
+        "bins.json": ("bins", "costs", "means", "steps"),
+        "q.safetensors": ("q", "visits"),
+    }
+    learned = family = "controller"
+    made_by = "specexp.controllers.q_learning.QLearning"
+    argument = "table"
+    start: ClassVar[Mapping[str, Any]] = _FROZEN | _PRELOADED
+
+    @override
+    def init_args(self, recorded: dict[str, Any] | None) -> dict[str, Any]:
+        if recorded is not None:
+            return recorded
+        bins = self.value["bins"]
+        signals = bins["signal_bins"]
+        arguments = {
+            "acceptance": "acceptance_bins", "cache_hits": "cache_hit_bins", "cost_slope": "cost_slope_bins"
+        }  # fmt: skip
+        return {name: bins[name] for name in ("cost_bins", "confidence_bins")} | {
+            "signals": list(signals),
+            **{argument: signals[name] for name, argument in arguments.items() if name in signals},
+        }
+
+
+class AcceptanceHeadArtifact(LearnedArtifact):
+    """``head.safetensors``: the float64 arrays ``weights``, ``squares`` and ``recent`` of
+    ``SpecDecPlusPlus.state_dict()``.
+
+    Its value is these arrays by name. Its controller, the recorded one or one with defaults, learns no more.
+    """
+
+    kind = "acceptance-head"
+    fields: ClassVar[Fields] = {"head.safetensors": ("recent", "squares", "weights")}
+    learned = family = "controller"
+    made_by = "specexp.controllers.spec_dec_plus_plus.SpecDecPlusPlus"
+    argument = "head"
+    start = _FROZEN
+
+
+class SuffixCorpusArtifact(LearnedArtifact):
+    """``corpus.safetensors``: the int32 arrays ``tokens`` and ``suffixes`` of a
+    :class:`~specexp.drafters.suffix_index.SuffixArray`, which REST calls a data store.
+
+    Its value is these arrays by name. Its drafter, the recorded suffix automaton or one with defaults, looks them up.
+    """
+
+    kind = "suffix-corpus"
+    fields: ClassVar[Fields] = {"corpus.safetensors": ("suffixes", "tokens")}
+    family = "drafter"
+    made_by = "specexp.drafters.suffix_automaton.SuffixAutomaton"
+    argument = "corpus"
+
+
+class DraftHeadArtifact(LearnedArtifact):
+    """``head.safetensors``: the arrays of a small network that drafts from one target's hidden states;
+    ``parts.json`` names the drafter that reads them.
+
+    Its value is these arrays by name.
+    """
+
+    kind = "draft-head"
+    fields: ClassVar[Fields] = {"head.safetensors": None}
+    required = (PARTS,)
+    optional = ()
+    family = "drafter"
+    argument = "head"
+
+    @override
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        super().read(payloads)
+        if "drafter" not in self.recorded:
+            raise ArtifactError(f"{self.where(PARTS)}: drafter is missing, which reads the head")
+
+    @override
+    def specs(self) -> dict[str, Spec]:
+        drafter = self.recorded["drafter"]
+        arguments = {**drafter.get("init_args", {}), "head": self.value}
+        return {**self.recorded, "drafter": {**drafter, "init_args": arguments}}

@@ -1,0 +1,350 @@
+"""Settings of other engines, which draft chains: of an artifact's best chain, or of a study of that very engine."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from specexp.artifacts import ArtifactError
+from specexp.artifacts.validation import validated
+from specexp.config.artifacts import LoadedArtifact
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat
+from specexp.engines.engine import EngineError
+from specexp.engines.server import filled
+from specexp.engines.settings.hugging_face import HuggingFaceSettings
+from specexp.engines.settings.llama_cpp import LlamaCppSettings
+from specexp.engines.settings.openvino import OpenVinoSettings
+from specexp.engines.settings.settings import Settings
+from specexp.engines.settings.sglang import SglangSettings
+from specexp.engines.settings.trtllm import TrtllmSettings
+from specexp.engines.settings.vllm import VllmSettings
+
+Lost = tuple[str, ...]
+"""What a format drops, in words."""
+
+
+@dataclass(frozen=True)
+class ChainDraft:
+    """The chain of best candidates in an artifact's tree.
+
+    Attributes:
+        length: drafted tokens, at least one.
+        drafter: class name of the recorded drafter; empty if there is none.
+        arguments: the drafter's.
+        kept: what is kept, in words.
+        lost: what no chain can express.
+    """
+
+    length: int
+    drafter: str
+    arguments: Mapping[str, Any]
+    kept: str
+    lost: Lost
+
+    def dropped(self, name: str, lost: Lost) -> str:
+        """Return one sentence on what the format ``name`` keeps and drops; empty if nothing is dropped."""
+        words = " and ".join((*self.lost, *lost))
+        return f"{name}: kept {self.kept}; dropped {words}" if words else ""
+
+    def set_arguments(self, *names: str) -> Lost:
+        """Return those of the drafter's arguments that are set to something."""
+        values = {name: self.arguments.get(name) for name in names}
+        given = {name: value for name, value in values.items() if value not in (None, False, 1)}
+        return tuple("the corpus" if name == "corpus" else f"{name}={value}" for name, value in given.items())
+
+
+def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
+    """Return the chain of an artifact for the format ``name``.
+
+    Raises:
+        ArtifactError: its trees differ from step to step.
+    """
+    paths = artifact.builder.rank_paths
+    if paths is None:
+        raise ArtifactError(
+            f"{artifact.folder}: the trees of {type(artifact.builder).__name__} differ from step to step, so that "
+            f"there is no fixed one for {name}"
+        )
+    length = max((len(path) for path in paths if not any(path)), default=0)
+    controller, lost = artifact.controller, []
+    if controller is not None and not controller.same_plan:
+        lost.append(f"the {type(controller).__name__} controller")
+    if artifact.execution_spec is not None:
+        lost.append(f"the strategy {_described(artifact.execution_spec)}")
+    if rest := len(paths) - length:
+        lost.append(f"{rest} of {len(paths)} nodes")
+    kept = f"the tree's best chain of {length}" if length else "one drafted token, for the tree has no chain"
+    drafter = artifact.recorded.get("drafter", {})
+    name_of_drafter = drafter.get("class_path", "").rpartition(".")[2]
+    return ChainDraft(max(length, 1), name_of_drafter, drafter.get("init_args", {}), kept, tuple(lost))
+
+
+def _described(schedule: Mapping[str, Any]) -> str:
+    """A strategy with its arguments, e.g. ``Scheduled(n=3, verify_batch=1)``."""
+    shown = (
+        f"{name}={value['class_path'] if isinstance(value, Mapping) else value}"
+        for name, value in schedule["init_args"].items()
+        if value is not None
+    )
+    return f"{schedule['class_path']}({', '.join(shown)})"
+
+
+class ChainFormat(ExportFormat):
+    """An engine's own settings: of a chain by a draft model or prompt lookup, or of a study of that very engine."""
+
+    kinds = ("static-tree", "composition", "schedule", "engine-settings")
+    options: ClassVar[tuple[str, ...]] = ("draft",)
+    settings: ClassVar[type[Settings]]
+    names_draft: ClassVar[bool] = True
+    """Whether the file names the draft model."""
+
+    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
+        """Return the settings of a draft model's chain."""
+        raise NotImplementedError
+
+    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
+        """Return the settings of prompt lookup, and what differs from ours."""
+        raise NotImplementedError
+
+    def suffixed(self, chain: ChainDraft) -> tuple[Settings, Lost] | None:
+        """Return the settings of suffix decoding, and what differs from ours; None if the engine has none."""
+        return None
+
+    @override
+    def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
+        if artifact.kind == "engine-settings":
+            return ExportedFile(self._measured(artifact).deployed())
+        chain = chain_of(artifact, self.settings.engine)
+        made, lost = self.made(artifact, chain, options.get("draft"))
+        return ExportedFile(made.deployed(), chain.dropped(self.settings.engine, lost))
+
+    def made(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> tuple[Settings, Lost]:
+        """Return the settings of an artifact's chain, and what they drop.
+
+        Raises:
+            ArtifactError: the engine has no such drafter, or the draft model is missing or not needed.
+        """
+        name = self.settings.engine
+        if chain.drafter in ("PromptLookup", "SuffixAutomaton") and draft is not None:
+            raise ArtifactError(f"--draft is {draft!r}, and {artifact.folder} looks up prompts: leave it out")
+        if chain.drafter == "PromptLookup":
+            arguments = chain.arguments
+            return self.looked_up(chain, arguments.get("min_ngram", 1), arguments.get("max_ngram", 3))
+        if chain.drafter == "SuffixAutomaton" and (suffixed := self.suffixed(chain)) is not None:
+            return suffixed
+        if chain.drafter not in ("DraftModel", ""):
+            raise ArtifactError(
+                f"{artifact.folder}: {name} has nothing like the {chain.drafter} drafter; it drafts with a draft "
+                "model or looks up prompts, so tune DraftModel or PromptLookup, or deploy with specexp.serve"
+            )
+        if draft is None and self.names_draft:
+            raise ArtifactError(
+                f"{artifact.folder}: {name} must know which draft model it loads: give --draft, its name or path there"
+            )
+        # engines take the draft's distribution from the request
+        sampling = chain.set_arguments("temperature", "top_k", "top_p", "coupled")
+        return self.drafted(chain, draft or ""), (f"the draft's {', '.join(sampling)}",) if sampling else ()
+
+    def _measured(self, artifact: LoadedArtifact) -> Settings:
+        """The settings that a study of the engine itself left."""
+        if artifact.engine != self.settings.engine:
+            raise ArtifactError(
+                f"{artifact.folder}: the settings are {artifact.engine}'s, and --to is {self.settings.engine}: figures "
+                "of one engine do not hold for another; export to the one that was measured"
+            )
+        found: Settings = validated(self.settings, artifact.settings, str(artifact.folder))
+        return found
+
+
+class Vllm(ChainFormat):
+    """vLLM's ``--speculative-config``, one JSON object. A length by batch size is exported from a study of vLLM alone,
+    since it depends on vLLM's own costs.
+    """
+
+    name, settings, read_for = "vllm", VllmSettings, VllmSettings.read_for
+    deployment = 'vllm serve MODEL --speculative-config "$(cat {file})"'
+
+    @override
+    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
+        return VllmSettings("draft_model", chain.length, draft)
+
+    @override
+    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
+        made = VllmSettings("ngram", chain.length, prompt_lookup_min=shortest, prompt_lookup_max=longest)
+        return made, ("the order of matches, for vLLM has its own",)
+
+    @override
+    def suffixed(self, chain: ChainDraft) -> tuple[Settings, Lost]:
+        reach = chain.arguments.get("reach")
+        made = VllmSettings(
+            "suffix",
+            chain.length,
+            suffix_decoding_max_cached_requests=None if chain.arguments.get("state") == "carry" else 0,
+            # Without a reach ours drafts as far behind a run of one token as behind a longer one.
+            suffix_decoding_max_spec_factor=float(chain.length if reach is None else reach),
+            suffix_decoding_min_token_prob=0.0,
+        )
+        lost = chain.set_arguments("corpus", "min_run")
+        return made, (*lost, "how followers are weighed, for vLLM counts them")
+
+
+class Sglang(ChainFormat):
+    """SGLang's flags. Its adaptive file is for EAGLE heads, and exported from a study of SGLang alone."""
+
+    name, settings, read_for = "sglang", SglangSettings, SglangSettings.read_for
+    deployment = "python -m sglang.launch_server --model-path MODEL $(head -n 1 {file})"
+
+    @override
+    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
+        return SglangSettings(
+            "STANDALONE", draft, chain.length, eagle_topk=1, num_draft_tokens=chain.length + 1
+        )
+
+    @override
+    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
+        made = SglangSettings(
+            "NGRAM",
+            num_draft_tokens=chain.length + 1,
+            ngram_max_bfs_breadth=1,
+            ngram_max_trie_depth=longest + chain.length,
+        )
+        return made, (f"min_ngram={shortest} and the order of matches, for SGLang keeps a trie",)
+
+
+class Trtllm(ChainFormat):
+    """TensorRT-LLM's ``speculative_config``, a YAML block. ``draft_len_schedule`` is exported from a study of
+    TensorRT-LLM alone.
+    """
+
+    name, settings, read_for = "trtllm", TrtllmSettings, TrtllmSettings.read_for
+    deployment = "trtllm-serve MODEL --config {file}"
+
+    @override
+    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
+        return TrtllmSettings("Draft_Target", chain.length, draft)
+
+    @override
+    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
+        made = TrtllmSettings("NGram", chain.length, max_matching_ngram_size=longest, is_use_oldest=False)
+        return made, () if shortest == 1 else (f"min_ngram={shortest}",)
+
+    @override
+    def suffixed(self, chain: ChainDraft) -> tuple[Settings, Lost]:
+        carried = chain.arguments.get("state") == "carry"
+        made = TrtllmSettings("SA", chain.length, enable_global_pool=carried)
+        lost = chain.set_arguments("corpus", "min_run", "reach")
+        return made, (*lost, *["texts of requests that have ended, for its pool is of active ones"] * carried)
+
+
+class LlamaCpp(ChainFormat):
+    """llama.cpp's preset, an INI file for ``--models-preset``. The draft is a GGUF file."""
+
+    name, settings, read_for = "llama-cpp", LlamaCppSettings, LlamaCppSettings.read_for
+    deployment = "llama-server --models-dir FOLDER --models-preset {file}"
+
+    @override
+    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
+        return LlamaCppSettings("draft-simple", draft, chain.length, spec_draft_p_min=0.0)
+
+    @override
+    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
+        made = LlamaCppSettings(
+            "ngram-simple", spec_ngram_simple_size_n=longest, spec_ngram_simple_size_m=chain.length
+        )
+        shorter = f"n-grams of {shortest} to {longest - 1}, for llama.cpp looks up exactly {longest} tokens"
+        return made, (shorter,) if shortest < longest else ()
+
+
+class OpenVino(ChainFormat):
+    """Keys of OpenVINO GenAI's ``generation_config.json``; not the file that Hugging Face reads, whose keys differ.
+
+    The draft model or ``prompt_lookup=True`` is given where the pipeline is made.
+    """
+
+    name, settings, read_for = "openvino", OpenVinoSettings, OpenVinoSettings.read_for
+    updates = True  # the file also holds the EOS tokens
+    names_draft = False
+    options = ()
+
+    @override
+    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
+        return OpenVinoSettings(chain.length)
+
+    @override
+    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
+        made = OpenVinoSettings(chain.length, max_ngram_size=longest)
+        lost = "the order of matches, for OpenVINO GenAI has its own"
+        return made, (lost,) if shortest == 1 else (lost, f"min_ngram={shortest}")
+
+    @override
+    def deployed_by(self, file: str, made: ExportedFile) -> str:
+        # the file lies in the model's folder, from which the pipeline takes its settings
+        lookup = "max_ngram_size" in made.content
+        draft = "prompt_lookup=True" if lookup else 'draft_model=genai.draft_model("DRAFT", "CPU")'
+        code = f'print(genai.LLMPipeline("MODEL", "CPU", {draft}).generate("Hello"))'
+        return f"python -c 'import openvino_genai as genai; {code}'"
+
+
+class HfGenerationConfig(ChainFormat):
+    """``generation_config.json`` for Hugging Face's assisted generation and prompt lookup.
+
+    A tree tuned with ``PromptLookup`` becomes prompt lookup; any other one assisted generation, which needs
+    an ``assistant_model``. Of a schedule the drafts alone are left: Hugging Face drafts for one sequence at a time.
+    """
+
+    name, settings = "hf-generation-config", HuggingFaceSettings
+    read_for = HuggingFaceSettings.read_for
+    updates = True  # a model's own file also holds its EOS tokens
+    options = ()
+
+    @override
+    def made(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> tuple[Settings, Lost]:
+        if chain.drafter == "PromptLookup":
+            ngram = chain.arguments.get("max_ngram", 3)
+            return HuggingFaceSettings(
+                prompt_lookup_num_tokens=chain.length, max_matching_ngram_size=ngram
+            ), ()
+        made = HuggingFaceSettings(
+            num_assistant_tokens=chain.length,
+            num_assistant_tokens_schedule="constant",
+            assistant_confidence_threshold=0.0,
+        )
+        drafter = f"the {chain.drafter} drafter (give generate an assistant_model instead)"
+        return made, (drafter,) if chain.drafter else ()
+
+    @override
+    def deployed_by(self, file: str, made: ExportedFile) -> str:
+        # the file lies in the model's folder, from which generate takes its settings
+        draft = "" if "prompt_lookup_num_tokens" in made.content else ', assistant_model="DRAFT"'
+        code = f'print(pipeline("text-generation", "MODEL"{draft})("Hello", max_new_tokens=32))'
+        return f"python -c 'from transformers import pipeline; {code}'"
+
+
+class Endpoint(ExportFormat):
+    """The command that starts a server as a study found it fastest: a line for a shell, in which ``{port}`` and
+    ``{target}`` are the deployment's.
+    """
+
+    name, kinds = "endpoint", ("engine-settings",)
+    read_for = "the server that was measured"
+    deployment = """sh -c "$(sed 's/{{port}}/8000/; s/{{target}}/MODEL/' {file})\""""
+
+    @override
+    def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
+        settings = dict(artifact.settings)
+        command, body = settings.pop("command", None), settings.pop("body", None)
+        if artifact.engine != "endpoint" or not isinstance(command, str):
+            raise ArtifactError(
+                f"{artifact.folder}: no command started the engine {artifact.engine!r} that these settings are "
+                "of; export them to it"
+            )
+        try:
+            words = filled(command, {**settings, "port": "{port}", "target": "{target}"})
+        except EngineError as error:
+            raise ArtifactError(f"{artifact.folder}: {error}") from error
+        dropped = f"endpoint: dropped what requests say, {body}" if body else ""
+        return ExportedFile(f"{shlex.join(words)}\n", dropped)
