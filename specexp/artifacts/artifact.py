@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+from typing_extensions import override
+
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
 from specexp.artifacts.learned_state import STATE, STATE_FILES, State, state_in
 from specexp.artifacts.manifest import Manifest
 from specexp.artifacts.parts import PARTS, Spec, checked_specs, init_args_of
-from specexp.artifacts.validation import ArtifactError, validated
+from specexp.artifacts.validation import ArtifactError, check_fields, validated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -140,3 +143,68 @@ class Artifact:
         for family in families:
             if family in self.recorded:
                 raise ArtifactError(f"{self.where(PARTS)}: {family} is recorded; {why}")
+
+
+Fields = Mapping[str, tuple[str, ...] | None]
+
+
+class LearnedArtifact(Artifact):
+    """What one part learned, or was trained to: fields that one argument of its constructor takes.
+
+    A kind is a row of class attributes, see :mod:`specexp.artifacts.kinds.learned`. Its value is all fields by name.
+
+    Attributes:
+        fields: names by file: arrays of safetensors, or fields of a JSON object; None allows any.
+        family: family of the part that takes the value.
+        argument: argument of that part's constructor that takes it.
+        start: arguments of that part beside it, which replace the recorded ones.
+    """
+
+    fields: ClassVar[Fields]
+    family: ClassVar[str]
+    argument: ClassVar[str]
+    start: ClassVar[Mapping[str, Any]] = {}
+    required = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.required = (*cls.fields, *cls.required)
+        cls.made_from = {cls.family: cls.required[0]}
+
+    @classmethod
+    @override
+    def left_by_studies(cls) -> bool:
+        return cls.learned is not None
+
+    @classmethod
+    @override
+    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+        state = (attributes.get("learned") or {}).get(cls.learned)
+        if not state or init_args_of(parts.get(cls.family), cls.made_by) is None:
+            return None
+        return {
+            file: {
+                name: np.asarray(state[name]) if file.endswith(".safetensors") else state[name]
+                for name in names or ()
+            }
+            for file, names in cls.fields.items()
+        } | {PARTS: dict(parts)}
+
+    @override
+    def read(self, payloads: Mapping[str, Any]) -> None:
+        self.value: Any = {}
+        for file, names in self.fields.items():
+            check_fields(payloads[file], names or payloads[file], self.where(file))
+            self.value |= payloads[file]
+        for name, value in self.value.items():
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise ArtifactError(f"{self.folder}: array {name!r} holds numbers that are not finite")
+
+    @override
+    def specs(self) -> dict[str, Spec]:
+        arguments = {**self.init_args(self._recorded_init_args(self.family)), **self.start}
+        part = {"class_path": self.made_by, "init_args": {**arguments, self.argument: self.value}}
+        return {**self.recorded, self.family: part}
+
+    def init_args(self, recorded: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the part's further arguments, given the recorded ones, None if it was not recorded."""
+        return recorded or {}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.validation import validated
-from specexp.config.artifacts import LoadedArtifact
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat
 from specexp.engines.engine import EngineError
 from specexp.engines.server import filled
@@ -22,6 +21,9 @@ from specexp.engines.settings.settings import Settings
 from specexp.engines.settings.sglang import SglangSettings
 from specexp.engines.settings.trtllm import TrtllmSettings
 from specexp.engines.settings.vllm import VllmSettings
+
+if TYPE_CHECKING:
+    from specexp.config.artifacts import LoadedArtifact
 
 Lost = tuple[str, ...]
 """What a format drops, in words."""
