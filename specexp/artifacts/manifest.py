@@ -154,13 +154,18 @@ def most_bytes(file: str) -> int:
 
 
 def read_json(data: bytes, where: str) -> Any:
-    """Parse UTF-8 JSON; its size and depth are looked at first.
-
-    Raises:
-        ArtifactError: it is none, gives a key twice, or is larger or deeper than allowed; ``where`` names the file.
-    """
+    """Parse UTF-8 JSON of an artifact, of limited size; raises as :func:`parse_json`."""
     if len(data) > MOST_BYTES["json"]:
         raise ArtifactError(f"{where} has {len(data)} bytes; at most {MOST_BYTES['json']} are allowed")
+    return parse_json(data, where)
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    """Parse UTF-8 JSON.
+
+    Raises:
+        ArtifactError: it is none, gives a key twice, or is nested too deep; ``where`` names the file.
+    """
     check_depth(data, where)
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=distinct, parse_constant=_no_constant)
@@ -169,19 +174,13 @@ def read_json(data: bytes, where: str) -> Any:
 
 
 def check_depth(data: bytes, where: str) -> None:
-    """Refuse JSON nested deeper than allowed, before it is parsed.
-
-    Raises:
-        ArtifactError: one sentence with the allowed depth.
-    """
+    """Raise an ArtifactError if JSON is nested deeper than allowed, before it is parsed."""
     depth = 0
     for token in _TOKEN.finditer(data):
         first = token.group()[:1]
         depth += 1 if first in b"[{" else -1 if first in b"]}" else 0
         if depth > MOST_LEVELS:
-            raise ArtifactError(
-                f"{where} is not JSON of an artifact (nested deeper than {MOST_LEVELS} levels)"
-            )
+            raise ArtifactError(f"{where} is nested deeper than {MOST_LEVELS} levels")
 
 
 def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:

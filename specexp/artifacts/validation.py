@@ -97,6 +97,9 @@ def violation(error: ValidationError, names: Iterable[str] = (), prefix: str = "
         problem = f"is unknown{did_you_mean(steps[-1], names) if len(steps) == 1 else ''}"
     elif context.get("min_length") == 1:
         problem = "must not be empty"
+    elif "max_length" in context:
+        unit = "characters" if isinstance(given, str) else "entries"
+        problem = f"must have at most {context['max_length']} {unit}, got {len(given)}"
     else:
         bound = next((name for name in _BOUNDS if name in context), None)
         if bound is not None:

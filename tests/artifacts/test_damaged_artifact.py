@@ -78,7 +78,7 @@ def test_a_missing_manifest(tree: Artifact) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"kind": ' + "[" * 100_000, "\ud800"])
 def test_a_manifest_that_is_no_object(tree: Artifact, text: str) -> None:
     (tree.folder / "artifact.json").write_bytes(text.encode(errors="surrogatepass"))
-    refuses(tree, "artifact.json (is not JSON|must be an object)")
+    refuses(tree, "artifact.json (is not JSON|must be an object|is nested)")
 
 
 def test_a_changed_manifest(tree: Artifact) -> None:

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from threading import Thread
 from time import sleep
 
-from specexp.deploy.server.http_server import HttpServer
-from specexp.deploy.server.listener import listen
+from specexp.deploy.server.http_server import HttpServer, listen
 
 
 def running(server):

@@ -9,7 +9,7 @@ from specexp.core.decoder import Decoder
 from specexp.core.parts import Parts
 from specexp.deploy.server.engine import Engine
 from specexp.deploy.server.output import Ended, GivenUp, Output, Piece
-from specexp.deploy.server.written import Written
+from specexp.deploy.server.texts import Written
 from specexp.verifiers import KeyedSampling
 
 

@@ -18,12 +18,17 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from specexp.core.messages import did_you_mean, shown
-from specexp.deploy.server.asked import Asked, ChatAsked, CompletionAsked, asked_in
-from specexp.deploy.server.body import read_body
-from specexp.deploy.server.counts import Figures
 from specexp.deploy.server.engine import Engine
-from specexp.deploy.server.error import RequestError
-from specexp.deploy.server.limits import Limits
+from specexp.deploy.server.metrics import Figures
+from specexp.deploy.server.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    Limits,
+    RequestError,
+    read_body,
+    read_request,
+)
 from specexp.deploy.server.served_request import ServedRequest
 from specexp.deploy.server.texts import Texts
 
@@ -85,10 +90,10 @@ class Server:
         return self._about()
 
     async def _completions(self, request: Request) -> Response:
-        return await self._answer(request, CompletionAsked)
+        return await self._answer(request, CompletionRequest)
 
     async def _chat(self, request: Request) -> Response:
-        return await self._answer(request, ChatAsked)
+        return await self._answer(request, ChatRequest)
 
     def _about(self) -> dict[str, Any]:
         limit = self.engine.target.context_limit
@@ -97,7 +102,7 @@ class Server:
             "max_model_len": limit,
         }  # fmt: skip
 
-    async def _answer(self, request: Request, kind: type[Asked]) -> Response:
+    async def _answer(self, request: Request, kind: type[GenerationRequest]) -> Response:
         self._authorise(request)
         body = await read_body(request, self.limits.body_bytes)
         asked, prompts = await asyncio.to_thread(self._read, body, kind)
@@ -119,14 +124,16 @@ class Server:
                 task.cancel()
             self._over(served, request, status)
 
-    def _read(self, body: dict[str, Any], kind: type[Asked]) -> tuple[Asked, list[list[int]]]:
+    def _read(
+        self, body: dict[str, Any], kind: type[GenerationRequest]
+    ) -> tuple[GenerationRequest, list[list[int]]]:
         """What a body asks for, its prompts as token ids."""
-        asked = asked_in(body, kind)
+        asked = read_request(body, kind)
         if asked.model is not None:
             self._check_name(asked.model)
-        if isinstance(asked, ChatAsked):
+        if isinstance(asked, ChatRequest):
             return asked, [self.texts.chat_ids(asked.messages)]
-        assert isinstance(asked, CompletionAsked)
+        assert isinstance(asked, CompletionRequest)
         prompts = [self.texts.ids(one) if isinstance(one, str) else one for one in asked.prompts]
         return asked, prompts
 

@@ -51,7 +51,7 @@ def _act(given: argparse.Namespace) -> int:
     from specexp.config.artifacts import load_artifact
     from specexp.config.here import check_writable
     from specexp.config.places import check_expanded
-    from specexp.deploy.server.listener import listen
+    from specexp.deploy.server.http_server import listen
     from specexp.models.pair import load_pair
 
     for name, least in (("lanes", 1), ("queue", 0), ("threads", 1), ("max_body", 1), ("max_prompt", 1)):
@@ -93,8 +93,8 @@ def _serve(
 
     from specexp.deploy.server.app import Server
     from specexp.deploy.server.http_server import HttpServer
-    from specexp.deploy.server.limits import Limits
     from specexp.deploy.server.loading import check_learning, engine_of, profile_in, save_state
+    from specexp.deploy.server.requests import Limits
     from specexp.deploy.server.texts import Texts
 
     if given.threads is not None:

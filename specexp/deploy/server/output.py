@@ -10,7 +10,7 @@ from typing import Literal
 from specexp.core.generation import FinishReason, GenerationResult
 from specexp.core.outcome import Outcome
 from specexp.core.verifier import DeterministicVerifier
-from specexp.deploy.server.written import Written
+from specexp.deploy.server.texts import Written
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,18 @@ from secrets import randbits, token_hex
 from time import monotonic, time
 from typing import Any
 
-from specexp.deploy.server.asked import Asked, ChatAsked, CompletionAsked
-from specexp.deploy.server.counts import speculative_decoding
 from specexp.deploy.server.engine import ClosedError, Engine, FullError
-from specexp.deploy.server.error import RequestError
-from specexp.deploy.server.limits import Limits
+from specexp.deploy.server.metrics import speculative_decoding
 from specexp.deploy.server.output import Chosen, Ended, GivenUp, Heard, Output, Piece
 from specexp.deploy.server.replies import Chat, Completion, Reply, finish_reason
-from specexp.deploy.server.texts import Texts
-from specexp.deploy.server.written import Written
+from specexp.deploy.server.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    Limits,
+    RequestError,
+)
+from specexp.deploy.server.texts import Texts, Written
 from specexp.verifiers import KeyedSampling
 
 _COMPLETION_TOKENS = 16
@@ -57,7 +60,7 @@ class ServedRequest:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: GenerationRequest,
         prompts: Sequence[Sequence[int]],
         engine: Engine,
         texts: Texts,
@@ -70,7 +73,7 @@ class ServedRequest:
         self.first_token: float | None = None
         self.logged = False
         self.seed = randbits(62) if asked.seed is None else asked.seed
-        kind: type[Reply] = Chat if isinstance(asked, ChatAsked) else Completion
+        kind: type[Reply] = Chat if isinstance(asked, ChatRequest) else Completion
         self.reply = kind(texts, token_hex(12), int(time()), model)
         self._engine = engine
         self._texts = texts
@@ -145,7 +148,7 @@ class ServedRequest:
             one, chosen, reason, text = self.told[number], None, None, ""
             if isinstance(heard, Piece):
                 text = heard.text
-                chosen = None if self.asked.best_told is None else heard.chosen
+                chosen = None if self.asked.best_tokens is None else heard.chosen
                 if not text and not chosen:
                     continue
             else:
@@ -214,14 +217,14 @@ class ServedRequest:
         return {"seed": self.seed, "metrics": metrics}
 
     def _chosen(self, one: Told) -> list[Chosen] | None:
-        return None if self.asked.best_told is None else one.chosen
+        return None if self.asked.best_tokens is None else one.chosen
 
     def _why(self, one: Told) -> str:
         assert one.ended is not None
         return finish_reason(one.ended.reason)
 
     def _check(self, prompt: Sequence[int], place: int, limits: Limits) -> None:
-        most, key = limits.prompt_tokens, "messages" if isinstance(self.asked, ChatAsked) else "prompt"
+        most, key = limits.prompt_tokens, "messages" if isinstance(self.asked, ChatRequest) else "prompt"
         if most is not None and len(prompt) > most:
             raise RequestError(
                 400, f"prompt {place + 1} has {len(prompt)} tokens; at most {most} are allowed", key
@@ -234,9 +237,9 @@ class ServedRequest:
     def _output(self, number: int, deadline: float) -> Output:
         asked = self.asked
         prompt = self.prompts[number // (asked.n or 1)]
-        most = asked.max_tokens or getattr(asked, "max_completion_tokens", None)
+        most = asked.most_tokens
         if most is None:
-            chat = not isinstance(asked, CompletionAsked)
+            chat = not isinstance(asked, CompletionRequest)
             most = self._engine.target.context_limit if chat else _COMPLETION_TOKENS
 
         def hear(heard: Heard) -> None:
@@ -252,7 +255,7 @@ class ServedRequest:
             ),
             written=Written(self._texts.text, asked.stop_strings),
             hear=hear,
-            log_probs=asked.best_told,
+            log_probs=asked.best_tokens,
             speculative=asked.speculative is not False,
             deadline=deadline,
         )

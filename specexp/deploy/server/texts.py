@@ -1,21 +1,22 @@
-"""Between texts and token ids: prompts, chats, pieces of an answer."""
+"""Between texts and token ids: prompts, chats, and the text of an output while it is generated."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specexp.core.messages import shown, type_and_line
+from specexp.core.messages import type_and_line
 from specexp.data.conversation import ROLES
 from specexp.data.prompt import first_turn_ids
 from specexp.data.prompt_set import Message
-from specexp.deploy.server.error import RequestError
+from specexp.deploy.server.requests import ChatMessage, RequestError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_MOST_MESSAGES = 1000
+_UNFINISHED = "\ufffd"
+"""What a tokenizer writes for bytes that are no character yet."""
 
 
 class Texts:
@@ -38,23 +39,13 @@ class Texts:
         with self._lock:
             return list(self.tokenizer(text)["input_ids"])
 
-    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def chat_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Token ids of a chat, up to where the answer begins.
 
         Raises:
-            RequestError: a message is none, the last is not the user's, or the template takes no such chat.
+            RequestError: the template takes no such chat.
         """
-        read = [_message(number, message) for number, message in enumerate(messages)]
-        if not 0 < len(read) <= _MOST_MESSAGES:
-            raise RequestError(
-                400, f"messages lists {len(read)}; allowed are 1 to {_MOST_MESSAGES}", "messages"
-            )
-        if read[-1]["role"] != "user":
-            raise RequestError(
-                400,
-                f"the last message is of the {read[-1]['role']}; one of the user is expected, to be answered",
-                "messages",
-            )
+        read = [Message(role=ROLES[one.role], content=one.text) for one in messages]
         try:
             with self._lock:
                 return first_turn_ids(self.tokenizer, read[-1]["content"], self.has_template, read[:-1])
@@ -75,21 +66,79 @@ class Texts:
         return text
 
 
-def _message(number: int, given: Mapping[str, Any]) -> Message:
-    key = f"messages.{number}"
-    if unknown := sorted(set(given) - {"role", "content", "name", "refusal"}):
-        raise RequestError(400, f"{key} has {shown(unknown[0])}; role and content are read", key)
-    role, content = given.get("role"), given.get("content")
-    if not isinstance(role, str) or role not in ROLES:
-        raise RequestError(400, f"{key}.role is {shown(role)}; roles are {', '.join(ROLES)}", f"{key}.role")
-    if isinstance(content, list):
-        for part in content:
-            text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-            if not isinstance(text, str):
-                raise RequestError(
-                    400, f"{key}.content holds {shown(part)}; parts of text are read alone", key
-                )
-        content = "".join(part["text"] for part in content)
-    if not isinstance(content, str):
-        raise RequestError(400, f"{key}.content is {shown(content)}; a text is expected", f"{key}.content")
-    return Message(role=ROLES[role], content=content)
+class Written:
+    """Text of new tokens. With stop strings it is a :data:`~specexp.core.lane.Stop`, asked token by token; without
+    any it is given what each step added.
+
+    What was sent is never taken back: a character waits for its last byte, and text that may be the beginning of a stop
+    string waits until that is known. All pieces together are the text without pauses.
+
+    Args:
+        decode: from token ids to their text.
+        stop: strings that end the output; neither they nor anything behind them is sent.
+
+    Example:
+        >>> written = Written(lambda ids: "".join(map(chr, ids)), ["\\n\\n"])
+        >>> [written([97]), written([97, 10]), written.take(), written([97, 10, 10]), written.rest()]
+        [False, False, 'a', True, '']
+    """
+
+    def __init__(self, decode: Callable[[list[int]], str], stop: Sequence[str] = ()) -> None:
+        self._decode = decode
+        self._stop = tuple(stop)
+        self._longest = max(map(len, self._stop), default=0)
+        self._tokens: list[int] = []
+        self._shown = self._read = 0  # tokens whose text is there, without and with the last piece
+        self._waiting = ""  # made and not taken
+        self._stopped = False
+
+    def __call__(self, said: Sequence[int]) -> bool:
+        """Take the last of these new tokens; whether a stop string ends the output with it."""
+        self.extend((int(said[-1]),))
+        return self._stopped
+
+    @property
+    def stops(self) -> bool:
+        """Whether there are strings that end the output."""
+        return bool(self._stop)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Take further tokens."""
+        self._tokens += tokens
+        before = self._decode(self._tokens[self._shown : self._read])
+        now = self._decode(self._tokens[self._shown :])
+        if not now.endswith(_UNFINISHED):
+            self._add(now[len(before) :])
+            self._shown, self._read = self._read, len(self._tokens)
+
+    def take(self) -> str:
+        """The text that can be sent now."""
+        kept = 0 if self._stopped else self._beginning_of_stop()
+        text, self._waiting = (
+            self._waiting[: len(self._waiting) - kept],
+            self._waiting[len(self._waiting) - kept :],
+        )
+        return text
+
+    def rest(self) -> str:
+        """The text that is left once the output has ended."""
+        if not self._stopped:
+            before = self._decode(self._tokens[self._shown : self._read])
+            self._add(self._decode(self._tokens[self._shown :])[len(before) :])
+        text, self._waiting = self._waiting, ""
+        return text
+
+    def _add(self, text: str) -> None:
+        start = max(0, len(self._waiting) - self._longest + 1)
+        self._waiting += text
+        found = [at for one in self._stop if (at := self._waiting.find(one, start)) >= 0]
+        if found:
+            self._waiting, self._stopped = self._waiting[: min(found)], True
+
+    def _beginning_of_stop(self) -> int:
+        """Characters at the end that a stop string begins with; what was sent before holds none."""
+        for count in range(min(self._longest - 1, len(self._waiting)), 0, -1):
+            end = self._waiting[-count:]
+            if any(one.startswith(end) for one in self._stop):
+                return count
+        return 0

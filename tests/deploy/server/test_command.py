@@ -12,7 +12,7 @@ from specexp.artifacts import fingerprint
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.config.errors import ConfigError
 from specexp.deploy.server.command import KEY, _key, main
-from specexp.deploy.server.listener import listen
+from specexp.deploy.server.http_server import listen
 from specexp.deploy.server.loading import engine_of, profile_in, save_state
 from specexp.models.pair import load_pair
 

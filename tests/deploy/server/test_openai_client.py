@@ -256,12 +256,11 @@ def test_a_client_that_goes_away_leaves_its_lane(served, address, stream):
     ("asked", "status", "words"),
     [
         ({"model": "tinny"}, 404, "did you mean 'tiny'?"),
-        ({"temperature": 3}, 400, "temperature is 3; allowed is a number of at least 0 and at most 2"),
-        ({"temperature": 0.001}, 400, "0, or a number of at least 0.01"),
+        ({"temperature": 3}, 400, "temperature must be a number <= 2, got 3"),
+        ({"temperature": 0.001}, 400, "0, or a number >= 0.01"),
         ({"n": 17}, 400, "17 outputs are asked for"),
-        ({"n": 0}, 400, "n is 0"),
+        ({"n": 0}, 400, "n must be an integer >= 1, got 0"),
         ({"prompt": "a" * 500}, 400, "the model's context holds 192"),
-        ({"prompt": []}, 400, "0 outputs"),
         ({"prompt": [999]}, 400, "holds token id 999"),
         ({"prompt": ""}, 400, "the prompt is empty"),
         ({"extra_body": {"temprature": 1}}, 400, "did you mean 'temperature'?"),
@@ -269,8 +268,8 @@ def test_a_client_that_goes_away_leaves_its_lane(served, address, stream):
         ({"frequency_penalty": 0.5}, 400, "no penalties"),
         ({"echo": True}, 400, "not repeated"),
         ({"best_of": 4}, 400, "ask for n of them"),
-        ({"stop": ["a"] * 17}, 400, "stop lists 17"),
-        ({"logprobs": 21}, 400, "at most 20"),
+        ({"stop": ["a"] * 17}, 400, "stop must have at most 16 entries, got 17"),
+        ({"logprobs": 21}, 400, "logprobs must be an integer <= 20"),
         ({"stream": True, "stream_options": {"chunks": True}}, 400, "include_usage"),
     ],
 )
@@ -296,7 +295,6 @@ def test_an_output_ends_where_the_context_does_however_much_is_asked_for(client)
         ({"prompt": []}, "prompt must not be empty"),
     ],
 )
-@pytest.mark.xfail(strict=True, reason="sentences of requests: prompt: [-1], stop: '', prompt: []")
 def test_wrong_prompts_and_stops_are_refused_by_what_is_wrong_with_them(client, asked, words):
     with pytest.raises(openai.BadRequestError) as refused:
         complete(client, **asked)
@@ -306,10 +304,13 @@ def test_wrong_prompts_and_stops_are_refused_by_what_is_wrong_with_them(client, 
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
-        ([], "messages lists 0"),
-        ([{"role": "wizard", "content": "x"}], "roles are"),
-        ([{"role": "user"}], "messages.0.content is None"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "parts of text"),
+        ([], "messages must not be empty"),
+        ([{"role": "wizard", "content": "x"}], "messages.0.role must be 'system'"),
+        ([{"role": "user"}], "messages.0.content is missing"),
+        (
+            [{"role": "user", "content": [{"type": "image_url"}]}],
+            "messages.0.content.0.type must be 'text', got 'image_url'",
+        ),
         ([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "the last message"),
     ],
 )

@@ -13,9 +13,8 @@ import pytest
 from helpers.waiting import wait_for
 
 from specexp.config.artifacts import load_artifact, save_artifact
-from specexp.core.arguments import arguments_of
-from specexp.deploy.server.asked import ChatAsked, CompletionAsked
 from specexp.deploy.server.command import _parser
+from specexp.deploy.server.requests import ChatRequest, CompletionRequest
 from specexp.engines.server import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +39,7 @@ def test_its_options_and_fields_are_there():
     options = {option for action in _parser()._actions for option in action.option_strings}
     named = set(re.findall(r"--[a-z][a-z-]+", serve))
     assert named <= options
-    fields = set(arguments_of(ChatAsked)) | set(arguments_of(CompletionAsked))
+    fields = ChatRequest.model_fields.keys() | CompletionRequest.model_fields.keys()
     table = PAGE[PAGE.index("| field of") : PAGE.index("| `response_format`")]
     named = {
         name.partition(".")[0].partition(":")[0] for name in re.findall(r"^\| (.*?) \|", table, re.MULTILINE)

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from specexp.deploy.server.written import Written
+from specexp.deploy.server.texts import Written
 
 
 def as_bytes(tokens):
