@@ -11,37 +11,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Fingerprint = dict[str, dict[str, Any]]
-_SPECIAL = (
-    "bos_token_id",
-    "eos_token_id",
-    "unk_token_id",
-)  # a pad token is often set by the user, so it is left out
+# a pad token is often set by the user, so it is left out
+_SPECIAL = ("bos_token_id", "eos_token_id", "unk_token_id")
 _SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "tie_word_embeddings",
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "tie_word_embeddings"),
 )
 
 
 def fingerprint(
     model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> Fingerprint:
-    """What tells one tokenizer, and one model architecture, from another.
+    """Return what distinguishes a target's architecture and its tokenizer from others.
 
-    The tokenizer's part is a hash of its vocabulary and its special ids; the model's the sizes of its
-    configuration, which dtype, device and the version of ``transformers`` leave alone: a fine-tuned model is
-    no foreign model.
-
-    Args:
-        model: the target.
-        tokenizer: its tokenizer.
+    Of the tokenizer a hash of its vocabulary and its special ids; of the model the sizes of its configuration, which
+    do not depend on dtype, device or the version of ``transformers``: a fine-tuned model is the same model.
 
     Raises:
-        ValueError: the model is none.
+        ValueError: ``model`` is no model.
     """
     sections: Fingerprint = {}
     if tokenizer is not None:
@@ -60,7 +47,7 @@ def fingerprint(
 
 
 def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
-    """What :func:`fingerprint` says of the target and the tokenizer, out of a fingerprint that says more."""
+    """Return the entries of :func:`fingerprint` out of a fingerprint that has more."""
     keys = {
         "tokenizer": ("vocabulary_sha256", "vocabulary_size", *_SPECIAL),
         "model": ("model_type", *_SIZES),

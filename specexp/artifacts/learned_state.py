@@ -1,7 +1,7 @@
-"""What drafter and controller had learned, beside the parts: ``state.json`` and ``state.safetensors``.
+"""Learned state of drafter and controller: ``state.json`` and ``state.safetensors``.
 
-The JSON holds what :meth:`~specexp.core.part.Part.state_dict` gives by family, with ``{"tensor": NAME}`` in place of
-every array; the arrays lie under these names in the other file.
+The JSON holds :meth:`~specexp.core.part.Part.state_dict` by family, with ``{"tensor": NAME}`` in place of every array;
+the other file holds the arrays under these names.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def state_payloads(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The payloads that hold these states; none where nothing was learned.
-
-    Args:
-        states: ``state_dict()`` of drafter and controller, by family.
+    """Return the payloads of ``state_dict()`` by family; none if nothing was learned.
 
     Example:
         >>> state_payloads({"controller": {"length": 4}})
@@ -42,14 +39,11 @@ def state_payloads(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def state_in(payloads: Mapping[str, Any], where: str) -> dict[str, State]:
-    """The states by family that payloads hold; empty where they hold none.
-
-    Args:
-        payloads: content by file name.
-        where: folder and file, for messages.
+    """Return the states by family in payloads; empty if there are none.
 
     Raises:
-        ArtifactError: a tensor is missing or named by nobody, a number is not finite, or a family keeps no state.
+        ArtifactError: a tensor is missing or unused, a number is not finite, or a family keeps no state; ``where``
+            names folder and file.
     """
     if STATE not in payloads:
         if TENSORS in payloads:

@@ -154,9 +154,10 @@ def most_bytes(file: str) -> int:
 
 
 def read_json(data: bytes, where: str) -> Any:
-    """Parse UTF-8 JSON of an artifact, of limited size; raises as :func:`parse_json`."""
+    """Parse UTF-8 JSON of an artifact, whose size and depth are checked first; raises as :func:`parse_json`."""
     if len(data) > MOST_BYTES["json"]:
         raise ArtifactError(f"{where} has {len(data)} bytes; at most {MOST_BYTES['json']} are allowed")
+    check_depth(data, where)
     return parse_json(data, where)
 
 
@@ -164,12 +165,13 @@ def parse_json(data: bytes, where: str) -> Any:
     """Parse UTF-8 JSON.
 
     Raises:
-        ArtifactError: it is none, gives a key twice, or is nested too deep; ``where`` names the file.
+        ArtifactError: it is none, or gives a key twice; ``where`` names the file.
     """
-    check_depth(data, where)
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=distinct, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise ArtifactError(f"{where} is nested too deep") from error
+    except ValueError as error:
         raise ArtifactError(f"{where} is not JSON ({error})") from error
 
 

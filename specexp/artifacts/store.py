@@ -63,22 +63,18 @@ def write_artifact(
     aliases: Iterable[str] = ("latest", "best"),
     check: Callable[[Artifact], object] = lambda artifact: None,
 ) -> Artifact:
-    """Write the next version below ``folder``, whole or not at all, and let the aliases name it.
+    """Write the next version below ``folder``, whole or not at all, set the aliases to it, and read it back.
 
     Args:
         folder: e.g. ``artifacts/tree_shape``; the version becomes ``artifacts/tree_shape/v1``, ``v2``, ...
-        kind: name of a module of ``specexp/artifacts/kinds``, with dashes.
+        kind: e.g. ``static-tree``.
         payloads: content by file name, JSON values or arrays by name for safetensors; the kind's class says which. Most
             kinds also take ``parts.json``: ``{"drafter": {"class_path": ..., "init_args": {...}}, "builder": ...}``.
         provenance: any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",
-            "high"}``, by name) and whatever else explains the result; commit and package versions are added.
-        fingerprint: what :func:`specexp.artifacts.fingerprint` says; without one nothing is compared on loading.
-        name: what the artifact is called; the folder's name if None.
-        aliases: names that mean this version from now on.
-        check: called with the artifact before anything is written; what it raises is raised here.
-
-    Returns:
-        The artifact as read back, its :attr:`folder` being the version's.
+            "high"}``, by name) and anything else that explains the result; commit and package versions are added.
+        fingerprint: of :func:`specexp.artifacts.fingerprint`; without one nothing is compared on loading.
+        name: the artifact's name; the folder's if None.
+        check: called with the artifact before anything is written; its exceptions are raised here.
 
     Raises:
         ArtifactError: the content is not what the kind promises, or it cannot be written; nothing is left behind.
@@ -143,14 +139,13 @@ def read_artifact(folder: str | Path) -> Artifact:
 
 
 def value_of(kind: str, path: str | Path) -> Any:
-    """The plain value that a reference stands for, see :class:`~specexp.core.references.Reference`.
+    """Return the plain value that a reference stands for, see :class:`~specexp.core.references.Reference`.
 
     An artifact is read once for every content of its manifest, which holds the hashes of its payloads: a sweep composes
-    thousands of candidates with the same one. Nobody may change the value.
+    thousands of candidates with the same one. The value must not be changed.
 
     Args:
-        kind: name of a kind of artifacts, or of a module of ``specexp/artifacts/files``; of both where either may be
-            named.
+        kind: name of a kind of artifacts, or a key of :data:`~specexp.artifacts.files.READERS`.
         path: folder of the artifact, as :func:`read_artifact` takes it, or the file.
 
     Raises:
@@ -176,12 +171,7 @@ def kind_named(kind: str) -> type[Artifact]:
 
 
 def kind_for(family: str, parts: Mapping[str, Any]) -> type[Artifact] | None:
-    """The kind that holds what a part of a composition learns; None where there is none.
-
-    Args:
-        family: ``drafter`` or ``controller``.
-        parts: ``class_path`` and ``init_args`` of the four parts.
-    """
+    """Return the kind for the learned state of a composition's ``drafter`` or ``controller``; None if there is none."""
     for kind in all_kinds().values():
         if kind.learned == family and init_args_of(parts.get(family), kind.made_by) is not None:
             return kind
@@ -202,7 +192,7 @@ def _manifest_in(folder: Path) -> bytes:
 
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
-    """Refuse a folder that holds anything but the manifest and its payloads, each a plain file of the recorded size."""
+    """Raise if the folder holds anything but the manifest and its payloads, as plain files of the recorded size."""
     try:
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             where = f"{folder}: {entry.name}"
@@ -225,7 +215,6 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_payload_names(kind: type[Artifact], manifest: Manifest, folder: Path) -> None:
-    """Refuse payloads that the kind does not have."""
     for file in kind.required:
         if file not in manifest.payloads:
             raise ArtifactError(f"{folder}: payloads has no {file!r}, which a {kind.kind} needs")
@@ -236,7 +225,6 @@ def _check_payload_names(kind: type[Artifact], manifest: Manifest, folder: Path)
 
 
 def _decode(kind: type[Artifact], manifest: Manifest, data: Mapping[str, bytes], folder: Path) -> Artifact:
-    """Parse the payloads and let the kind take them."""
     content = {file: _parse(file, data[file], f"{folder}: {file}") for file in manifest.payloads}
     try:
         return kind(manifest, content, folder)

@@ -24,25 +24,21 @@ from specexp.artifacts.validation import ArtifactError
 
 @dataclass(frozen=True)
 class Trust:
-    """What an artifact may import beside specexp's own parts.
+    """What an artifact may import besides specexp's own parts.
 
     Attributes:
         packages: top-level names of installed packages.
-        imported: whether a module that this process has imported already is allowed too: for an artifact that it
-            writes itself, from parts it runs.
+        imported: whether a module that this process has already imported is allowed too, as for an artifact of parts
+            that the process itself runs.
     """
 
     packages: tuple[str, ...] = ()
     imported: bool = False
 
     def refusal(self, class_path: str, folder: Path) -> str | None:
-        """Why a class path outside specexp's part families may not be imported, as a clause; None if it may.
+        """Return why a class path outside specexp's part families may not be imported; None if it may.
 
-        Nothing is imported to answer.
-
-        Args:
-            class_path: e.g. ``my_package.drafters.Mine``.
-            folder: folder of the artifact that names it.
+        Nothing is imported. ``folder`` is the artifact's.
         """
         module = class_path.rpartition(".")[0]
         package = module.partition(".")[0]
@@ -66,11 +62,7 @@ NOBODY = Trust()
 
 
 def trust_in(packages: Sequence[str]) -> Trust:
-    """The trust in these packages.
-
-    Raises:
-        ArtifactError: an entry is no top-level name of a package.
-    """
+    """Return the trust in these packages; raises an ArtifactError if an entry is no top-level name."""
     names = isinstance(packages, Iterable) and not isinstance(packages, str)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in packages):
         raise ArtifactError(
@@ -80,12 +72,7 @@ def trust_in(packages: Sequence[str]) -> Trust:
 
 
 def is_inside(path: str, folder: Path) -> bool:
-    """Whether a path that an artifact names lies in its folder or the working directory.
-
-    Args:
-        path: the path; a reference to W&B lies in neither.
-        folder: folder of the artifact.
-    """
+    """Whether a path that an artifact names lies in its folder or the working directory; W&B references do not."""
     try:
         if path.startswith("wandb:"):
             return False
@@ -96,7 +83,6 @@ def is_inside(path: str, folder: Path) -> bool:
 
 
 def _is_installed(package: str, folder: Path) -> bool:
-    """Whether importing the package would take it from where packages are installed."""
     folders = site_folders()
     installed = _location(PathFinder.find_spec(package, [str(place) for place in folders]))
     try:

@@ -282,20 +282,22 @@ def read_request(body: Mapping[str, Any], kind: type[GenerationRequest]) -> Gene
         RequestError: a field is unknown, of another type, out of bounds, or asks for something this server cannot do.
     """
     fields = kind.model_fields
-    for name, value in body.items():
-        allowed, why = _NEUTRAL.get(name, ((), ""))
-        if why and not any(
-            value == one and isinstance(value, bool) is isinstance(one, bool) for one in allowed
-        ):
-            raise RequestError(400, f"{name} is {shown(value)}, but {why}; leave it out", name)
-        if not why and name not in fields and name not in _WITHOUT_EFFECT:
-            near = did_you_mean(name[:60], fields)
-            raise RequestError(400, f"the body has the unknown field {shown(name)}{near}", name[:60])
     try:
+        for name, value in body.items():
+            allowed, why = _NEUTRAL.get(name, ((), ""))
+            if why and not any(
+                value == one and isinstance(value, bool) is isinstance(one, bool) for one in allowed
+            ):
+                raise RequestError(400, f"{name} is {shown(value)}, but {why}; leave it out", name)
+            if not why and name not in fields and name not in _WITHOUT_EFFECT:
+                near = did_you_mean(name[:60], fields)
+                raise RequestError(400, f"the body has the unknown field {shown(name)}{near}", name[:60])
         return kind.model_validate({name: value for name, value in body.items() if name in fields})
     except ValidationError as error:
         key, sentence = violation(error)
         raise RequestError(400, sentence, key) from error
+    except RecursionError as error:  # a value that was parsed, and is too deep to be repeated
+        raise RequestError(400, "the body is nested too deep") from error
 
 
 async def read_body(request: Request, most_bytes: int) -> dict[str, Any]:
@@ -330,6 +332,8 @@ def object_in(data: bytes) -> dict[str, Any]:
         json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     except ArtifactError as error:
         raise RequestError(400, str(error)) from error
+    except RecursionError as error:
+        raise RequestError(400, "the body is nested too deep") from error
     except UnicodeEncodeError as error:
         raise RequestError(400, "the body holds half a surrogate pair, which is no text") from error
     except ValueError as error:
