@@ -37,10 +37,9 @@ from specexp.core.decoder import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
-from specexp.deploy.hugging_face.generation_fields import kept_back
 from specexp.deploy.hugging_face.group_generation import GroupGeneration
 from specexp.deploy.hugging_face.processed_sampling import ProcessedSampling
-from specexp.deploy.hugging_face.request import drawn_seed, eos_ids, refuse, serves
+from specexp.deploy.hugging_face.request import drawn_seed, eos_ids, kept_back, refuse, serves
 from specexp.models.runtime import runtime_of
 
 
@@ -98,7 +97,7 @@ def custom_generate(
         ValueError: when called, what cannot be done here: batches without a schedule, beams, contrastive search and
             other ways to generate, another cache, ``return_dict_in_generate``, padded or embedded prompts, positions or
             inputs of another kind, a filled cache, or a model the artifact does not belong to; one sentence each.
-            :mod:`~specexp.deploy.hugging_face.generation_fields` lists the fields.
+            :mod:`~specexp.deploy.hugging_face.request` lists the fields.
 
     Example:
         >>> model.generate(ids, custom_generate=custom_generate(artifact))  # doctest: +SKIP

@@ -11,9 +11,8 @@ import torch
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from specexp.core.context import Context, PerSequence
-from specexp.deploy.hugging_face.generation_fields import kept_back
 from specexp.deploy.hugging_face.processed_sampling import ProcessedSampling
-from specexp.deploy.hugging_face.request import drawn_seed, eos_ids, refuse, serves
+from specexp.deploy.hugging_face.request import drawn_seed, eos_ids, kept_back, refuse, serves
 from specexp.scheduling import Job
 
 if TYPE_CHECKING:

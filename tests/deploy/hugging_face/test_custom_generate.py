@@ -1,6 +1,7 @@
 """``model.generate(custom_generate=...)`` gives what plain ``model.generate`` gives."""
 
 import ast
+import inspect
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -25,6 +27,7 @@ from specexp.artifacts import Artifact, ArtifactError, fingerprint
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.config.artifacts import save_artifact
 from specexp.deploy.hugging_face.custom_generate import custom_generate
+from specexp.deploy.hugging_face.request import KEPT_BACK
 from specexp.drafters import PromptLookup, TokenRecycling
 from specexp.models.runtime import runtime_of
 from specexp.verifiers import KeyedSampling
@@ -279,6 +282,13 @@ def test_a_streamer_is_shown_what_plain_generate_shows_a_streamer(
     said = llama.generate(prompt, custom_generate=fast, streamer=ours, **settings)
     assert ours.tokens == plain.tokens == said[0].tolist()
     assert ours.ended == 1
+
+
+def test_the_private_names_are_those_of_the_version_looked_at() -> None:
+    """Another version: look again whether ``generate`` hands callables their streamer, then change the table."""
+    table = (Path(__file__).parents[3] / "docs" / "code.md").read_text()
+    assert f"transformers {'.'.join(transformers.__version__.split('.')[:2])}, `tests/deploy" in table
+    assert set(KEPT_BACK) <= inspect.signature(transformers.GenerationMixin.generate).parameters.keys()
 
 
 def test_a_batch_of_prompts_is_refused(llama: PreTrainedModel, prompt: torch.Tensor) -> None:
