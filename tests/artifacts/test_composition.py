@@ -14,7 +14,7 @@ import specexp
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.kinds.compositions import CompositionArtifact
 from specexp.artifacts.learned_state import STATE_FILES, state_payloads
-from specexp.builders import Chain, StaticTree
+from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import ConfidenceThreshold
 from specexp.deploy.export.command import export
@@ -26,10 +26,6 @@ CHAIN = {
     "controller": {"class_path": "ConfidenceThreshold", "init_args": {"threshold": 0.3}},
 }
 DYNAMIC = {**CHAIN, "builder": {"class_path": "DySpecThreshold", "init_args": {"candidates": "top-k"}}}
-FITTED = {
-    **CHAIN,
-    "builder": {"class_path": "FittedTree", "init_args": {"acceptance_counts": "of/a/study.json"}},
-}
 
 
 def save(folder: Path, parts: Any = CHAIN) -> specexp.artifacts.Artifact:
@@ -52,21 +48,8 @@ def test_every_part_is_made_and_decodes_as_it_was_tuned(tmp_path: Path) -> None:
         load_artifact(artifact.folder).decoder(target)
 
 
-def test_a_tree_that_was_fitted_to_a_study_stands_there_by_its_rank_paths(tmp_path: Path) -> None:
-    attributes = {"rank_paths": [[0], [1], [0, 0]], "candidates": "top-k"}
-    payloads = CompositionArtifact.payloads_of(FITTED, attributes)
-    assert payloads is not None
-    builder = save(tmp_path, payloads["parts.json"]).builder
-    assert isinstance(builder, StaticTree)
-    assert builder.rank_paths == [[0], [1], [0, 0]]
-
-
 def test_what_differs_from_step_to_step_stays_what_it_is() -> None:
     assert CompositionArtifact.payloads_of(DYNAMIC, {}) == {"parts.json": DYNAMIC}
-
-
-def test_plain_decoding_is_of_no_such_kind() -> None:
-    assert CompositionArtifact.payloads_of({**CHAIN, "drafter": None}, {}) is None
 
 
 def test_what_the_parts_had_learned_lies_beside_them(tmp_path: Path) -> None:
@@ -84,23 +67,6 @@ def test_what_the_parts_had_learned_lies_beside_them(tmp_path: Path) -> None:
         assert parts.drafter is not None
         assert parts.drafter.state_dict()["matrix"].tolist() == matrix.tolist()
         assert parts.controller.state_dict() == {"length": 7}
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"drafter": None}, "drafter is missing"),
-        ({"builder": None}, "builder is missing"),
-        ({"builder": {"class_path": "Chian"}}, "did you mean 'Chain'"),
-        ({"controller": {"class_path": "ConfidenceThreshold", "init_args": {"threshold": 2}}}, "threshold"),
-        ({"scheduler": None}, "scheduler is unknown"),
-    ],
-)
-def test_a_part_that_is_wrong_is_one_sentence(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ArtifactError) as caught:
-        save(tmp_path, {**CHAIN, **change})
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_another_engine_gets_the_chain_and_is_told_what_is_lost(tmp_path: Path) -> None:

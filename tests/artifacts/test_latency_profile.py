@@ -59,38 +59,6 @@ def test_what_may_be_left_out_has_its_default(tmp_path: Path) -> None:
     assert save(tmp_path, overheads="left out", step_ms="left out").profile.step_ms == 0
 
 
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    [
-        ({"target_ms": "left out"}, "target_ms is missing"),
-        ({"name": "left out"}, "name is missing"),
-        ({"target_ms": [10.0]}, r"target_ms must be an object, got \[10\.0\]"),
-        ({"target_ms": {"one": 10.0}}, "target_ms.one must be an integer, got 'one'"),
-        ({"target_ms": {"1": "long"}}, "target_ms.1 must be a number, got 'long'"),
-        ({"target_ms": {"2": 10.0}}, "states no milliseconds for 1 token"),
-        ({"step_ms": -1}, "step_ms must be a number >= 0, got -1"),
-        ({"stepms": 1}, "stepms is unknown; did you mean 'step_ms'"),
-        ({"source": "heard"}, "source must be 'measured', 'published' or 'assumed', got 'heard'"),
-        ({"overheads": {"plain": {"token": 1}}}, r"overheads\.plain\.token is unknown"),
-        ({"modelled": False}, "modelled belongs into an experiment"),
-        ({"artifact": "elsewhere"}, "artifact belongs"),
-        ({"measured": {**MEASURED, "threads": 0}}, r"measured\.threads must be an integer >= 1, got 0"),
-        ({"measured": {"device": "a CPU"}}, r"measured\.threads is missing"),
-        (
-            {"measured": {**MEASURED, "target": [{**POINT, "ms": None}]}},
-            r"measured\.target\.0\.ms must be a number, got None",
-        ),
-        ({"measured": 3}, "measured must be an object, got 3"),
-    ],
-)
-def test_a_wrong_field_is_one_sentence(tmp_path: Path, changed: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ArtifactError, match=sentence) as raised:
-        save(tmp_path, **changed)
-    assert str(raised.value).startswith(f"{tmp_path / 'a'}: profile.json")
-    assert "\n" not in str(raised.value)
-    assert not (tmp_path / "a").exists()
-
-
 def test_a_truncated_file_and_another_kind_are_refused(tmp_path: Path) -> None:
     saved = save(tmp_path)
     file = saved.folder / "profile.json"

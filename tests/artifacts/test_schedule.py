@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from helpers.small_models import small_model
 
-from specexp.artifacts import Artifact, ArtifactError, fingerprint
-from specexp.artifacts.kinds.compositions import ScheduleArtifact
+from specexp.artifacts import ArtifactError, fingerprint
 from specexp.config.artifacts import LoadedArtifact, load_artifact, save_artifact
 from specexp.core.language_model import LanguageModel
-from specexp.scheduling import Batched, Job, LeastProgress, Scheduled, Serial
+from specexp.scheduling import Job, LeastProgress, Scheduled, Serial
 
 SCHEDULE: dict[str, Any] = {
     "class_path": "Scheduled",
@@ -83,90 +82,3 @@ def test_without_a_drafter_there_is_nothing_to_open(tmp_path: Path) -> None:
     artifact = save(tmp_path, parts={"verifier": PARTS["verifier"]})
     with pytest.raises(ArtifactError, match="the artifact records no drafter"):
         artifact.open(small_model("Qwen2"))
-
-
-@pytest.mark.parametrize(
-    ("schedule", "sentence"),
-    [
-        ([SCHEDULE], "must be an object"),
-        ("Scheduled", "must be an object, got 'Scheduled'"),
-        ({"init_args": {"n": 3}}, "class_path is missing"),
-        (
-            {"class_path": "Schedule"},
-            "class_path: no Execution is called 'Schedule'; did you mean 'Scheduled'",
-        ),
-        ({"class_path": "Serial"}, "class_path is 'Serial', plain decoding; a strategy that drafts is"),
-        ({"class_path": "specexp.drafters.DraftModel"}, "'specexp.drafters.DraftModel' is no Execution"),
-        ({"class_path": "specexp.scheduling.Execution"}, "is only the contract of its family"),
-        ({"class_path": "no.such.Thing"}, "'no.such.Thing' is no Execution of specexp"),
-        ({"class_path": "Scheduled", "n": 3}, "n is unknown"),
-        (
-            {"class_path": "Scheduled", "init_args": [3]},
-            r"init_args must be an object, got \[3\]",
-        ),
-    ],
-)
-def test_what_is_no_strategy_is_one_sentence(tmp_path: Path, schedule: Any, sentence: str) -> None:
-    refuses(tmp_path, schedule, sentence)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"n": 0}, "init_args.n is 0; allowed is an integer of at least 1"),
-        ({"n": "three"}, "init_args.n is 'three'; allowed is"),
-        ({"verify_batch": 0}, "init_args.verify_batch is 0; allowed is"),
-        ({"n": 2, "verify_batch": 3}, "verify_batch was 3, but only n=2 sequences draft at a time"),
-        ({"workers": "fiber"}, "init_args.workers is 'fiber'; allowed is"),
-        ({"threads": 0}, "init_args.threads is 0; allowed is"),
-        (
-            {"verify_bach": 2},
-            "unknown key 'execution.init_args.verify_bach' of Scheduled; did you mean .*verify_batch'",
-        ),
-        (
-            {"policy": {"class_path": "FirstCame"}},
-            "init_args.policy.class_path: no QueuePolicy is called 'FirstCame'",
-        ),
-        ({"policy": 3}, "init_args.policy is 3; allowed is a QueuePolicy"),
-    ],
-)
-def test_an_argument_that_is_wrong_is_one_sentence(
-    tmp_path: Path, arguments: dict[str, Any], sentence: str
-) -> None:
-    refuses(tmp_path, {"class_path": "Scheduled", "init_args": arguments}, sentence)
-
-
-def refuses(folder: Path, schedule: Any, sentence: str) -> None:
-    with pytest.raises(ArtifactError, match=sentence) as raised:
-        save(folder, schedule)
-    assert str(raised.value).startswith(f"{folder / 'a'}: schedule.json")
-    assert "\n" not in str(raised.value)
-    assert ": :" not in str(raised.value)
-    assert list(folder.iterdir()) == [], "nothing is left behind"
-
-
-def test_a_file_that_was_cut_short_or_is_missing(tmp_path: Path) -> None:
-    file = save(tmp_path).folder / "schedule.json"
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(ArtifactError, match=r"payload schedule\.json is .* changed or truncated"):
-        load_artifact(file.parent)
-    file.unlink()
-    with pytest.raises(ArtifactError, match=r"payload schedule\.json is missing"):
-        load_artifact(file.parent)
-    with pytest.raises(ArtifactError, match=r"payloads has no 'schedule\.json', which a schedule needs"):
-        save_artifact(tmp_path / "b", "schedule", {"parts.json": PARTS})
-
-
-def test_a_candidate_is_a_schedule_where_something_is_drafted(tmp_path: Path) -> None:
-    batched = {"class_path": "Batched", "init_args": {"n": 3, "threads": None}}
-    payloads = ScheduleArtifact.payloads_of(PARTS, {"execution": batched, "nodes": 4})
-    assert payloads is not None
-    saved: Artifact = save_artifact(tmp_path / "a", "schedule", payloads)
-    assert isinstance(saved.execution, Batched)
-    assert saved.recorded == {family: spec for family, spec in PARTS.items() if spec is not None}
-
-    plain = {"class_path": "Serial", "init_args": {"threads": 1}}
-    assert ScheduleArtifact.payloads_of(PARTS, {"nodes": 4}) is None, "of a study of one sequence at a time"
-    assert ScheduleArtifact.payloads_of(PARTS, {"execution": plain}) is None
-    nothing = {**PARTS, "drafter": None, "builder": None}
-    assert ScheduleArtifact.payloads_of(nothing, {"execution": batched}) is None

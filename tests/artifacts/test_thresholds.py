@@ -9,7 +9,6 @@ import pytest
 from helpers.small_models import small_model
 
 import specexp
-from specexp.artifacts import ArtifactError
 from specexp.builders import DySpecThreshold
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import ThresholdTracker
@@ -62,42 +61,3 @@ def test_it_decodes_with_the_deployments_own_draft_and_not_without(tmp_path: Pat
     again = specexp.Decoder(target, *parts).generate([3, 1, 4, 1, 5], max_new_tokens=24, seed=0)
     assert result.drafted_nodes > 0
     assert again.token_ids == result.token_ids
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"threshold": 0.0}, "threshold is 0.0; allowed is"),
-        ({"threshold": "low"}, "threshold is 'low'; allowed is"),
-        ({"max_nodes": 0}, "max_nodes is 0; allowed is"),
-        ({"max_nodes": 2.5}, "max_nodes is 2.5; allowed is"),
-        ({"max_depth": 0}, "max_depth is 0; allowed is"),
-        ({"candidates": "sampled"}, "candidates is 'sampled'; allowed is"),
-        ({"draft": {**DRAFT, "temperature": -1}}, r"drafter\.init_args\.temperature is -1; allowed is"),
-        ({"draft": {**DRAFT, "top_k": 0}}, r"drafter\.init_args\.top_k is 0; allowed is"),
-        ({"draft": {**DRAFT, "top_p": 1.5}}, r"drafter\.init_args\.top_p is 1.5; allowed is"),
-        ({"draft": {**DRAFT, "coupled": "often"}}, r"drafter\.init_args\.coupled is 'often'; allowed is"),
-        ({"draft": {**DRAFT, "coupled": True}}, "a coupled draft takes the target's temperature"),
-        ({"draft": {**DRAFT, "top_q": 1}}, r"draft.top_q is unknown; did you mean 'top_"),
-        ({"draft": {"temperature": 0.6}}, "draft.top_k is missing"),
-        ({"draft": 0.6}, "draft must be an object with temperature"),
-        ({"treshold": 0.1}, "treshold is unknown; did you mean 'threshold'"),
-    ],
-)
-def test_a_field_that_is_wrong_is_one_sentence(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ArtifactError, match=sentence) as raised:
-        save(tmp_path, {**THRESHOLDS, **change})
-    assert str(raised.value).startswith(f"{tmp_path / 'a'}: thresholds.json")
-    assert "\n" not in str(raised.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", THRESHOLDS)
-def test_a_field_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ArtifactError, match=rf"thresholds\.json: {name} is missing"):
-        save(tmp_path, {key: value for key, value in THRESHOLDS.items() if key != name})
-
-
-def test_a_file_that_is_no_object_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"thresholds\.json must be an object with threshold"):
-        save(tmp_path, [0.03])

@@ -167,14 +167,16 @@ def test_a_trusted_package_must_be_installed(
     refuses(folder, "is no Drafter of specexp")  # trust lasts for one call, imported or not
 
 
-def test_a_package_in_the_working_directory_is_not_installed(
-    tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first", ["", "here"], ids=["the working directory", "another folder of the path"])
+def test_a_package_that_hides_the_installed_one_of_its_name_is_not_installed(
+    tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     folder = mine(tmp_path)
     monkeypatch.setattr(trusted, "site_folders", lambda: [package])
     shutil.copytree(package / "my_parts", tmp_path / "here" / "my_parts")
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.syspath_prepend("")  # as python -c and python -m do: this one hides the installed one
+    if not first:  # as python -c and python -m do
+        monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend(first and tmp_path / first)
     with pytest.raises(ArtifactError, match="is trusted and is no installed package"):
         load_artifact(folder, trust=("my_parts",))
     assert "my_parts" not in sys.modules

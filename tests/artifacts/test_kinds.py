@@ -1,0 +1,273 @@
+"""Every kind: what it refuses, which candidates of a study it holds, and how a new one is added."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from helpers import made_artifacts as made
+
+from specexp.artifacts import ArtifactError, StudyKind, all_kinds
+from specexp.artifacts.artifact import Artifact, LearnedArtifact
+from specexp.config.artifacts import load_artifact, save_artifact
+from specexp.controllers import QLearning
+from specexp.core.latency import LatencyProfile, Overhead
+from specexp.core.tree import NodeKind
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, all_formats
+from specexp.drafters.phrases import PhraseStore
+
+LEFT_OUT = object()
+PATHS = [[0], [1], [0, 0]]
+DRAFT = {"temperature": 0.6, "top_k": None, "top_p": 0.9, "coupled": False}
+THRESHOLDS = {
+    "threshold": 0.03, "max_nodes": 48, "max_depth": 7, "candidates": "drawn", "acceptance_power": 0.4, "draft": DRAFT,
+}  # fmt: skip
+STRATEGY: dict[str, Any] = {"class_path": "Scheduled", "init_args": {"n": 2, "workers": "thread"}}
+PROFILE = LatencyProfile(
+    "a device", {1: 10.0}, {1: 2.0}, overheads={"plain": Overhead(token_ms=0.25)}, source="published"
+).to_dict()
+POINT = {"tokens": 1, "prefix": 64, "ms": 10.0, "low": 9.5, "high": 10.5}
+MEASURED: dict[str, Any] = {
+    "device": "a CPU", "threads": 1, "target_dtype": "bfloat16", "draft_dtype": None, "target": [POINT], "draft": [],
+    "arms": [],
+}  # fmt: skip
+STORE = {
+    "counts": np.array([1, 1]), "keys": np.array([7, 2]), "phrases": np.array([[3, 4], [5, -1]]),
+    "uses": np.array([0, 2]),
+}  # fmt: skip
+WHOLE: dict[tuple[str, str], dict[str, Any]] = {
+    ("thresholds", "thresholds.json"): THRESHOLDS,
+    ("schedule", "schedule.json"): STRATEGY,
+    ("latency-profile", "profile.json"): PROFILE,
+    ("composition", "parts.json"): made.PARTS,
+    ("phrase-cache", "phrases.safetensors"): STORE,
+}
+
+
+def changed(kind: str, file: str, **fields: Any) -> dict[str, Any]:
+    """The payloads of a kind with one file that is whole but for these fields."""
+    content = {**WHOLE[kind, file], **fields}
+    return {file: {name: value for name, value in content.items() if value is not LEFT_OUT}}
+
+
+def thresholds(**fields: Any) -> tuple[str, dict[str, Any]]:
+    return "thresholds", changed("thresholds", "thresholds.json", **fields)
+
+
+def schedule(content: Any = None, **arguments: Any) -> tuple[str, dict[str, Any]]:
+    return "schedule", {
+        "schedule.json": content or {"class_path": "Scheduled", "init_args": arguments},
+        "parts.json": made.PARTS,
+    }
+
+
+def profile(**fields: Any) -> tuple[str, dict[str, Any]]:
+    return "latency-profile", changed("latency-profile", "profile.json", **fields)
+
+
+def composition(**parts: Any) -> tuple[str, dict[str, Any]]:
+    return "composition", changed("composition", "parts.json", **parts)
+
+
+def phrases(**arrays: Any) -> tuple[str, dict[str, Any]]:
+    return "phrase-cache", changed("phrase-cache", "phrases.safetensors", **arrays)
+
+
+def tree(paths: Any, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "static-tree", {"tree.json": paths, **more}
+
+
+def matrix(name: str = "matrix", **array: Any) -> tuple[str, dict[str, Any]]:
+    return "adjacency-matrix", {"matrix.safetensors": {name: np.full((3, 2), **array)}}
+
+
+def head(**arrays: Any) -> tuple[str, dict[str, Any]]:
+    return "draft-head", {"head.safetensors": arrays, "parts.json": {"drafter": {"class_path": "Medusa"}}}
+
+
+SAMPLED = {"class_path": "StaticTree", "init_args": {"rank_paths": PATHS, "candidates": "sampled"}}
+WRONG: list[tuple[tuple[str, dict[str, Any]], str]] = [
+    (("static-tre", {"tree.json": [[0]]}), "did you mean 'static-tree'"),
+    (("static-tree", {}), "payloads has no 'tree.json'"),
+    (("schedule", {"parts.json": made.PARTS}), r"payloads has no 'schedule\.json', which a schedule needs"),
+    (tree([[0]], **{"tre.json": 1}), "does not hold"),
+    (tree([[0]], **{"../up.json": 1}), "'../up.json'"),
+    (tree([]), "must not be empty"),
+    (tree([[0, 1]]), r"\[0\] is missing"),
+    (tree([[0], [0]]), "twice"),
+    (tree([[True]]), r"tree\.json: 0\.0 must be an integer, got True"),
+    (tree({1, 2}), "tree.json cannot be written"),
+    (tree([[0]], **{"parts.json": {"draftr": None}}), "draftr is unknown; did you mean 'drafter'"),
+    (tree([[0]], **{"parts.json": {"drafter": {"class_path": 3}}}), "drafter.class_path must be a text"),
+    (tree(PATHS, **{"parts.json": {"builder": SAMPLED}}), r"candidates is 'sampled'; allowed is one of"),
+    (matrix(fill_value=0.0, dtype=np.float64), "float64"),
+    (matrix(fill_value=3, dtype=np.int32), "-1 to 2"),
+    (matrix("m", fill_value=0, dtype=np.int32), "matrix is missing"),
+    (phrases(keys=LEFT_OUT), r"phrases\.safetensors: keys is missing"),
+    (phrases(keys=np.zeros(2, np.float32)), "float32"),
+    (phrases(counts=np.array([5, 5])), "belong together"),
+    (phrases(phrases=np.array([[3, 4], [-2, 1]])), "damaged"),
+    (phrases(keys=np.array([3, 3])), "damaged"),
+    (head(weight=np.array([np.nan])), "'weight' holds numbers that are not finite"),
+    (("draft-head", {"head.safetensors": {}, "parts.json": {}}), "drafter is missing"),
+    (("draft-lengths", {"draft_lengths.json": {"nodes": {"a": 1}}, "parts.json": {}}), "nodes.a must be an integer"),
+    (
+        ("draft-lengths", {"draft_lengths.json": {"nodes": {}}, "parts.json": {"controller": {"class_path": "Fixed"}}}),
+        r"parts\.json: controller is recorded; its own payload alone states it",
+    ),
+    (("engine-settings", {"settings.json": {"engine": "vllm", "version": 1, "settings": {}}}), "version must be"),
+    (("plain-decoding", {"verdict.json": {"reason": "no"}, "parts.json": {}}), "best_found is missing"),
+    (composition(drafter=None), "drafter is missing"),
+    (composition(builder=None), "builder is missing"),
+    (composition(builder={"class_path": "Chian"}), "did you mean 'Chain'"),
+    (composition(controller={"class_path": "ConfidenceThreshold", "init_args": {"threshold": 2}}), "threshold"),
+    (composition(scheduler=None), "scheduler is unknown"),
+    (thresholds(threshold=0.0), "threshold is 0.0; allowed is"),
+    (thresholds(max_nodes=2.5), "max_nodes is 2.5; allowed is"),
+    (thresholds(candidates="sampled"), "candidates is 'sampled'; allowed is"),
+    (thresholds(draft={**DRAFT, "top_p": 1.5}), r"drafter\.init_args\.top_p is 1.5; allowed is"),
+    (thresholds(draft={**DRAFT, "coupled": True}), "a coupled draft takes the target's temperature"),
+    (thresholds(draft={**DRAFT, "top_q": 1}), r"draft.top_q is unknown; did you mean 'top_"),
+    (thresholds(draft={"temperature": 0.6}), "draft.top_k is missing"),
+    (thresholds(draft=0.6), "draft must be an object with temperature"),
+    (thresholds(treshold=0.1), "treshold is unknown; did you mean 'threshold'"),
+    (thresholds(max_depth=LEFT_OUT), "max_depth is missing"),
+    (("thresholds", {"thresholds.json": [0.03]}), r"thresholds\.json must be an object with threshold"),
+    (schedule([STRATEGY]), "must be an object"),
+    (schedule({"init_args": {"n": 3}}), "class_path is missing"),
+    (schedule({"class_path": "Schedule"}), "no Execution is called 'Schedule'; did you mean 'Scheduled'"),
+    (schedule({"class_path": "Serial"}), "class_path is 'Serial', plain decoding; a strategy that drafts is"),
+    (schedule({"class_path": "specexp.drafters.DraftModel"}), "'specexp.drafters.DraftModel' is no Execution"),
+    (schedule({"class_path": "specexp.scheduling.Execution"}), "is only the contract of its family"),
+    (schedule({"class_path": "Scheduled", "n": 3}), "n is unknown"),
+    (schedule({"class_path": "Scheduled", "init_args": [3]}), r"init_args must be an object, got \[3\]"),
+    (schedule(n=0), "init_args.n is 0; allowed is an integer of at least 1"),
+    (schedule(n=2, verify_batch=3), "verify_batch was 3, but only n=2 sequences draft at a time"),
+    (schedule(workers="fiber"), "init_args.workers is 'fiber'; allowed is"),
+    (schedule(verify_bach=2), "unknown key '.*verify_bach' of Scheduled; did you mean .*verify_batch'"),
+    (schedule(policy={"class_path": "FirstCame"}), "init_args.policy.class_path: no QueuePolicy is called 'FirstCame'"),
+    (profile(target_ms=LEFT_OUT), "target_ms is missing"),
+    (profile(target_ms=[10.0]), r"target_ms must be an object, got \[10\.0\]"),
+    (profile(target_ms={"one": 10.0}), "target_ms.one must be an integer, got 'one'"),
+    (profile(target_ms={"2": 10.0}), "states no milliseconds for 1 token"),
+    (profile(step_ms=-1), "step_ms must be a number >= 0, got -1"),
+    (profile(stepms=1), "stepms is unknown; did you mean 'step_ms'"),
+    (profile(source="heard"), "source must be 'measured', 'published' or 'assumed', got 'heard'"),
+    (profile(overheads={"plain": {"token": 1}}), r"overheads\.plain\.token is unknown"),
+    (profile(modelled=False), "modelled belongs into an experiment"),
+    (profile(measured={**MEASURED, "threads": 0}), r"measured\.threads must be an integer >= 1, got 0"),
+    (profile(measured={**MEASURED, "target": [{**POINT, "ms": None}]}), r"target\.0\.ms must be a number, got None"),
+    (profile(measured=3), "measured must be an object, got 3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("artifact", "sentence"), WRONG, ids=[row[1][:40] for row in WRONG])
+def test_wrong_content_is_one_sentence_and_nothing_is_left_behind(
+    tmp_path: Path, artifact: tuple[str, dict[str, Any]], sentence: str
+) -> None:
+    with pytest.raises(ArtifactError, match=sentence) as caught:
+        save_artifact(tmp_path / "a", *artifact)
+    assert str(caught.value).startswith(str(tmp_path / "a"))
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("kind", "file"), WHOLE)
+def test_the_content_that_is_changed_above_is_sound(tmp_path: Path, kind: str, file: str) -> None:
+    parts = (
+        {}
+        if kind in ("latency-profile", "thresholds") or file == "parts.json"
+        else {"parts.json": made.PARTS}
+    )
+    assert save_artifact(tmp_path / "a", kind, {file: WHOLE[kind, file], **parts}).kind == kind
+
+
+def candidate(**families: Any) -> dict[str, Any]:
+    return {"drafter": None, "builder": None, "verifier": None, "controller": None, **families}
+
+
+def part(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"class_path": name, "init_args": arguments}
+
+
+DRAWN = {"rank_paths": PATHS, "candidates": "drawn"}
+REPLACED = {"rank_paths": PATHS, "candidates": "drawn with replacement"}
+MODEL, CHAIN = part("DraftModel", temperature=0.6), part("Chain", length=3)
+BATCHED = {"execution": part("Batched", n=3, threads=None)}
+TABLE = {"learned": {"controller": QLearning(draft_cost=0.1).state_dict(), "drafter": {}}}
+
+
+def stored() -> dict[str, Any]:
+    store = PhraseStore(5, 10, 3)
+    store.insert(1, [2, 3])
+    return {"learned": {"drafter": store.state_dict()}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "attributes", "held"),
+    [
+        ("static-tree", candidate(drafter=MODEL, builder=CHAIN), DRAWN, True),
+        ("static-tree", candidate(drafter=MODEL, builder=CHAIN), REPLACED, False),
+        ("static-tree", candidate(drafter=MODEL, builder=CHAIN), {"nodes": 64}, False),
+        ("thresholds", candidate(drafter=MODEL, builder=CHAIN), REPLACED, False),
+        ("composition", candidate(drafter=MODEL, builder=CHAIN), {}, True),
+        ("composition", candidate(builder=CHAIN), {}, False),
+        ("schedule", candidate(drafter=MODEL, builder=CHAIN), BATCHED, True),
+        ("schedule", candidate(drafter=MODEL, builder=CHAIN), {"nodes": 4}, False),
+        ("schedule", candidate(drafter=MODEL), {"execution": part("Serial", threads=1)}, False),
+        ("schedule", candidate(), BATCHED, False),
+        ("q-table", candidate(controller=part("QLearning")), TABLE, True),
+        ("q-table", candidate(controller=part("QLearning")), {}, False),
+        ("q-table", candidate(controller=part("Fixed")), TABLE, False),
+        ("adjacency-matrix", candidate(drafter=MODEL), DRAWN, False),
+        ("phrase-cache", candidate(drafter=part("PhraseCache")), stored(), True),
+        ("phrase-cache", candidate(drafter=MODEL), stored(), False),
+        ("suffix-corpus", candidate(drafter=part("SuffixAutomaton")), stored(), False),
+    ],
+)  # fmt: skip
+def test_a_candidate_is_held_by_its_kind_alone(
+    tmp_path: Path, kind: str, parts: dict[str, Any], attributes: dict[str, Any], held: bool
+) -> None:
+    payloads = all_kinds()[kind].payloads_of(deepcopy(parts), attributes)
+    assert (payloads is not None) == held
+    if payloads is not None:
+        assert save_artifact(tmp_path / "a", kind, payloads).kind == kind
+        assert kind in get_args(StudyKind)
+
+
+def test_a_drawn_tree_is_drawn_again(tmp_path: Path) -> None:
+    payloads = all_kinds()["static-tree"].payloads_of(candidate(drafter=MODEL, builder=CHAIN), DRAWN)
+    saved = save_artifact(tmp_path / "a", "static-tree", payloads or {})
+    assert load_artifact(saved.folder).builder.kind is NodeKind.DRAWN
+
+
+def test_a_kind_and_a_format_are_a_row_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ngrams(LearnedArtifact):
+        kind = "n-grams"
+        fields = {"n_grams.safetensors": ("max_ngram",)}  # noqa: RUF012
+        learned = family = "drafter"
+        made_by = "specexp.drafters.prompt_lookup.PromptLookup"
+        argument = "max_ngram"
+
+        def read(self, payloads: Any) -> None:
+            super().read(payloads)
+            self.value = int(self.value["max_ngram"][0])
+
+    class Longest(ExportFormat):
+        name, kinds, read_for = "longest", ("n-grams",), "this test"
+
+        def export(self, artifact: Any, **options: str) -> ExportedFile:
+            return ExportedFile({"longest": artifact.value})
+
+    formats: dict[str, type] = {**all_formats(), "longest": Longest}
+    kinds: dict[str, type[Artifact]] = {**all_kinds(), "n-grams": Ngrams}
+    monkeypatch.setattr("specexp.artifacts.store.all_kinds", lambda: kinds)
+    monkeypatch.setattr("specexp.deploy.export.command.all_formats", lambda: formats)
+    from specexp.deploy.export.command import export
+
+    parts = candidate(drafter=part("PromptLookup", min_ngram=2))
+    payloads = Ngrams.payloads_of(parts, {"learned": {"drafter": {"max_ngram": [4]}}})
+    saved = save_artifact(tmp_path / "a", "n-grams", payloads or {})
+    assert (saved.drafter.min_ngram, saved.drafter.max_ngram) == (2, 4)
+    assert export(saved.folder, "longest") == ({"longest": 4}, "")
