@@ -1,4 +1,4 @@
-"""The routes of the server: what is asked over HTTP, and what is answered."""
+"""The routes of the server."""
 
 from __future__ import annotations
 
@@ -38,15 +38,7 @@ access = logging.getLogger("specexp.deploy.server.access")
 
 @dataclass
 class Server:
-    """What is served.
-
-    Attributes:
-        engine: who decodes.
-        texts: the target's tokenizer.
-        name: what requests call the model.
-        limits: what is allowed.
-        key: what a request must know; None lets everybody ask.
-    """
+    """The server of one model; ``name`` is the model's name in requests, without a ``key`` anyone may ask."""
 
     engine: Engine
     texts: Texts
@@ -127,7 +119,7 @@ class Server:
     def _read(
         self, body: dict[str, Any], kind: type[GenerationRequest]
     ) -> tuple[GenerationRequest, list[list[int]]]:
-        """What a body asks for, its prompts as token ids."""
+        """The request, and its prompts as token ids."""
         asked = read_request(body, kind)
         if asked.model is not None:
             self._check_name(asked.model)
@@ -149,7 +141,7 @@ class Server:
         yield format_sse_event(data_str="[DONE]")
 
     def _over(self, served: ServedRequest, request: Request, status: int) -> None:
-        """A request has ended, one way or another: said once, and its lanes are free if they were not."""
+        """Log the end of a request once, and free its lanes."""
         if served.logged:
             return
         served.logged = True
@@ -226,12 +218,7 @@ class Server:
 
 
 class Events(EventSourceResponse):
-    """Server-sent events that say when they are over, also where the client went away.
-
-    Args:
-        frames: the events.
-        over: called once at the end.
-    """
+    """Server-sent events that call ``over`` once at the end, also if the client went away."""
 
     def __init__(self, frames: AsyncIterator[bytes], over: Callable[[], None]) -> None:
         super().__init__(frames, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})

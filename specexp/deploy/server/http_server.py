@@ -74,12 +74,12 @@ def most_connections() -> int:
 
 
 class HttpServer(uvicorn.Server):
-    """Serves until SIGTERM or Ctrl-C; a second signal gives up the outputs that are not complete.
+    """Serves until SIGTERM or Ctrl-C; a second signal gives up incomplete outputs.
 
     Args:
         server: the routes and the engine.
-        drain: seconds after the signal for outputs under way; what is not complete then is given up.
-        drained: called once the engine has ended, in a thread, before clients have read all.
+        drain: seconds after the signal until incomplete outputs are given up.
+        drained: called in a thread once the engine has ended, before clients have read everything.
     """
 
     def __init__(self, server: Server, drain: float, drained: Callable[[], None] = lambda: None) -> None:
@@ -122,14 +122,12 @@ class HttpServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen.
+    """Listen on a name or address, of version 6 if it has colons; port 0 takes any free one.
 
-    Args:
-        host: a name or an address, of version 6 where it has colons.
-        port: 0 for any free one.
+    Models take their time to load, so the socket is made before.
 
     Raises:
-        ConfigError: nothing can listen there.
+        ConfigError: the address cannot be listened on.
     """
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port is {port}; allowed is 0, for any free one, to 65535")

@@ -1,4 +1,4 @@
-"""From an artifact and its models to what decodes, and back: what was learned while serving, as an artifact."""
+"""From an artifact and its models to an engine, and from what it learned while serving to an artifact."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def engine_of(
     deterministic: bool = False,
     latency: LatencyProfile | None = None,
 ) -> Engine:
-    """What decodes with an artifact's parts on a pair's models.
+    """Return an engine of an artifact's parts on a pair's models.
 
-    With a latency profile its controller weighs costs by it; one that changes nothing makes room for one that drafts as
+    With a latency profile its controller weighs costs by it; one that changes nothing is replaced by one that drafts as
     much as pays at the present load.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What requests took: the counts that an answer, the log and ``/metrics`` tell."""
+"""Figures of requests: in answers and under ``/metrics``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from specexp.deploy.server.output import Ended, OutputStep
 
 
 def speculative_decoding(ended: Ended, most_drafted: int) -> dict[str, Any]:
-    """What drafting did for an output, in vLLM's schema of ``metrics.speculative_decoding``.
+    """Return figures of drafting for an output, in vLLM's schema of ``metrics.speculative_decoding``.
 
-    A tree counts as drafted with all its nodes, and as long as its deepest one; the bonus token is in the acceptance
-    length.
-
-    Args:
-        ended: the output.
-        most_drafted: nodes of a tree at most.
+    All nodes of a tree count as drafted, and its depth as its length; the acceptance length includes the bonus token.
+    ``most_drafted`` is the limit of a tree's nodes.
     """
     steps = [step for step in ended.steps if step.drafted]
     drafted, accepted = sum(step.drafted for step in steps), sum(step.accepted for step in steps)
@@ -48,12 +44,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 
 class Figures:
-    """Counters of a server, as Prometheus reads them.
-
-    Args:
-        running: how many outputs have a lane.
-        waiting: how many wait for one.
-    """
+    """Counters of a server, as Prometheus reads them."""
 
     def __init__(self, running: Callable[[], float], waiting: Callable[[], float]) -> None:
         self._registry = CollectorRegistry()

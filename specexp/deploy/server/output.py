@@ -1,4 +1,4 @@
-"""What a request wants of the loop, output by output, and what it hears of each."""
+"""State of each output, shared between the HTTP layer and the decoding loop."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from specexp.deploy.server.texts import Written
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A token of an output, as the target itself saw it.
+    """A token of an output.
 
     Attributes:
-        token: its id.
         log_prob: the target's, before temperature and top-p.
         best: the target's most probable tokens in its place, best first, each with its log-probability.
     """
@@ -39,7 +38,7 @@ class OutputStep:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a step added: tokens, the text that is known to stay, and, where asked for, the tokens' probabilities."""
+    """Tokens of a step, the text that is final, and the tokens' probabilities if the request asks for them."""
 
     tokens: tuple[int, ...]
     text: str
@@ -51,10 +50,7 @@ class Ended:
     """The output is complete.
 
     Attributes:
-        reason: why it ended.
-        result: what it took; none of it where it never began.
-        steps: all of them.
-        cached: tokens of the prompt that were there already.
+        cached: tokens of the prompt that a slot held already.
         waited: seconds until it had a lane.
     """
 
@@ -78,20 +74,18 @@ Heard = Piece | Ended | GivenUp
 
 @dataclass(eq=False)
 class Output:
-    """One output that is wanted: what a lane makes of a prompt.
+    """A requested output.
 
     Attributes:
         prompt: token ids, at least one.
-        seed: what its randomness is keyed by, together with ``sequence``.
+        seed: key of its randomness, together with ``sequence``.
         sequence: which continuation it is: its number in the request unless the request names one.
-        max_new_tokens: at most.
-        verifier: what is accepted; its output depends on no draft, so that nobody's request changes another's.
+        verifier: a deterministic one, whose output does not depend on drafts, so that no request changes another's.
         written: its text, which also stops it.
         hear: called in the thread that decodes, with every piece and the end.
-        log_probs: how many of the target's best tokens are told beside each; None tells nothing.
-        speculative: whether anything is drafted for it.
+        log_probs: how many of the target's best tokens are listed with each token; None for no probabilities.
         deadline: when it must be complete, by :func:`time.monotonic`.
-        cancelled: nobody wants it any more; its lane is free at the next step. Set from any thread.
+        cancelled: whether its lane is to be freed at the next step. Set from any thread.
     """
 
     prompt: tuple[int, ...]
@@ -112,12 +106,10 @@ class Running:
     """An output that has a lane.
 
     Attributes:
-        output: what is wanted.
         cached: tokens of its prompt that its slot held.
         waited: seconds before it had a lane.
-        steps: those so far.
-        chosen: tokens whose probabilities were not told yet.
-        told: tokens that were.
+        chosen: probabilities of tokens that were not sent yet.
+        told: number of tokens that were sent.
     """
 
     output: Output
@@ -128,7 +120,7 @@ class Running:
     told: int = 0
 
     def note(self, outcome: Outcome) -> None:
-        """Keep what a step says of the output."""
+        """Keep a step's figures."""
         shape = outcome.tree.shape
         self.steps.append(OutputStep(outcome.tree.num_nodes, shape.max_depth, len(outcome.accepted)))
         if self.output.log_probs is not None:

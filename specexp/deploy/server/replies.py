@@ -1,4 +1,4 @@
-"""How outputs are written down: OpenAI's objects of completions and chats, whole or piece by piece."""
+"""OpenAI's objects of completions and chats, whole or piece by piece."""
 
 from __future__ import annotations
 
@@ -20,14 +20,7 @@ def finish_reason(reason: str) -> str:
 
 
 class Reply(ABC):
-    """The objects of one request.
-
-    Args:
-        texts: what token ids mean.
-        number: of the request, unique.
-        created: seconds since 1970.
-        model: as it is served.
-    """
+    """The objects of one request; ``created`` in seconds since 1970."""
 
     prefix: str
     whole: str

@@ -1,4 +1,4 @@
-"""A request on its way: outputs that the engine makes are heard in the event loop, until all have ended."""
+"""A request under way: the engine's events are collected in the event loop until all outputs have ended."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from specexp.deploy.server.texts import Texts, Written
 from specexp.verifiers import KeyedSampling
 
 _COMPLETION_TOKENS = 16
-"""Of a completion whose request names no limit, as OpenAI has it; a chat's is the model's context."""
+"""Limit of a completion whose request names none, as OpenAI has it; a chat's is the model's context."""
 
 
 @dataclass
 class Told:
-    """What was heard of an output so far."""
+    """The part of an output that has arrived."""
 
     text: str = ""
     tokens: int = 0
@@ -38,24 +38,16 @@ class Told:
 
 
 class ServedRequest:
-    """One request, from what it asks to its last piece.
-
-    Args:
-        asked: the request.
-        prompts: token ids of each of its prompts.
-        engine: who decodes.
-        texts: what token ids mean.
-        limits: what is allowed.
-        model: its name here.
+    """One request, from its body to its last piece; ``prompts`` are token ids.
 
     Raises:
         RequestError: a prompt does not fit, or too much is asked for.
 
     Attributes:
-        seed: what its randomness is keyed by: the same seed gives the same answer.
+        seed: key of its randomness: the same seed gives the same answer.
         told: by output.
-        first_token: seconds until there was one; None while there is none.
-        logged: whether its end was told.
+        first_token: seconds until the first token; None before it.
+        logged: whether its end was logged.
     """
 
     def __init__(
@@ -118,7 +110,7 @@ class ServedRequest:
             raise RequestError(503, "the server shuts down: ask another one", retry_after=1) from error
 
     def cancel(self) -> None:
-        """Nobody listens any more: the lanes are free at the next step."""
+        """Free the lanes at the next step, since the client is gone."""
         for output in self.outputs:
             output.cancelled = True
 
@@ -208,7 +200,7 @@ class ServedRequest:
         return RequestError(500, f"the server failed, and its log says why, beside {self.reply.about['id']}")
 
     def _extra(self) -> dict[str, Any]:
-        """What answers of other servers have not: the seed, and in vLLM's schema what drafting did."""
+        """Additions to OpenAI's schema: the seed, and in vLLM's schema figures of drafting."""
         metrics = None
         if len(self.told) == 1 and self.told[0].ended is not None:
             builder = self._engine.parts.builder

@@ -1,4 +1,4 @@
-"""Which slot a prompt is put in: one that holds its beginning, so that a chat's next turn feeds what is new alone."""
+"""Slots of a target: a prompt gets one that holds its beginning, so that a chat's next turn feeds only new tokens."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ Tokens = NDArray[np.int64]
 
 
 class Places:
-    """The slots of a target, who has them, and what the free ones still hold.
+    """The slots of a target, their sequences, and the tokens that free slots still hold.
 
-    Args:
-        target: whose slots they are.
-        slots: how many.
-        reuse: whether what a slot holds may serve another prompt that begins with it.
+    With ``reuse`` these serve another prompt that begins with them.
     """
 
     def __init__(self, target: Runtime, slots: int, *, reuse: bool = True) -> None:
@@ -34,14 +31,14 @@ class Places:
             target.cache.truncate(slot, 0)
 
     def take(self, prompt: Sequence[int], at_least: int = 1) -> tuple[int, int]:
-        """A free slot that holds as much of a prompt's beginning as any slot does, and nothing else.
+        """Take a free slot that holds as much of a prompt's beginning as any slot does, and nothing else.
 
         Args:
             prompt: token ids.
             at_least: tokens of the prompt that must not be in the slot; the last is always fed with the first tree.
 
         Returns:
-            the slot and how many tokens it holds.
+            The slot and how many tokens it holds.
         """
         wanted = np.asarray(prompt[: max(0, len(prompt) - at_least)], dtype=np.int64)
         if not self._reuse:

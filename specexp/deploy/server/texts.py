@@ -20,13 +20,10 @@ _UNFINISHED = "\ufffd"
 
 
 class Texts:
-    """A target's tokenizer at work for several requests.
+    """The target's tokenizer, used by several requests at once.
 
-    A chat is written with the tokenizer's chat template. Where it has none, the texts of all messages stand with a
-    blank line between them, without their roles, as the prompt sets of a study write them.
-
-    Args:
-        tokenizer: the target's.
+    A chat is written with the tokenizer's chat template; without one the texts of all messages are joined by blank
+    lines, without their roles, as the prompt sets of a study write them.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -67,15 +64,11 @@ class Texts:
 
 
 class Written:
-    """Text of new tokens. With stop strings it is a :data:`~specexp.core.lane.Stop`, asked token by token; without
-    any it is given what each step added.
+    """Text of new tokens. With stop strings it is a :data:`~specexp.core.lane.Stop`, called token by token; without
+    any it is given the tokens of each step.
 
-    What was sent is never taken back: a character waits for its last byte, and text that may be the beginning of a stop
-    string waits until that is known. All pieces together are the text without pauses.
-
-    Args:
-        decode: from token ids to their text.
-        stop: strings that end the output; neither they nor anything behind them is sent.
+    Sent text is never taken back: a character waits for its last byte, and text that may be the beginning of a stop
+    string waits until that is known. Neither a stop string nor anything behind it is sent.
 
     Example:
         >>> written = Written(lambda ids: "".join(map(chr, ids)), ["\\n\\n"])
