@@ -164,7 +164,7 @@ class LearnedArtifact(Artifact):
     family: ClassVar[str]
     argument: ClassVar[str]
     start: ClassVar[Mapping[str, Any]] = {}
-    required = ()
+    required: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         cls.required = (*cls.fields, *cls.required)

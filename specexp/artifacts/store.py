@@ -49,7 +49,7 @@ _ALIAS = re.compile(r"[a-z][a-z0-9_-]*")
 
 def all_kinds() -> dict[str, type[Artifact]]:
     """Return the class of every kind by its name."""
-    return classes_in(kinds, Artifact, "kind")  # type: ignore[type-abstract]
+    return classes_in(kinds, Artifact, "kind")
 
 
 def write_artifact(

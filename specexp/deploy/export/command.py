@@ -133,35 +133,36 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m specexp.export",
         description="Turn an artifact into what a deployment accepts.",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "artifact",
         metavar="ARTIFACT",
         help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias; with "
         "--to acceptance-profile a recording",
     )
-    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(all_formats())}")
-    parser.add_argument(
+    add("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(all_formats())}")
+    add(
         "--output",
         metavar="FILE",
         help="file to write; without it the text goes to the output; with --to serve-bundle a folder, "
         "models/NAME without it",
     )
-    parser.add_argument(
+    add(
         "--draft",
         metavar="MODEL",
         help="with serve-bundle the draft's hub id or folder; for other engines what they call it",
     )
-    parser.add_argument(
+    add(
         "--target",
         metavar="MODEL",
         help="with --to serve-bundle: the target's hub id or folder (stdlib unless given)",
     )
-    parser.add_argument(
+    add(
         "--length",
         metavar="N",
         help="with --to acceptance-profile of a recording: drafted tokens of a step (5)",
     )
-    parser.add_argument(
+    add(
         "--trust",
         action="append",
         default=[],

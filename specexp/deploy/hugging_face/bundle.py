@@ -51,17 +51,10 @@ def generate(
     tokenizer: Any = None,
     **given: Any,
 ) -> Any:
-    """``model.generate`` with the artifact of the model's folder.
+    """``model.generate``, with its arguments, and with the artifact of the model's folder.
 
     ``stop_strings`` need the ``tokenizer``, as ever. A request whose generation config has ``specexp_off`` set is
     decoded plainly.
-
-    Args:
-        args: what ``model.generate`` was given by position.
-        model: the loaded target.
-        generation_config: likewise.
-        tokenizer: likewise.
-        given: what else it was given.
 
     Raises:
         ArtifactError: the model's folder holds no artifact, or one of another model.

@@ -25,15 +25,11 @@ if TYPE_CHECKING:
 
 
 class GroupGeneration:
-    """What ``model.generate(custom_generate=...)`` calls for a ``schedule``: every row is a sequence of one run.
+    """The callable for ``model.generate(custom_generate=...)`` with a ``schedule``: every row is a sequence of one run.
 
-    The rows of a batch may be padded on the left. What the strategy starts is kept from call to call, until
-    :meth:`close` or the end of a ``with`` statement.
-
-    Args:
-        artifact: one with an execution strategy.
-        seed: what is drawn by, as :func:`~specexp.deploy.hugging_face.custom_generate.custom_generate` takes it.
-        draft: the draft model, for a drafter that needs one.
+    The rows of a batch may be padded on the left. Processes of the strategy are kept from call to call, until
+    :meth:`close` or the end of a ``with`` statement. For the arguments see
+    :func:`~specexp.deploy.hugging_face.custom_generate.custom_generate`.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from specexp.core.verifier import DeterministicVerifier
 
 
 class ProcessedSampling(DeterministicVerifier):
-    """Greedy or keyed sampling of scores that any of Hugging Face's logits processors have changed.
+    """Greedy or keyed sampling of scores that Hugging Face's logits processors have changed.
 
     Every token of the output passes the processors once, in order, with the tokens before it, just as in
     plain ``generate``: so penalties on repetition and processors with a memory work. With temperature, top-k

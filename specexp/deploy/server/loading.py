@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specexp.artifacts import Artifact, ArtifactError, fingerprint
+from specexp.artifacts import Artifact, ArtifactError, fingerprint, value_of
 from specexp.artifacts.kinds.compositions import DRAFT_LENGTHS, CompositionArtifact, DraftLengthsArtifact
-from specexp.artifacts.kinds.latency_profile import LatencyProfileArtifact
 from specexp.artifacts.learned_state import state_payloads
 from specexp.bench.arm import eos_of
-from specexp.config.artifacts import LoadedArtifact, load_artifact, save_artifact
+from specexp.config.artifacts import LoadedArtifact, save_artifact
+from specexp.config.named_artifacts import local
 from specexp.controllers import LoadAware
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import first_line
@@ -70,11 +70,7 @@ def engine_of(
 
 
 def check_learning(parts: Parts, folder: str) -> None:
-    """Refuse to save what is not learned.
-
-    Raises:
-        ArtifactError: neither part carries anything from one request to the next.
-    """
+    """Raise an ArtifactError if neither part carries anything from one request to the next."""
     if not parts.keeps_learning:
         names = " and ".join(
             type(part).__name__ for part in (parts.drafter, parts.controller) if part is not None
@@ -85,27 +81,17 @@ def check_learning(parts: Parts, folder: str) -> None:
 
 
 def profile_in(path: str) -> LatencyProfile:
-    """The latency profile of an artifact.
-
-    Raises:
-        ArtifactError: it is of another kind.
-    """
-    artifact = load_artifact(path)
-    if artifact.kind != LatencyProfileArtifact.kind:
-        raise ArtifactError(
-            f"--latency {path} is a {artifact.kind}; a {LatencyProfileArtifact.kind} is expected, as "
-            "python -m specexp.profile leaves it"
-        )
-    profile: LatencyProfile = artifact.profile
+    """Return the latency profile of an artifact; raises an ArtifactError if it is of another kind."""
+    try:
+        profile: LatencyProfile = value_of("latency-profile", local(path))
+    except ArtifactError as error:
+        raise ArtifactError(f"--latency: {error}") from error
     return profile
 
 
 def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: str, lanes: int) -> Path:
-    """Write the artifact's parts with what they have learned by now, as the next version of a ``composition``; where
-    they learned how much to draft by the load, as one of ``draft-lengths``.
-
-    Returns:
-        its folder.
+    """Write the artifact's parts with their learned state as the next version of a ``composition``, or of
+    ``draft-lengths`` if they learned how much to draft by the load, and return its folder.
 
     Raises:
         ArtifactError: it cannot be written.

@@ -88,7 +88,7 @@ def test_a_draft_model_that_is_missing_is_named(capsys, tmp_path, model_folder):
 
 def test_a_latency_profile_that_is_none_is_named(capsys, artifact, model_folder):
     said = refused(capsys, artifact, "--target", model_folder, "--port", 0, "--latency", artifact)
-    assert "is a composition; a latency-profile is expected" in said
+    assert "kind is 'composition'; 'latency-profile' is expected here" in said
 
 
 def test_what_pays_by_load_is_learned_saved_and_served_again(artifact, model_folder, tmp_path):
