@@ -54,55 +54,45 @@ class GroupGeneration:
     ) -> torch.Tensor:
         """Continue every row of ``input_ids`` ``[b, p]``; returns ``[b, p + new]``, padded on the right."""
         with self._lock:
-            return self._generate(
-                model, input_ids, logits_processor, stopping_criteria, generation_config, seed, model_kwargs
+            padding = _padding(input_ids, model_kwargs.get("attention_mask"))
+            kept = kept_back()
+            if kept.get("streamer") is not None:
+                raise ValueError(
+                    "custom_generate of specexp: streamer is not supported for a schedule, whose rows end in any "
+                    "order: leave it out, or give custom_generate the parts alone"
+                )
+            refuse(input_ids[:1], generation_config, {**model_kwargs, "attention_mask": None}, kept, padding)
+            rows = input_ids.tolist()
+            self._verifier.ask(
+                logits_processor,
+                generation_config,
+                [row[:pad] for row, pad in zip(rows, padding, strict=True)],
             )
-
-    def _generate(
-        self,
-        model: PreTrainedModel,
-        input_ids: torch.Tensor,  # [b, p]
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        seed: int | None,
-        model_kwargs: dict[str, Any],
-    ) -> torch.Tensor:
-        padding = _padding(input_ids, model_kwargs.get("attention_mask"))
-        kept = kept_back()
-        if kept.get("streamer") is not None:
-            raise ValueError(
-                "custom_generate of specexp: streamer is not supported for a schedule, whose rows end in any order: "
-                "leave it out, or give custom_generate the parts alone"
+            jobs = [
+                Job(
+                    tuple(row[pad:]),
+                    number,
+                    generation_config.max_length - len(row),
+                    _stop(stopping_criteria, input_ids, number),
+                )
+                for number, (row, pad) in enumerate(zip(rows, padding, strict=True))
+            ]
+            try:
+                run = self._opened(model).run(
+                    jobs,
+                    seed=drawn_seed(seed, self.seed, generation_config),
+                    eos_token_ids=eos_ids(generation_config),
+                )
+            except BaseException:
+                self.close()  # the next call starts anew
+                raise
+            answers = [result.token_ids for result in run.results]
+            longest = max(map(len, answers))
+            pad_token = (
+                _pad_token(generation_config) if any(len(answer) < longest for answer in answers) else 0
             )
-        refuse(input_ids[:1], generation_config, {**model_kwargs, "attention_mask": None}, kept, padding)
-        rows = input_ids.tolist()
-        self._verifier.ask(
-            logits_processor, generation_config, [row[:pad] for row, pad in zip(rows, padding, strict=True)]
-        )
-        jobs = [
-            Job(
-                tuple(row[pad:]),
-                number,
-                generation_config.max_length - len(row),
-                _stop(stopping_criteria, input_ids, number),
-            )
-            for number, (row, pad) in enumerate(zip(rows, padding, strict=True))
-        ]
-        try:
-            run = self._opened(model).run(
-                jobs,
-                seed=drawn_seed(seed, self.seed, generation_config),
-                eos_token_ids=eos_ids(generation_config),
-            )
-        except BaseException:
-            self.close()  # the next call starts anew
-            raise
-        answers = [result.token_ids for result in run.results]
-        longest = max(map(len, answers))
-        pad_token = _pad_token(generation_config) if any(len(answer) < longest for answer in answers) else 0
-        new = [answer + [pad_token] * (longest - len(answer)) for answer in answers]
-        return torch.cat((input_ids, input_ids.new_tensor(new)), dim=1)
+            new = [answer + [pad_token] * (longest - len(answer)) for answer in answers]
+            return torch.cat((input_ids, input_ids.new_tensor(new)), dim=1)
 
     def close(self) -> None:
         """Stop what was started; the next call starts it again."""

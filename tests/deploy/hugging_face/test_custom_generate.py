@@ -219,29 +219,6 @@ def test_one_cache_serves_all_calls_with_a_model(
     assert wrapped == [llama]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"return_dict_in_generate": True}, "return_dict_in_generate=True is not supported"),
-        ({"num_beams": 2}, "num_beams=2 is not supported"),
-        ({"num_return_sequences": 2, "do_sample": True}, "a batch of 2 is not supported"),
-        ({"attention_mask": torch.tensor([[0] * 2 + [1] * 7])}, "give it unpadded"),
-        (
-            {"penalty_alpha": 0.6, "top_k": 4},
-            "penalty_alpha=0.6 is not supported: use greedy search or sampling",
-        ),
-        ({"dola_layers": "low"}, "dola_layers='low' is not supported: use greedy search or sampling"),
-        ({"position_ids": torch.arange(9)[None] + 3}, "position_ids that do not count from 0"),
-    ],
-)
-def test_what_it_cannot_do_is_one_sentence(
-    llama: PreTrainedModel, prompt: torch.Tensor, settings: dict[str, Any], message: str
-) -> None:
-    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
-    with pytest.raises(ValueError, match=message):
-        llama.generate(prompt, max_new_tokens=5, custom_generate=fast, **settings)
-
-
 def test_inputs_beside_the_tokens_are_refused_instead_of_left_out(prompt: torch.Tensor) -> None:
     model, fast = make("gpt2"), custom_generate((TokenRecycling(), TokenRecyclingTree()))
     with pytest.raises(
@@ -289,12 +266,6 @@ def test_the_private_names_are_those_of_the_version_looked_at() -> None:
     table = (Path(__file__).parents[3] / "docs" / "code.md").read_text()
     assert f"transformers {'.'.join(transformers.__version__.split('.')[:2])}, `tests/deploy" in table
     assert set(KEPT_BACK) <= inspect.signature(transformers.GenerationMixin.generate).parameters.keys()
-
-
-def test_a_batch_of_prompts_is_refused(llama: PreTrainedModel, prompt: torch.Tensor) -> None:
-    fast = custom_generate((TokenRecycling(), TokenRecyclingTree()))
-    with pytest.raises(ValueError, match="a batch of 3"):
-        llama.generate(prompt.repeat(3, 1), max_new_tokens=5, custom_generate=fast)
 
 
 def test_an_artifact_generates_and_refuses_a_foreign_model(
