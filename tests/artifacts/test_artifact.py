@@ -131,10 +131,7 @@ def test_values_json_has_no_word_for_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("reference", "message"),
-    [
-        ("wandb:name", "entity/project/name:alias"),
-        ("wandb:me/specexp/tree:best", "WANDB_MODE is 'offline'"),
-    ],
+    [("wandb:name", "entity/project/name:alias"), ("wandb:me/specexp/tree:best", "WANDB_MODE is 'offline'")],
 )
 def test_a_wandb_reference_offline_is_one_sentence(
     reference: str, message: str, monkeypatch: pytest.MonkeyPatch

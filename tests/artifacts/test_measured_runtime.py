@@ -75,10 +75,7 @@ def test_an_artifact_from_before_runtimes_were_recorded_loads_as_auto(
 
 @pytest.mark.parametrize(
     ("loaded", "runs"),
-    [
-        ({"mode": "eager"}, "eager and bfloat16"),
-        ({"target_dtype": "float32"}, "compiled and float32"),
-    ],
+    [({"mode": "eager"}, "eager and bfloat16"), ({"target_dtype": "float32"}, "compiled and float32")],
 )
 def test_another_runtime_or_dtype_works_and_is_told_once(
     measured: Measured, caplog: pytest.LogCaptureFixture, loaded: dict[str, str], runs: str

@@ -325,26 +325,8 @@ DEEP: Any = []
 for _ in range(70):
     DEEP = [DEEP]
 VALUES: list[Any] = [
-    *(
-        None,
-        True,
-        -1,
-        0,
-        3,
-        2**31,
-        2**70,
-        1e308,
-        -0.5,
-        "",
-        "a\nb\x1b[2J",
-        "x" * 10_000,
-        BOMB,
-        [],
-        {},
-        [[0], [1]],
-        DEEP,
-    ),
-    *("payload.D", "this.Zen", "../../x", "/etc/passwd", "wandb:a/b/c:best", FOREIGN, {"artifact": "/etc"}),
+    None, True, -1, 0, 3, 2**31, 2**70, 1e308, -0.5, "", "a\nb\x1b[2J", "x" * 10_000, BOMB, [], {}, [[0], [1]], DEEP,
+    "payload.D", "this.Zen", "../../x", "/etc/passwd", "wandb:a/b/c:best", FOREIGN, {"artifact": "/etc"},
     {"class_path": "PromptLookup"},
     {"class_path": "antigravity.X"},
     {"class_path": "turtle.Turtle"},
@@ -354,20 +336,10 @@ VALUES: list[Any] = [
     {"class_path": "StaticTree", "init_args": {"rank_paths": "../.."}},
     {"class_path": "KConfig", "init_args": {"widths": [9] * 5000}},
     {"class_path": "FittedTree", "init_args": {"acceptance_counts": "/etc/passwd"}},
-]
+]  # fmt: skip
 NAMES = [
-    "",
-    "class_path",
-    "init_args",
-    "drafter",
-    "../../x.json",
-    "/etc/x.json",
-    "x.py",
-    "\0",
-    "artifact",
-    "matrix",
-    "é",
-]
+    "", "class_path", "init_args", "drafter", "../../x.json", "/etc/x.json", "x.py", "\0", "artifact", "matrix", "é",
+]  # fmt: skip
 
 _watched: list[tuple[str, str]] | None = None
 

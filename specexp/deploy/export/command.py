@@ -130,8 +130,7 @@ def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m specexp.export",
-        description="Turn an artifact into what a deployment accepts.",
+        prog="python -m specexp.export", description="Turn an artifact into what a deployment accepts."
     )
     add = parser.add_argument
     add(

@@ -23,12 +23,7 @@ from typing import Any, Protocol
 
 import torch
 from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
-from transformers.generation import (
-    BaseStreamer,
-    EosTokenCriteria,
-    GenerationConfig,
-    MaxLengthCriteria,
-)
+from transformers.generation import BaseStreamer, EosTokenCriteria, GenerationConfig, MaxLengthCriteria
 
 from specexp.config.artifacts import LoadedArtifact
 from specexp.core.compatibility import check_composition

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specexp.config.command import answered, fail
 from specexp.config.errors import ConfigError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 KEY = "SPECEXP_API_KEY"
-"""Environment variable with what requests must know; a command line could be read by others."""
+"""Environment variable with the key of requests; a command line could be read by others."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,11 +131,7 @@ def _serve(
 
 
 def _key(file: str | None) -> str | None:
-    """What requests must know, of a file or the environment.
-
-    Raises:
-        ConfigError: the file cannot be read, or what it holds is no key.
-    """
+    """The key of requests, of a file or the environment."""
     key, where = os.environ.get(KEY), KEY
     if file is not None:
         where = f"--api-key-file {file}"
@@ -156,70 +152,56 @@ def _shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+_OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
+    ("target", str, "stdlib", "MODEL", "stdlib for the embedded pair, a hub id or a folder"),
+    ("draft", str, None, "MODEL", "the draft's hub id or folder; the embedded pair has its own"),
+    ("target-dtype", str, None, "DTYPE",
+     "bfloat16, float16 or float32; the artifact's unless given, bfloat16 where it records none"),
+    ("draft-dtype", str, "float32", "DTYPE", "bfloat16, float16 or float32"),
+    ("device", str, "cpu", "DEVICE", "a torch device, which holds both models"),
+    ("mode", str, "auto", "MODE", "eager, compiled or auto, which runs the target as the study did"),
+    ("threads", int, None, "N", "torch's threads"),
+    ("host", str, "127.0.0.1", "HOST", "address to listen on; other machines reach 0.0.0.0"),
+    ("port", int, 8000, "PORT", "port to listen on; 0 for any free one"),
+    ("name", str, None, "NAME", "the model's name in requests; the target's name unless given"),
+    ("lanes", int, 8, "N", "outputs decoded at a time"),
+    ("queue", int, 64, "N", "outputs that may wait for a lane; further ones get status 503"),
+    ("deadline", float, 600.0, "SECONDS", "until a request must be complete"),
+    ("drain", float, None, "SECONDS",
+     "after SIGTERM, until outputs that are not complete are given up; --deadline unless given"),
+    ("max-body", int, 1_000_000, "BYTES", "of a request"),
+    ("max-prompt", int, None, "TOKENS", "of a prompt; the model's context unless given"),
+    ("api-key-file", str, None, "FILE", f"file with the key of requests, in place of {KEY}"),
+    ("latency", str, None, "PROFILE",
+     "latency-profile artifact of this machine: draft as much as pays at the present number of lanes, by the cost of "
+     "passes (profile.lanes) and the acceptance rate"),
+    ("save-state", str, None, "FOLDER", "write the learned state there as an artifact in the end"),
+)  # fmt: skip
+"""Name, type, default, metavar and help."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m specexp.serve",
         description="Serve an artifact: /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics.",
-        epilog=f"Requests must know the key that {KEY} or --api-key-file has. SIGTERM and Ctrl-C end the server, once "
-        "all that was taken in is answered; a second signal ends it at once.",
+        epilog=f"Requests must send the key that {KEY} or --api-key-file has. SIGTERM and Ctrl-C end the server once "
+        "all accepted requests are answered; a second signal ends it at once.",
     )
     add = parser.add_argument
     add("artifact", metavar="ARTIFACT", help="folder, or alias such as artifacts/tree_shape/best")
-    add(
-        "--target",
-        default="stdlib",
-        metavar="MODEL",
-        help="stdlib for the embedded pair, a hub id or a folder",
-    )
-    add("--draft", metavar="MODEL", help="the draft's hub id or folder; the embedded pair has its own")
-    add(
-        "--target-dtype",
-        metavar="DTYPE",
-        help="bfloat16, float16 or float32; the artifact's unless given, bfloat16 where it records none",
-    )
-    add("--draft-dtype", default="float32", metavar="DTYPE", help="bfloat16, float16 or float32")
-    add("--device", default="cpu", help="a torch device, which holds both models")
-    add("--mode", default="auto", help="eager, compiled or auto, which runs the target as the study did")
-    add("--threads", type=int, metavar="N", help="torch's threads")
-    add("--host", default="127.0.0.1", help="address to listen on; other machines reach 0.0.0.0")
-    add("--port", type=int, default=8000, help="port to listen on; 0 for any free one")
-    add("--name", metavar="NAME", help="what requests call the model; the target's name unless given")
-    add("--lanes", type=int, default=8, metavar="N", help="outputs decoded at a time")
-    add(
-        "--queue",
-        type=int,
-        default=64,
-        metavar="N",
-        help="outputs that may wait for a lane; more are told 503",
-    )
-    add("--deadline", type=float, default=600.0, metavar="SECONDS", help="until a request must be complete")
-    add(
-        "--drain",
-        type=float,
-        metavar="SECONDS",
-        help="after SIGTERM, until outputs that are not complete are given up; --deadline unless given",
-    )
-    add("--max-body", type=int, default=1_000_000, metavar="BYTES", help="of a request")
-    add("--max-prompt", type=int, metavar="TOKENS", help="of a prompt; the model's context unless given")
-    add("--api-key-file", metavar="FILE", help=f"its text is what requests must know, in place of {KEY}")
+    for name, kind, default, metavar, text in _OPTIONS:
+        add(f"--{name}", type=kind, default=default, metavar=metavar, help=text)
     add(
         "--deterministic",
         action="store_true",
-        help="not even rounding hangs on who else is served: on a model run by its own code every lane takes a pass of "
-        "its own; compiled passes are so in any case",
+        help="even rounding does not depend on other requests: on a model run by its own code every lane takes a pass "
+        "of its own; compiled passes are so in any case",
     )
-    add(
-        "--latency",
-        metavar="PROFILE",
-        help="latency-profile artifact of this machine: draft as much as pays at the present number of lanes, by what "
-        "passes cost (profile.lanes) and what is accepted",
-    )
-    add("--save-state", metavar="FOLDER", help="write what was learned there as an artifact in the end")
     add(
         "--trust",
         action="append",
         default=[],
         metavar="PACKAGE",
-        help="may have the artifact's parts, if installed",
+        help="the artifact's parts may be of it, if installed",
     )
     return parser
