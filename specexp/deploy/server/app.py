@@ -14,12 +14,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from specexp.core.messages import did_you_mean, shown
 from specexp.deploy.server.engine import Engine
-from specexp.deploy.server.metrics import Figures
+from specexp.deploy.server.output import Ended
 from specexp.deploy.server.requests import (
     ChatRequest,
     CompletionRequest,
@@ -34,6 +35,43 @@ from specexp.deploy.server.texts import Texts
 
 log = logging.getLogger("specexp.serve")
 access = logging.getLogger("specexp.deploy.server.access")
+
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+
+class Figures:
+    """Counters of a server, as Prometheus reads them."""
+
+    def __init__(self, running: Callable[[], float], waiting: Callable[[], float]) -> None:
+        self._registry = CollectorRegistry()
+        about: dict[str, Any] = {"namespace": "specexp", "registry": self._registry}
+        self.requests = Counter("requests", "Requests answered, by HTTP status.", ["status"], **about)
+        self.cancelled = Counter("cancelled", "Requests whose client went away.", **about)
+        self.prompt_tokens = Counter("prompt_tokens", "Tokens of prompts.", **about)
+        self.cached_tokens = Counter("cached_prompt_tokens", "Of these, tokens a lane held already.", **about)
+        self.new_tokens = Counter("generated_tokens", "Tokens generated.", **about)
+        self.steps = Counter("steps", "Steps of outputs; lanes of one pass count each.", **about)
+        self.drafted = Counter("drafted_tokens", "Nodes drafted.", **about)
+        self.accepted = Counter("accepted_tokens", "Drafted nodes that became output.", **about)
+        self.first_token = Histogram(
+            "first_token_seconds", "Until the first token.", buckets=_SECONDS, **about
+        )
+        self.whole = Histogram("request_seconds", "Until the last token.", buckets=_SECONDS, **about)
+        Gauge("lanes_running", "Outputs that have a lane.", **about).set_function(running)
+        Gauge("outputs_waiting", "Outputs that wait for a lane.", **about).set_function(waiting)
+
+    def count(self, ended: Ended) -> None:
+        """Add an output that is complete."""
+        self.cached_tokens.inc(ended.cached)
+        self.new_tokens.inc(len(ended.result.token_ids))
+        self.steps.inc(ended.result.steps)
+        self.drafted.inc(ended.result.drafted_nodes)
+        self.accepted.inc(ended.result.accepted_drafts)
+
+    def text(self) -> bytes:
+        """All of them, in Prometheus' text format."""
+        return generate_latest(self._registry)
 
 
 @dataclass

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
 
-from specexp.deploy.server.output import Chosen
+from specexp.deploy.server.output import Chosen, Ended, OutputStep
 from specexp.deploy.server.texts import Texts
 
 _REASONS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
@@ -114,3 +115,32 @@ class Chat(Reply):
     def _told(self, token: int, log_prob: float) -> dict[str, Any]:
         text = self.texts.token(token)
         return {"token": text, "logprob": log_prob, "bytes": list(text.encode())}
+
+
+def speculative_decoding(ended: Ended, most_drafted: int) -> dict[str, Any]:
+    """Return figures of drafting for an output, in vLLM's schema of ``metrics.speculative_decoding``.
+
+    All nodes of a tree count as drafted, and its depth as its length; the acceptance length includes the bonus token.
+    ``most_drafted`` is the limit of a tree's nodes.
+    """
+    steps = [step for step in ended.steps if step.drafted]
+    drafted, accepted = sum(step.drafted for step in steps), sum(step.accepted for step in steps)
+    by_length: dict[str, list[int]] = {}
+    for length in sorted({step.depth for step in steps}):
+        by_length[str(length)] = _histogram([step for step in steps if step.depth == length])
+    return {
+        "mean_acceptance_length": 1 + accepted / len(steps) if steps else None,
+        "draft_acceptance_rate": accepted / drafted if drafted else None,
+        "acceptance_histogram": _histogram(steps),
+        "acceptance_histogram_by_draft_length": by_length,
+        "num_spec_steps": len(steps),
+        "num_draft_tokens": drafted,
+        "num_accepted_draft_tokens": accepted,
+        "num_spec_tokens": most_drafted,
+    }
+
+
+def _histogram(steps: Sequence[OutputStep]) -> list[int]:
+    """Steps by how many drafted tokens were accepted, from none on."""
+    tally = Counter(step.accepted for step in steps)
+    return [tally[number] for number in range(max(tally, default=-1) + 1)]

@@ -10,9 +10,8 @@ from time import monotonic, time
 from typing import Any
 
 from specexp.deploy.server.engine import ClosedError, Engine, FullError
-from specexp.deploy.server.metrics import speculative_decoding
 from specexp.deploy.server.output import Chosen, Ended, GivenUp, Heard, Output, Piece
-from specexp.deploy.server.replies import Chat, Completion, Reply, finish_reason
+from specexp.deploy.server.replies import Chat, Completion, Reply, finish_reason, speculative_decoding
 from specexp.deploy.server.requests import (
     ChatRequest,
     CompletionRequest,
