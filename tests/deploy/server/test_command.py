@@ -75,22 +75,6 @@ def test_a_port_in_use_is_named(capsys, artifact, model_folder):
     )
 
 
-def test_an_artifact_of_another_model_is_refused(capsys, artifact):
-    said = refused(capsys, artifact, "--port", 0)
-    assert "the artifact belongs to another" in said
-
-
-def test_a_draft_model_that_is_missing_is_named(capsys, tmp_path, model_folder):
-    parts = {**PARTS, "drafter": {"class_path": "DraftModel", "init_args": {}}}
-    folder = save_artifact(tmp_path / "drafted", "composition", {"parts.json": parts}).folder
-    assert "needs a draft model" in refused(capsys, folder, "--target", model_folder, "--port", 0)
-
-
-def test_a_latency_profile_that_is_none_is_named(capsys, artifact, model_folder):
-    said = refused(capsys, artifact, "--target", model_folder, "--port", 0, "--latency", artifact)
-    assert "kind is 'composition'; 'latency-profile' is expected here" in said
-
-
 def test_what_pays_by_load_is_learned_saved_and_served_again(artifact, model_folder, tmp_path):
     pair = load_pair(model_folder, target_dtype="float32", mode="eager")
     content = {"name": "a", "source": "assumed", "target_ms": {"1": 1.0}, "draft_ms": {}}
@@ -109,38 +93,6 @@ def test_what_pays_by_load_is_learned_saved_and_served_again(artifact, model_fol
     again = engine_of(saved, pair, lanes=2, waiting=4)
     assert again.parts.controller.nodes == saved.nodes
     assert (again.parts.drafter.state_dict()["matrix"] != 0).any()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--device", "cuda:7"], "cuda"),
-        (["--lanes", "0"], "--lanes is 0; an integer of at least 1 is allowed"),
-        (["--port", "70000"], "--port is 70000; allowed is 0, for any free one, to 65535"),
-        (["--deadline", "0"], "--deadline is 0; a number of seconds above 0 is allowed"),
-        (
-            ["--host", "no.such.host.invalid"],
-            "--host no.such.host.invalid --port 8000: nothing can listen there",
-        ),
-        (["--mode", "fast"], "mode is 'fast'"),
-        (["--api-key-file", "missing"], "--api-key-file missing cannot be read"),
-        (["--save-state", "~/state"], "write the whole path"),
-        (["--target", "no/such/model"], "no/such/model"),
-    ],
-)
-def test_what_cannot_be_is_said_in_a_sentence(capsys, artifact, model_folder, arguments, words):
-    assert words in refused(capsys, artifact, "--target", model_folder, *arguments)
-
-
-def test_a_state_that_nothing_carries_is_not_saved(capsys, tmp_path, model_folder):
-    parts = {**PARTS, "drafter": {"class_path": "PromptLookup", "init_args": {}}}
-    folder = save_artifact(tmp_path / "lookup", "composition", {"parts.json": parts}).folder
-    said = refused(capsys, folder, "--target", model_folder, "--port", 0, "--save-state", tmp_path / "state")
-    assert "PromptLookup and BuilderLimits carry nothing" in said
-
-
-def test_an_artifact_that_is_none_is_named(capsys, tmp_path):
-    assert str(tmp_path) in refused(capsys, tmp_path)
 
 
 def test_the_key_is_of_the_file_or_of_the_environment(tmp_path, monkeypatch):
@@ -173,3 +125,33 @@ def test_small_pieces_are_sent_at_once():
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.proto == socket.IPPROTO_TCP
+
+
+DRAFTED, LOOKUP = ({**PARTS, "drafter": {"class_path": name}} for name in ("DraftModel", "PromptLookup"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "arguments", "words"),
+    [
+        (PARTS, ["--target", "stdlib"], "the artifact belongs to another"),
+        (DRAFTED, [], "needs a draft model"),
+        (LOOKUP, ["--save-state", "state"], "PromptLookup and BuilderLimits carry nothing"),
+        (PARTS, ["--latency", "{artifact}"], "kind is 'composition'; 'latency-profile' is expected here"),
+        (PARTS, ["--device", "cuda:7"], "cuda"),
+        (PARTS, ["--lanes", "0"], "--lanes is 0; an integer of at least 1 is allowed"),
+        (PARTS, ["--port", "70000"], "--port is 70000; allowed is 0, for any free one, to 65535"),
+        (PARTS, ["--deadline", "0"], "--deadline is 0; a number of seconds above 0 is allowed"),
+        (PARTS, ["--host", "no.such.host.invalid"], "--host no.such.host.invalid --port 0: nothing can listen there"),
+        (PARTS, ["--mode", "fast"], "mode is 'fast'"),
+        (PARTS, ["--api-key-file", "missing"], "--api-key-file missing cannot be read"),
+        (PARTS, ["--save-state", "~/state"], "write the whole path"),
+        (PARTS, ["--target", "no/such/model"], "no/such/model"),
+        (None, [], "there is no such artifact folder"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_in_a_sentence(capsys, tmp_path, tiny, model_folder, parts, arguments, words):
+    folder = tmp_path / "tree"
+    if parts is not None:
+        save_artifact(folder, "composition", {"parts.json": parts}, fingerprint=fingerprint(*tiny))
+    given = [one.format(artifact=folder) for one in arguments]
+    assert words in refused(capsys, folder, "--target", model_folder, "--port", 0, *given)
