@@ -101,13 +101,12 @@ def violation(error: ValidationError, names: Iterable[str] = (), prefix: str = "
         unit = "characters" if isinstance(given, str) else "entries"
         problem = f"must have at most {context['max_length']} {unit}, got {len(given)}"
     else:
-        bound = next((name for name in _BOUNDS if name in context), None)
-        if bound is not None:
+        words = _WORDS.get(kind) or first["msg"].removeprefix("Input should ").removeprefix("be ")
+        for bound in _BOUNDS.keys() & context.keys():
             limit = context[bound]
-            words = f"an integer {_BOUNDS[bound]} {limit}"
-            if not isinstance(limit, int):
-                words = f"a number {_BOUNDS[bound]} {limit:g}"
-        else:
-            words = _WORDS.get(kind) or first["msg"].removeprefix("Input should ").removeprefix("be ")
+            words = "an integer" if isinstance(limit, int) else "a number"
+            words += f" {_BOUNDS[bound]} {limit if isinstance(limit, int) else format(limit, 'g')}"
+        if "pattern" in context:
+            words = f"a text of the form {context['pattern']}"
         problem = f"must be {words}, got {shown(given)}"
     return key, f"{key} {problem}".strip()

@@ -11,13 +11,11 @@ import torch
 from helpers.small_models import small_model
 
 import specexp
-from specexp.artifacts import ArtifactError
 from specexp.artifacts.kinds.compositions import CompositionArtifact
 from specexp.artifacts.learned_state import STATE_FILES, state_payloads
 from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import ConfidenceThreshold
-from specexp.deploy.export.command import export
 
 CHAIN = {
     "drafter": {"class_path": "DraftModel", "init_args": {"coupled": True}},
@@ -67,20 +65,3 @@ def test_what_the_parts_had_learned_lies_beside_them(tmp_path: Path) -> None:
         assert parts.drafter is not None
         assert parts.drafter.state_dict()["matrix"].tolist() == matrix.tolist()
         assert parts.controller.state_dict() == {"length": 7}
-
-
-def test_another_engine_gets_the_chain_and_is_told_what_is_lost(tmp_path: Path) -> None:
-    folder = save(tmp_path).folder
-    content, dropped = export(folder, "hf-generation-config")
-    assert content["num_assistant_tokens"] == 3
-    assert "the ConfidenceThreshold controller" in dropped
-    assert "the DraftModel drafter" in dropped
-
-
-def test_a_tree_that_differs_from_step_to_step_cannot_be_exported(tmp_path: Path) -> None:
-    folder = save(tmp_path, DYNAMIC).folder
-    with pytest.raises(
-        ArtifactError,
-        match=r"DySpecThreshold differ from step to step.*no fixed one for hf-generation-config",
-    ):
-        export(folder, "hf-generation-config")

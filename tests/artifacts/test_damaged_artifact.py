@@ -46,6 +46,11 @@ def refuses(artifact: Artifact, message: str) -> None:
             lambda f: f["provenance"]["metrics"]["speedup"].update(low="x"),
             "metrics.speedup.low must be a number, got 'x'",
         ),
+        (lambda f: f["provenance"].update(runtime=3), "provenance.runtime must be a text, got 3"),
+        (
+            lambda f: f["payloads"]["tree.json"].update(sha256="0"),
+            "tree.json.sha256 must be a text of the form",
+        ),
         (
             lambda f: f["fingerprint"].update(tokeniser={}),
             "fingerprint.tokeniser must be 'tokenizer' or 'model'",

@@ -12,7 +12,6 @@ import torch
 from helpers import made_artifacts as made
 
 from specexp import load_artifact, load_pair
-from specexp.artifacts import ArtifactError
 from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.core.language_model import LanguageModel
 from specexp.deploy.hugging_face.custom_generate import custom_generate
@@ -122,10 +121,3 @@ def test_generate_runs_as_measured(
     fast = custom_generate(artifact, draft=pair.draft)
     pair.target.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, custom_generate=fast)
     assert set(passes) == {recorded}
-
-
-def test_a_runtime_that_is_no_text_is_refused(measured: Measured) -> None:
-    folder = measured().folder
-    change(folder, lambda provenance: provenance.update(runtime=3))
-    with pytest.raises(ArtifactError, match=r"provenance.runtime must be a text, got 3"):
-        load_artifact(folder)
