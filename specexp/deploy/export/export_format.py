@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
-from specexp.artifacts.plugins import classes_in
+from specexp.artifacts.kinds import classes_in
 
 if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
