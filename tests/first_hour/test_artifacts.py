@@ -119,9 +119,7 @@ ROWS = [
     Row("half a manifest", lambda f: (f / MANIFEST).write_text('{"kind": "sta'), "artifact.json is not JSON"),
     Row("an empty manifest", content(MANIFEST, b""), "artifact.json is not JSON"),
     Row("a manifest of other bytes", content(MANIFEST, b"\xff\xfe\x00"), "artifact.json is not JSON"),
-    Row(
-        "a list for a manifest", content(MANIFEST, b"[]"), "artifact.json holds a list; an object is expected"
-    ),
+    Row("a list for a manifest", content(MANIFEST, b"[]"), "artifact.json must be an object, got []"),
     Row("a key given twice", content(MANIFEST, b'{"kind": "a", "kind": "b"}'), "key 'kind' is given twice"),
     Row("no number of JSON", content(TREE, b"[[NaN]]", forged=True), "NaN is no number of JSON"),
     Row("a changed letter in a payload", one_byte(TREE), "tree.json does not have the recorded sha256"),
@@ -223,10 +221,19 @@ ROWS = [
         parts("builder", "Chain", length=2),
         "both files must hold the same one",
     ),
-    Row("a negative rank", content(TREE, b"[[-1]]", forged=True), "tree.json: 0.0 is -1"),
+    Row(
+        "a negative rank",
+        content(TREE, b"[[-1]]", forged=True),
+        "tree.json: 0.0 must be an integer >= 0, got -1",
+    ),
     Row("a node without its parent", content(TREE, b"[[0, 1]]", forged=True), "[0] is missing"),
     Row("an unknown family", lambda f: made.rewrite(f, PARTS, {"draftr": None}), "did you mean 'drafter'"),
-    Row("thresholds given twice", parts("builder", "Chain"), "builder is recorded twice", "thresholds"),
+    Row(
+        "thresholds given twice",
+        parts("builder", "Chain"),
+        "builder is recorded; its own payload",
+        "thresholds",
+    ),
     Row("another k than the matrix's", parts("drafter", "TokenRecycling", k=7), "k is 7", "adjacency-matrix"),
     Row("a foreign module", parts("drafter", "payload.D"), FOREIGN),
     Row("a function of the system", parts("drafter", "os.system", command="id"), FOREIGN),
