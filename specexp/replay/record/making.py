@@ -14,8 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.artifacts.atomic_write import atomic_write
-from specexp.artifacts.file_lock import held
+from specexp.artifacts.atomic_write import atomic_write, held
 from specexp.bench.arm import eos_of, sequence_name
 from specexp.bench.experiment import check_prompts, use_threads
 from specexp.cluster.shard import Shard, forget_shards, shards_in
@@ -303,7 +302,7 @@ def answers_held(plan: RecordingPlan) -> int:
 
 def _manifest_of(plan: RecordingPlan, pair: ModelPair, prompts: Sequence[Prompt]) -> RecordingManifest:
     """The manifest of the recording that lies there already, or of a new one."""
-    from specexp.artifacts.provenance import complete_provenance
+    from specexp.artifacts.environment import complete_provenance
     from specexp.core.placement import placement
 
     made_of, marks = plan.made_of(), recording_fingerprint(pair)
