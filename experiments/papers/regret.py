@@ -11,7 +11,7 @@ from typing_extensions import override
 from experiments.papers.shared import table_of
 from specexp.bench import clock
 from specexp.bench.analysis import Analysis, check_arms, drafting
-from specexp.bench.figures import bars_of
+from specexp.bench.pictures import bars_of
 from specexp.bench.publish import Report
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import paired_speedup, summarise

@@ -21,9 +21,8 @@ from experiments.reproduce.trend import Figure, Term
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.clock import clock_of
 from specexp.bench.metrics import figures_of
-from specexp.bench.phases import breakdown
 from specexp.bench.record import PromptRecord, read_records
-from specexp.bench.statistics import arm_names, categories, metric_interval, paired_speedup
+from specexp.bench.statistics import arm_names, breakdown, categories, metric_interval, paired_speedup
 from specexp.config.errors import ConfigError
 from specexp.core.messages import first_line
 from specexp.models.sources import sources_of

@@ -1,15 +1,20 @@
-"""What an analysis is: it watches every step of a run, and says afterwards what it saw."""
+"""Observers of the steps of a run: analyses, the sources of new tokens, and counts of accepted nodes."""
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from specexp.artifacts.atomic_write import atomic_write
 from specexp.core.checked import Checked
 
 if TYPE_CHECKING:
@@ -17,20 +22,23 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Parts
-    from specexp.core.tree import TokenTree
+    from specexp.core.tree import RankPath, TokenTree
     from specexp.scheduling.timeline import TimeLine
+
+CORRECTED, BONUS = -1, -2
+"""Sources of the target's own tokens: every drafted candidate was another one, or nothing more was drafted."""
 
 
 class Analysis(metaclass=Checked):
     """Watches the arms of our engine during ``python -m specexp.run``, outside the clock.
 
-    It looks and changes nothing. Hugging Face's own loops have no steps to watch.
+    It changes nothing. Hugging Face's own loops have no steps to watch.
 
     Attributes:
-        name: What all of its files begin with, e.g. ``tree_sizes``.
-        watches_steps: Whether it looks at single steps, which arms of one sequence at a time show; others look at time
-            lines and records of several sequences.
-        needs_models: Whether it reads logits, or seconds of its own, which no recording holds.
+        name: Prefix of all its files, e.g. ``tree_sizes``.
+        watches_steps: Whether it looks at single steps, which only arms of one sequence at a time have; other analyses
+            look at time lines and records of several sequences.
+        needs_models: Whether it reads logits or takes times, which no recording holds.
     """
 
     name: ClassVar[str]
@@ -39,45 +47,30 @@ class Analysis(metaclass=Checked):
 
     @abstractmethod
     def begin(self, arms: Mapping[str, Parts]) -> None:
-        """A run starts, everything is warm: forget what was seen before.
+        """Start a run after the warm-up, and forget earlier ones.
 
         Args:
             arms: Parts of every arm that will be watched, plain decoding among them, in the run's order.
 
         Raises:
-            ValueError: An arm that the analysis was told of is not among them.
+            ValueError: An arm that the analysis was configured with is not among them.
         """
 
     def observe(self, arm: str, outcome: Outcome) -> None:
-        """Look at one step; an analysis of records alone sees nothing there.
-
-        Args:
-            arm: Name of the arm.
-            outcome: Outcome of the step; its arrays may be kept only as copies.
-        """
+        """Look at one step; the outcome's arrays may be kept only as copies."""
         return None
 
     def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
-        """Look at what an arm's execution strategy did for one prompt; most analyses see nothing there.
-
-        Args:
-            arm: Name of the arm.
-            prompt_id: Prompt that was decoded.
-            timeline: All of the arm's runs for the prompt, one behind the other; it may be kept.
-        """
+        """Look at all of an arm's runs for one prompt, one behind the other."""
         return None
 
     @abstractmethod
     def report(self, records: Sequence[PromptRecord]) -> Report:
-        """What was seen.
-
-        Args:
-            records: Records of the whole run, all arms.
-        """
+        """Return the result, given the records of all arms."""
 
 
 class MultiSequenceAnalysis(Analysis):
-    """Looks at time lines and records of several sequences decoded for a prompt, which show no single steps.
+    """Looks at time lines and records of several sequences decoded for a prompt, which have no single steps.
 
     Args:
         baseline: Arm that speedups are over.
@@ -94,17 +87,7 @@ class MultiSequenceAnalysis(Analysis):
 
 
 def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: Iterable[str]) -> None:
-    """Refuse names of arms that there are not.
-
-    Args:
-        analysis: The analysis that was given them.
-        argument: By which argument.
-        given: Names.
-        arms: Names there are.
-
-    Raises:
-        ValueError: with the arms there are.
-    """
+    """Raise ValueError if an ``argument`` of an analysis names an arm that does not exist."""
     known = list(arms)
     for name in given:
         if name not in known:
@@ -114,29 +97,96 @@ def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: It
 
 
 def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:
-    """The arms that draft: all but plain decoding."""
+    """Return the arms that draft: all but plain decoding."""
     return {name: strategy for name, strategy in arms.items() if strategy.drafter is not None}
 
 
 def visited(outcome: Outcome) -> tuple[int, ...]:
-    """Rows whose children the verifier decided about: the root and the accepted nodes.
+    """Return the rows whose children the verifier decided about: the root and the accepted nodes.
 
-    Where the output ended inside the drafted path, nothing is known of what would have followed its last node.
+    If the output ended inside the drafted path, what follows its last node is unknown.
     """
     rows = (0, *outcome.accepted)
     return rows[: len(outcome.new_token_ids)]
 
 
 def grafted_rows(tree: TokenTree) -> NDArray[np.bool_]:
-    """``[n + 1]`` which rows are of phrases that were hung onto the drafted tree."""
+    """``[n + 1]`` which rows belong to phrases grafted onto the drafted tree."""
     return np.zeros(tree.tokens.size, dtype=np.bool_) if tree.grafted is None else tree.grafted
 
 
 def ended_inside(outcome: Outcome) -> bool:
-    """Whether the output ended inside the draft, without a bonus token."""
+    """Return whether the output ended inside the draft, without a bonus token."""
     return len(outcome.new_token_ids) == len(outcome.accepted)
 
 
 def over(part: float, whole: float) -> float | None:
-    """A ratio; None over nothing."""
+    """Return a ratio; None over 0."""
     return part / whole if whole else None
+
+
+class Sources:
+    """Notes where each new token came from; an observer of a decoder.
+
+    Attributes:
+        found: For each new token the rank among its siblings of the drafted node it was, or :data:`CORRECTED` or
+            :data:`BONUS`.
+
+    Example:
+        >>> sources = Sources()
+        >>> decoder.generate(prompt_ids, observers=[sources])  # doctest: +SKIP
+        >>> sources.found  # doctest: +SKIP
+        [0, 0, 1, -1, -2]
+    """
+
+    def __init__(self) -> None:
+        self.found: list[int] = []
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Note the tokens of one step."""
+        shape = outcome.tree.shape
+        self.found += [int(shape.ranks[row]) for row in outcome.accepted]
+        if not ended_inside(outcome):
+            last = outcome.accepted[-1] if outcome.accepted else 0
+            self.found.append(CORRECTED if shape.children[last] else BONUS)
+
+
+def steps_of(sources: Sequence[int], turn_tokens: Sequence[int]) -> Iterator[range]:
+    """Yield the places of each step's tokens; a step ends with the target's own token or with its turn.
+
+    Example:
+        >>> [list(step) for step in steps_of([0, 0, -1, -2, 1], [3, 2])]
+        [[0, 1, 2], [3], [4]]
+    """
+    first, ends = 0, set(accumulate(turn_tokens))
+    for place, source in enumerate(sources, start=1):
+        if source < 0 or place in ends:
+            yield range(first, place)
+            first = place
+
+
+class AcceptanceCounter:
+    """Counts, for every rank path, in how many steps it was drafted and in how many it was accepted.
+
+    Attributes:
+        steps: Observed steps.
+        counts: Accepted nodes by rank path.
+        drafted: Drafted nodes by rank path.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.counts: Counter[RankPath] = Counter()
+        self.drafted: Counter[RankPath] = Counter()
+
+    def observe(self, outcome: Outcome) -> None:
+        """Count one step."""
+        self.steps += 1
+        paths = outcome.tree.shape.rank_paths
+        self.drafted.update(paths[1:])
+        self.counts.update(paths[row] for row in outcome.accepted)
+
+    def save(self, path: str | Path) -> None:
+        """Write the counts as JSON, rank paths as ``"0,2,1"``."""
+        text = {",".join(map(str, rank_path)): count for rank_path, count in self.counts.most_common()}
+        atomic_write(Path(path), json.dumps(text, indent=0) + "\n")

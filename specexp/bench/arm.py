@@ -1,4 +1,4 @@
-"""What an arm of a comparison is: something that answers a prompt and says what it took."""
+"""Arms of a comparison: each answers prompts and records what that took."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from specexp.bench.record import MEASURED, PromptRecord, describe
-from specexp.config.schema import Generation
+from specexp.bench.record import MEASURED, PromptRecord, describe as describe
+from specexp.config.schema import Generation as Generation
+from specexp.core.messages import type_and_line
 from specexp.tracking.names import PHASES
 
 if TYPE_CHECKING:
@@ -34,12 +35,11 @@ class Arm(ABC):
 
     Attributes:
         name: Name in every table.
-        generation: How much it generates.
-        verifier: What decides on its tokens.
+        verifier: Decides on its tokens.
         dtype: Dtype of the target, e.g. ``bfloat16``.
         device: Device of the target.
-        latency: Profile by which its seconds are modelled; None where they are measured.
-        state: State policy of its drafter; ``stateless`` where it keeps none.
+        latency: Profile by which its seconds are modelled; None if they are measured.
+        state: State policy of its drafter; ``stateless`` without one.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Arm(ABC):
 
     @property
     def fidelity_note(self) -> str | None:
-        """What its counts are worth, as a clause, where they are not of models; None where they are."""
+        """A clause on the worth of its counts if they are not of models, else None."""
         return None
 
     @abstractmethod
@@ -70,35 +70,31 @@ class Arm(ABC):
             max_new_tokens: New tokens of a turn, instead of the arm's own (for warming up).
 
         Raises:
-            ValueError: the prompt does not fit.
+            ValueError: The prompt does not fit.
         """
 
     def reset(self) -> None:
-        """Return to the stated initial state; needed only by arms that carry state from prompt to prompt."""
+        """Return to the initial state, if the arm carries state from prompt to prompt."""
         return None
 
     def close(self) -> None:
-        """Stop what the arm started; needed only by arms that keep something running from prompt to prompt."""
+        """Stop what the arm keeps running from prompt to prompt."""
         return None
 
 
 class EngineArm(Arm):
-    """An arm of our own engine, whose steps can be watched.
+    """An arm of our own engine, which analyses can watch.
 
     Args:
         name: Name in every table.
-        parts: What it is composed of.
+        parts: Its composition.
         generation: How much to generate.
-        controller_state: What the controller knows from other prompts, that every reset returns it to; its own initial
-            state if None.
+        controller_state: State that every reset returns the controller to; its own initial state if None.
 
     Attributes:
-        parts: The same.
-        shows_steps: Whether its steps can be watched; an engine behind a server has none to watch.
-        observers: Called with every step's outcome when a prompt is decoded, where the arm can do so outside the clock.
-        timeline_observers: Called after every prompt with what happened when, by arms that tell it.
-        controller_state: State that every reset returns the controller to; its initial one where this is empty.
-        drafter_state: The same of the drafter.
+        shows_steps: Whether its steps can be watched; an engine behind a server has none.
+        observers: Called with every step's outcome, outside the clock.
+        timeline_observers: Called after every prompt with its time line, by arms that have one.
     """
 
     shows_steps = True
@@ -124,10 +120,7 @@ class EngineArm(Arm):
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """Decode a prompt once more, untimed.
 
-        Args:
-            prompt: Prompt to answer.
-            sample: Number of the continuation.
-            observe: Called with every step's outcome in the order of the record's tokens; may raise to stop.
+        ``observe`` is called with every step's outcome in the order of the record's tokens; it may raise to stop.
         """
 
     @override
@@ -142,14 +135,14 @@ class EngineArm(Arm):
             controller.load_state_dict(deepcopy(self.controller_state))
 
     def remember(self) -> None:
-        """Let every later :meth:`reset` return to what drafter and controller know now."""
+        """Let every later :meth:`reset` return to the present state of drafter and controller."""
         self.controller_state = deepcopy(self.parts.controller.state_dict())
         drafter = self.parts.drafter
         self.drafter_state = {} if drafter is None else deepcopy(drafter.state_dict())
 
 
 def state_of(drafter: Drafter | None) -> str:
-    """A drafter's state policy, ``stateless`` without one; of several in one, all that keep state: ``carry+cold``."""
+    """Return a drafter's state policy, ``stateless`` without one; several policies are joined: ``carry+cold``."""
     if drafter is None:
         return "stateless"
     kept = {str(getattr(drafter, "state", "stateless")), *map(state_of, drafter.inner)}
@@ -159,11 +152,8 @@ def state_of(drafter: Drafter | None) -> str:
 class ModelledSeconds:
     """Sums the seconds of steps by a latency profile, as an observer of their outcomes.
 
-    Args:
-        latency: The profile.
-
     Attributes:
-        seconds: Seconds by phase; what is beside the passes stands under ``update``.
+        seconds: Seconds by phase; everything but the passes is under ``update``.
         beyond: Target passes that fed more tokens than the profile states milliseconds for.
     """
 
@@ -181,7 +171,7 @@ class ModelledSeconds:
 
 
 def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:
-    """The place that the randomness of a continuation is keyed by, the same for all arms."""
+    """Return the key of a continuation's randomness, the same for all arms."""
     return f"{prompt.prompt_id}#{sample}"
 
 
@@ -202,25 +192,17 @@ def turns(
 
 
 def eos_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
-    """Tokens that end an answer: the model's own (a chat model may have several) and the tokenizer's."""
-    model_config_eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    found = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()
-    if isinstance(model_config_eos, int):
-        found.add(model_config_eos)
-    elif model_config_eos is not None:
-        found.update(model_config_eos)
-    return frozenset(int(token) for token in found)
+    """Return the tokens that end an answer: the model's (a chat model may have several) and the tokenizer's."""
+    own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    several = own if isinstance(own, list | tuple) else [own]
+    return frozenset(int(token) for token in [*several, tokenizer.eos_token_id] if token is not None)
 
 
-__all__ = [
-    "Arm",
-    "EngineArm",
-    "Generation",
-    "ModelledSeconds",
-    "TimeLineObserver",
-    "describe",
-    "eos_of",
-    "sequence_name",
-    "state_of",
-    "turns",
-]
+def decode_safely(
+    arm: Arm, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None
+) -> PromptRecord:
+    """Return the record of a prompt, or of the error that it ended with."""
+    try:
+        return arm.decode(prompt, sample, max_new_tokens)
+    except Exception as error:
+        return PromptRecord(arm.name, prompt.prompt_id, prompt.category, sample, error=type_and_line(error))

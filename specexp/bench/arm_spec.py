@@ -1,10 +1,20 @@
-"""What is to be measured, and who may run it: the contract between those who compose arms and those who answer."""
+"""Arms before they are made: their specification, the backend that runs them, and how one becomes the other."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from specexp.artifacts import kind_for
+from specexp.config import ConfigError, build_data, build_parts
+from specexp.config.artifacts import save_artifact
+from specexp.core.messages import first_line
+from specexp.core.parts import Parts
+from specexp.data import PromptSetError
 
 if TYPE_CHECKING:
     from specexp.artifacts.fingerprint import Fingerprint
@@ -12,29 +22,26 @@ if TYPE_CHECKING:
     from specexp.config import Config
     from specexp.config.schema import Generation
     from specexp.core.latency import LatencyProfile
-    from specexp.core.parts import Parts
     from specexp.core.verifier import Verifier
     from specexp.scheduling import Execution
 
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """What an arm is composed of; models, dtype and device are its backend's.
+    """Everything an arm is composed of, except models, dtype and device, which are its backend's.
 
     Attributes:
-        name: Name of the arm in every table.
-        generation: How much to generate.
-        parts: The four parts. None composes new ones as ``config`` says; of a loop that is not ours the verifier alone
+        parts: The four parts. None composes new ones from ``config``; of a loop that is not ours only the verifier
             counts.
         config: The composition, for parts that are not made yet and for what preloading writes down.
         execution: How several sequences are decoded for every prompt; None decodes one at a time.
-        latency: Profile by which seconds are modelled, where it says so; None measures them.
-        reference: Name of a loop that decodes instead of ours, e.g. ``hf-assisted``; None for ours.
+        latency: Profile that models seconds, if it has one; None measures them.
+        reference: Name of a loop that decodes instead of ours, e.g. ``hf-assisted``.
         settings: Arguments of that loop.
-        engine: Somebody else's engine that decodes instead of ours, as ``specexp.engines`` knows it; None for ours.
-        preload: The same composition over the prompts that its parts learn from before the run; None for none.
-        controller_state: What the controller knows from other prompts, that every run starts from.
-        where: File and key that an error names; empty leaves errors as they are.
+        engine: Another engine that decodes instead of ours, as ``specexp.engines`` defines it.
+        preload: The same composition over the prompts that its parts learn from before the run.
+        controller_state: State of the controller from other prompts, with which every run starts.
+        where: File and key for errors; empty leaves errors as they are.
     """
 
     name: str
@@ -52,11 +59,11 @@ class ArmSpec:
 
 
 class Backend(Protocol):
-    """What answers for the models of an arm: models themselves, a recording, or another engine."""
+    """Runs arms: models themselves, a recording, or another engine."""
 
     @property
     def runs_models(self) -> bool:
-        """Whether any prompt can be decoded, and logits and times of models can be looked at."""
+        """Whether any prompt can be decoded, and logits and times of models can be read."""
 
     @property
     def references(self) -> Collection[str]:
@@ -64,36 +71,103 @@ class Backend(Protocol):
 
     @property
     def draft(self) -> Any:
-        """What a draft model among the parts has its answers from; None where there is none."""
+        """The draft model of drafters that need one; None without one."""
 
     @property
     def tokenizer(self) -> Any:
-        """Tokenizer of the target; None where there is none."""
+        """Tokenizer of the target; None without one."""
 
     def arm(self, spec: ArmSpec) -> Arm:
-        """The arm of a specification whose parts are made.
+        """Return the arm of a specification with parts.
 
         Raises:
             ValueError: The parts do not go together, or with the models.
         """
 
     def fingerprint(self) -> Fingerprint:
-        """Of target and tokenizer, for an artifact."""
+        """Return the fingerprint of target and tokenizer, for an artifact."""
 
     def provenance(self, arm: Arm) -> dict[str, Any]:
-        """What an artifact says of where an arm's figures come from, beside device and versions."""
+        """Return where an arm's figures come from, for an artifact, besides device and versions."""
+
+
+def make_arm(spec: ArmSpec, backend: Backend) -> Arm:
+    """Make an arm: compose its parts, preload them if requested, and give it the models.
+
+    Raises:
+        ConfigError: Parts cannot be made, do not go together or with the models, or cannot learn; the sentence names
+            ``spec.where``.
+        ValueError: The same, for a specification without ``where``.
+
+    Example:
+        >>> backend = LiveBackend(load_pair("stdlib"))  # doctest: +SKIP
+        >>> make_arm(ArmSpec("chain", Generation(), Parts(drafter, Chain(4))), backend)  # doctest: +SKIP
+    """
+    try:
+        if spec.parts is None:
+            if spec.config is None:
+                raise ValueError("a specification needs parts, or a configuration that composes them")
+            spec = replace(spec, parts=build_parts(spec.config, backend.draft))
+        if spec.preload is not None:
+            spec = _preloaded(spec, backend)
+        return backend.arm(spec)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        if not spec.where:
+            raise
+        raise ConfigError(f"{spec.where}: {first_line(error)}") from error
+
+
+def _preloaded(spec: ArmSpec, backend: Backend) -> ArmSpec:
+    """Decode an arm's ``preload`` prompts, and let it start from what drafter and controller learned.
+
+    The drafter's state becomes an artifact, ``<output>/<name>/preloaded/<arm>``, and its parts are built from that;
+    drafters inside it keep their own state policy.
+    """
+    preload, config, parts = spec.preload, spec.config, spec.parts
+    assert preload is not None
+    assert config is not None
+    assert parts is not None
+    where = f"{spec.where}.preload"
+    drafter, controller = parts.drafter, parts.controller
+    composition = {family: config.get(family) for family in Parts._fields}
+    kept = kind_for("drafter", composition) if drafter is not None and drafter.shares_state else None
+    if kept is None and not controller.state_dict():
+        raise ConfigError(
+            f"{where} needs a drafter that carries what it learns (state 'carry'), such as TokenRecycling or "
+            "PhraseCache, or a controller that learns from the prompts"
+        )
+    data = build_data(preload, backend.tokenizer)
+    try:
+        data.setup("test")
+    except PromptSetError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    teacher = backend.arm(replace(spec, execution=None, latency=None))
+    for prompt in data.prompts:
+        teacher.decode(prompt)
+    if kept is not None and drafter is not None:
+        study, arm = config.get("name"), re.sub(r"[/\\:]|^\.+", "_", spec.name)
+        payloads = kept.payloads_of(composition, {"learned": {"drafter": drafter.state_dict()}}) or {}
+        folder = Path(config.get("output")) / study / "preloaded" / arm
+        made_by = {"study": study, "config": preload.to_dict()}
+        loaded = save_artifact(folder, kept.kind, payloads, made_by, backend.fingerprint()).drafter
+        loaded.use_draft_model(backend.draft)
+        parts = parts._replace(drafter=loaded)
+    return replace(spec, parts=parts, preload=None, controller_state=deepcopy(controller.state_dict()))
 
 
 def can_follow(verifier: Verifier) -> bool:
-    """Whether Hugging Face's loops can emit a verifier's tokens: they do not depend on drafts, and take no noise, or
-    noise that can be added to its scores.
+    """Return whether Hugging Face's loops can emit a verifier's tokens.
+
+    The tokens must not depend on drafts, and take no noise, or noise that can be added to its scores.
     """
     keyed = not verifier.noise_temperature or hasattr(verifier, "processed_scores")
     return verifier.sampling == "deterministic" and keyed
 
 
 def why_not(reference: str, verifier: Verifier) -> str:
-    """Why a loop of Hugging Face's cannot follow a verifier."""
+    """Return why a loop of Hugging Face's cannot follow a verifier."""
     return (
         f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's arms emit the same tokens only with "
         "Greedy or KeyedSampling"

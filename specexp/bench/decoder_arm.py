@@ -1,26 +1,32 @@
-"""Arms of the engine: any composition of parts, and plain decoding in the same loop."""
+"""The arm of our engine: any composition of parts, and plain decoding in the same loop; the foresight of an Oracle."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
+from specexp.bench.analysis import Sources
 from specexp.bench.arm import EngineArm, Generation, ModelledSeconds, eos_of, sequence_name, turns
-from specexp.bench.oracle import foresee
 from specexp.bench.record import PromptRecord
-from specexp.bench.sources import Sources
+from specexp.core.context import Context
+from specexp.core.dialogue import Request
 from specexp.core.generation import PHASES, GenerationResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from transformers import PreTrainedTokenizerBase
 
     from specexp.core.decode import OutcomeObserver
     from specexp.core.decoder import Decoder
+    from specexp.core.drafter import Drafter
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
+
+_BLOCK = 256
+"""Tokens of the output that one draft request is about."""
 
 
 class DecoderArm(EngineArm):
@@ -32,11 +38,8 @@ class DecoderArm(EngineArm):
         tokenizer: The target's.
         generation: How much to generate.
         count_useful: Also count useful tokens (outside the clock).
-        latency: Profile by which seconds are modelled, where it says so; measured if None.
-        controller_state: What the controller learned from other prompts, that every run starts from.
-
-    Attributes:
-        observers: Called with every step's outcome when a prompt is decoded, outside the clock.
+        latency: Profile that models seconds, if it has one; None measures them.
+        controller_state: State of the controller from other prompts, with which every run starts.
 
     Example:
         >>> DecoderArm("engine", Decoder(model, verifier=verifier), tokenizer, Generation())  # doctest: +SKIP
@@ -64,74 +67,194 @@ class DecoderArm(EngineArm):
 
     @override
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
-        self.conversation(prompt, sample, observers=(observe,))
+        self._conversation(prompt, sample, None, (observe,))
 
     @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
-        results: list[GenerationResult] = []
         modelled = None if self.latency is None else ModelledSeconds(self.latency)
         sources = Sources()
         observers: list[OutcomeObserver] = [*self.observers, sources, *([modelled] if modelled else [])]
-        taken = self.conversation(prompt, sample, max_new_tokens, results, observers)
-        counts = results
-        if modelled is None:
-            seconds = {phase: sum(count.seconds[phase] for count in counts) for phase in PHASES}
-        else:
-            seconds = modelled.seconds
+        asked, results = self._conversation(prompt, sample, max_new_tokens, observers)
+        measured = {phase: sum(result.seconds[phase] for result in results) for phase in PHASES}
         return PromptRecord.of(
             self,
             prompt,
             sample,
             answers=[result.token_ids for result in results],
             finish_reasons=[result.finish_reason for result in results],
-            counts=counts,
-            prompt_tokens=sum(tokens for tokens, _ in taken),
+            counts=results,
+            prompt_tokens=asked,
             prefill_seconds=sum(result.prefill_seconds for result in results),
-            seconds=seconds,
+            seconds=measured if modelled is None else modelled.seconds,
             beyond_profile=0 if modelled is None else modelled.beyond,
             sources=sources.found,
         )
 
-    def conversation(
-        self,
-        prompt: Prompt,
-        sample: int,
-        max_new_tokens: int | None = None,
-        results: list[GenerationResult] | None = None,
-        observers: Sequence[OutcomeObserver] = (),
-    ) -> list[tuple[int, list[int]]]:
-        """Answer all turns; for each the prompt tokens it added, and its answer.
-
-        Args:
-            prompt: To answer.
-            sample: Which continuation.
-            max_new_tokens: Per turn, instead of the arm's own.
-            results: Takes the result of each turn.
-            observers: Called with every step's outcome, outside the clock.
-        """
+    def _conversation(
+        self, prompt: Prompt, sample: int, max_new_tokens: int | None, observers: Sequence[OutcomeObserver]
+    ) -> tuple[int, list[GenerationResult]]:
+        """Answer all turns; return the number of prompt tokens and the result of each turn."""
+        results: list[GenerationResult] = []
+        settings: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens or self.generation.max_new_tokens,
+            "eos_token_id": self.eos,
+            "seed": self.generation.seed,
+            "sequence": sequence_name(prompt, sample),
+        }
 
         def answer(asked: list[int], turn: int) -> list[int]:
             if self.parts.controller.needs_foresight:
-                foresee(
-                    self.decoder,
-                    asked,
-                    max_new_tokens=max_new_tokens or self.generation.max_new_tokens,
-                    eos_token_id=self.eos,
-                    seed=self.generation.seed,
-                    sequence=sequence_name(prompt, sample),
-                )
+                foresee(self.decoder, asked, **settings)
             result = self.decoder.generate(
                 asked,
-                max_new_tokens=max_new_tokens or self.generation.max_new_tokens,
-                eos_token_id=self.eos,
-                seed=self.generation.seed,
-                sequence=sequence_name(prompt, sample),
                 continue_conversation=turn > 0,
                 count_useful=self.count_useful,
                 observers=observers,
+                **settings,
             )
-            if results is not None:
-                results.append(result)
+            results.append(result)
             return result.token_ids
 
-        return list(turns(prompt, self.tokenizer, answer))
+        asked = sum(tokens for tokens, _ in turns(prompt, self.tokenizer, answer))
+        return asked, results
+
+
+def foresee(
+    decoder: Decoder,
+    prompt: Sequence[int],
+    *,
+    max_new_tokens: int,
+    eos_token_id: Collection[int] = (),
+    seed: int = 0,
+    sequence: int | str = 0,
+) -> None:
+    """Prepare the Oracle that controls a decoder for one call of its ``generate`` with the same arguments.
+
+    The decoder's caches are used.
+
+    Raises:
+        ValueError: The Oracle has no latency profile.
+    """
+    import torch
+
+    from specexp.core.decoder import Decoder
+
+    drafter, builder, verifier, _ = decoder.parts
+    oracle: Any = decoder.parts.controller
+    assert drafter is not None
+    assert builder is not None
+    latency = oracle.latency
+    plain = Decoder(decoder.model, verifier=verifier)
+    output = plain.generate(
+        prompt, max_new_tokens=max_new_tokens, eos_token_id=eos_token_id, seed=seed, sequence=sequence
+    ).token_ids
+    noise_temperature = verifier.noise_temperature or 0.0
+    with torch.inference_mode():
+        matches = draft_matches(drafter, prompt, output, seed, sequence, noise_temperature)
+    room = min(max_new_tokens, decoder.model.context_limit - len(prompt))
+    deepest = min(oracle.max_depth, builder.max_nodes)
+    depths = best_schedule(matches, latency, deepest, room, prefix=len(prompt) - 1)
+    context = Context(prompt, seed=seed, sequence=sequence)
+    oracle.foresee(context, {len(prompt) + place: depth for place, depth in enumerate(depths)})
+
+
+def draft_matches(
+    drafter: Drafter,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    seed: int = 0,
+    sequence: int | str = 0,
+    noise_temperature: float = 0.0,
+) -> NDArray[np.bool_]:
+    """``[n]`` whether the draft's best token after everything before it is the output's, by teacher forcing.
+
+    Takes one draft pass over the whole output, or over each block of a long one.
+
+    Args:
+        drafter: A draft model; its state is reset.
+        prompt: ``[p]`` tokens before the output.
+        output: ``[n]`` tokens.
+        seed: Seed of the run.
+        sequence: Which continuation.
+        noise_temperature: Temperature of the target's noise, for a coupled draft.
+    """
+    found: list[NDArray[np.bool_]] = []
+    for start in range(0, len(output), _BLOCK):
+        block = np.array(output[start : start + _BLOCK], dtype=np.int64)
+        context = Context(
+            [*prompt, *output[:start]], seed=seed, sequence=sequence, noise_temperature=noise_temperature
+        )
+        drafter.begin(context, None)
+        rows = np.arange(block.size)
+        fed = np.append(context.root, block[:-1])
+        ranks = np.where(rows == 0, -1, 0)
+        answer = drafter.propose(context, Request(fed, rows - 1, ranks, rows, 1))
+        found.append(answer.tokens[:, 0] == block)
+    drafter.reset()
+    return np.concatenate(found)
+
+
+def best_schedule(
+    matches: NDArray[np.bool_],
+    latency: LatencyProfile,
+    max_depth: int,
+    max_new_tokens: int,
+    prefix: int | None = None,
+) -> list[int]:
+    """``[n]`` the draft length at every place of an output, so that decoding it takes the least time.
+
+    With ``m`` the run of matches from a place on, a draft of ``d`` tokens gives ``min(m, d) + 1`` of the output. Its
+    first pass feeds the tokens that the draft model has not seen: the root, the last draft too if all of the step
+    before were accepted, and one more for every step before it that drafted nothing. So the least time to go is a
+    function of the place and of the number of unseen tokens, from the end of the output back to its beginning.
+
+    Args:
+        matches: ``[n]`` whether the draft's best token is the output's.
+        latency: Cost of a step.
+        max_depth: Longest draft.
+        max_new_tokens: Length the output might have had; a draft never reaches beyond the one before.
+        prefix: Tokens in the cache before the output; None takes the number that ``latency`` is stated at.
+
+    Returns:
+        The lengths along the best schedule; at places it passes over, the best with one token unseen.
+    """
+    size = matches.size
+    unseen = np.arange(1, size + 3)  # by index: 1 and more tokens the draft model has not seen
+
+    def priced(cached: int | None) -> tuple[list[float], NDArray[np.float64]]:
+        """Return seconds of a step by depth without its first draft pass, and of that pass by unseen tokens.
+
+        The cost of new tokens is left out: every schedule commits the same.
+        """
+        depths = range(max_depth + 1)
+        steps = [latency.step_seconds(depth + 1, [1] * (depth - 1), 0, cached) for depth in depths]
+        passes = [latency.draft_seconds(int(count), cached) for count in unseen] if max_depth else []
+        return steps, np.array(passes)
+
+    target, first = priced(prefix)
+    least = np.zeros((size + 1, unseen.size))
+    choice = np.zeros((size + 1, unseen.size), dtype=np.int64)
+    run = 0
+    runs = [0] * size
+    for place in reversed(range(size)):
+        runs[place] = run = run + 1 if matches[place] else 0
+        if prefix is not None and latency.by_prefix:
+            target, first = priced(prefix + place)
+        after = least[place + 1]
+        best = target[0] + np.append(after[1:], after[-1])  # plain: one more token unseen
+        for depth in range(1, min(max_depth, max_new_tokens - place - 1) + 1):
+            accepted = min(run, depth)
+            rest = least[min(place + accepted + 1, size), 1 if accepted == depth else 0]
+            total = target[depth] + first + rest
+            better = total < best
+            best = np.where(better, total, best)
+            choice[place, better] = depth
+        least[place] = best
+    depths: list[int] = choice[:size, 0].tolist()
+    place, seen = 0, 0
+    while place < size:
+        depth = depths[place] = int(choice[place, seen])
+        accepted = min(runs[place], depth)
+        seen = min(seen + 1, unseen.size - 1) if depth == 0 else int(accepted == depth)
+        place += accepted + 1
+    return depths

@@ -1,21 +1,27 @@
-"""Is the output still plain decoding's, token for token? Near ties of a low precision are counted."""
+"""Token equality with plain decoding: differences, near ties of a low precision, and the outputs in float32."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specexp.bench.arm import decode_safely
 from specexp.bench.record import Difference, PromptRecord
-from specexp.core.messages import counted
+from specexp.core.messages import counted, type_and_line
 
 if TYPE_CHECKING:
     from specexp.bench.arm import EngineArm
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
+    from specexp.models.pair import ModelPair
 
 ROUNDING = 1e-5
 """Gap in float32 below which two passes of different size may round to different tokens, if ever."""
@@ -23,9 +29,17 @@ ROUNDING = 1e-5
 NEAR_TIE = {"bfloat16": 0.125, "float16": 0.125 / 8, "float32": 0.0, "float64": 0.0}
 """Largest gap, in logits + T * noise, at which outputs may part: the dtype's rounding; float32 may not."""
 
+SECONDS = 15.0
+"""Most seconds of the comparison in float32; a prompt that has begun is finished."""
+_SPARE = 1.25
+"""Memory that must be free, as a multiple of the copy."""
+
+ArmsOf = Callable[["ModelPair"], "tuple[EngineArm, Sequence[EngineArm]]"]
+"""Makes plain decoding, and the arms to compare with it, on a pair."""
+
 
 def near_tie_sentence(dtype: str) -> str:
-    """What a near tie is, for whoever reads of one for the first time."""
+    """Return an explanation of near ties."""
     return (
         f"A near tie is a place where plain decoding's own two best tokens lie within the rounding of {dtype} "
         f"({NEAR_TIE.get(dtype, 0.0):g} in logits): which of them comes first depends on how many tokens a pass holds, "
@@ -34,9 +48,9 @@ def near_tie_sentence(dtype: str) -> str:
 
 
 def divergence(records: Iterable[PromptRecord]) -> str | None:
-    """Outputs in float32 that are not plain decoding's though nothing excuses it, as a clause; None without any."""
+    """Return a clause about float32 outputs that differ from plain decoding's without an excuse; None without any."""
     found = [
-        record
+        (record, difference.index)
         for record in records
         if (difference := record.difference) is not None
         and record.dtype in ("float32", "float64")
@@ -44,30 +58,32 @@ def divergence(records: Iterable[PromptRecord]) -> str | None:
     ]
     if not found:
         return None
-    first = found[0]
-    assert first.difference is not None
-    arms = ", ".join(dict.fromkeys(record.arm for record in found))
+    first, index = found[0]
+    arms = ", ".join(dict.fromkeys(record.arm for record, _ in found))
     return (
         f"{counted(len(found), 'output')} of {arms} DIFFER from plain decoding's in float32, where no near tie excuses "
-        f"it, e.g. {first.arm} on prompt {first.prompt_id!r} from new token {first.difference.index} on"
+        f"it, e.g. {first.arm} on prompt {first.prompt_id!r} from new token {index} on"
     )
 
 
-def first_difference(tokens: tuple[int, ...], reference: tuple[int, ...]) -> int | None:
-    """Number of the first token in which two outputs differ; None if they are equal."""
+def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int | None:
+    """Return the number of the first token in which two outputs differ; None if they are equal."""
     for index, (token, expected) in enumerate(zip(tokens, reference, strict=False)):
         if token != expected:
             return index
     return None if len(tokens) == len(reference) else min(len(tokens), len(reference))
 
 
-def _same_output(record: PromptRecord, reference: PromptRecord) -> bool:
-    """Whether the two should be equal token for token."""
-    return record.keyed and reference.keyed and record.verifier == reference.verifier
+def _comparable(record: PromptRecord, reference: PromptRecord) -> bool:
+    return (
+        not (record.error or reference.error)
+        and (record.keyed and reference.keyed)
+        and record.verifier == reference.verifier
+    )
 
 
 def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, prompt: Prompt) -> PromptRecord:
-    """The record with its difference from plain decoding, if there is one.
+    """Return the record with its difference from plain decoding, if there is one.
 
     The scores at the first difference are recomputed by decoding the prompt once more up to there.
 
@@ -77,7 +93,7 @@ def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, pro
         plain: The arm that made it.
         prompt: The prompt.
     """
-    if record.error or reference.error or not _same_output(record, reference):
+    if not _comparable(record, reference):
         return record
     index = first_difference(record.token_ids, reference.token_ids)
     if index is None:
@@ -92,14 +108,14 @@ def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, pro
 
 
 def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int | None) -> float | None:
-    """How close plain decoding came to another token at place ``index`` of its output."""
-    seen = 0
+    """Return how close plain decoding was to another token at place ``index`` of its output."""
+    place = 0
 
     def observe(outcome: Outcome) -> None:
-        nonlocal seen
-        if seen == index:
+        nonlocal place
+        if place == index:
             raise _Found(tie_gap(plain, outcome, other))
-        seen += len(outcome.new_token_ids)
+        place += len(outcome.new_token_ids)
 
     try:
         plain.decode_observed(prompt, sample, observe)
@@ -109,7 +125,7 @@ def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int |
 
 
 class _Found(Exception):  # noqa: N818
-    """Ends the second decoding where the first difference is."""
+    """Ends the second decoding at the first difference."""
 
     def __init__(self, gap: float | None) -> None:
         super().__init__()
@@ -117,13 +133,10 @@ class _Found(Exception):  # noqa: N818
 
 
 def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | None:
-    """Gap of the two best values of logits + T * noise, or the distance to the top-k / top-p cut if less; None where
-    the verifier does not show its noisy scores.
+    """Return the gap of the two best values of logits + T * noise in a step of plain decoding.
 
-    Args:
-        plain: Arm of plain decoding.
-        outcome: Its step.
-        other: Token that another arm put there.
+    If the token ``other`` of another arm was cut by top-k or top-p, or others were, the distance to the cut counts if
+    it is less. None if the verifier does not show its noisy scores.
     """
     verifier: Any = plain.parts.verifier
     logits = outcome.logits[0].float()  # [V]
@@ -143,13 +156,12 @@ def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | No
     values = logits.numpy(force=True)
     if not kept[other]:
         return min(gap, float(values[kept].min() - values[other]))
-    chosen = outcome.new_token_ids[0]
-    return min(gap, float(values[chosen] - values[~kept].max()))
+    return min(gap, float(values[outcome.new_token_ids[0]] - values[~kept].max()))
 
 
 @dataclass(frozen=True)
 class Equality:
-    """Outputs of one arm beside plain decoding's.
+    """Outputs of one arm, compared with plain decoding's.
 
     Attributes:
         compared: Prompts that both answered.
@@ -165,7 +177,7 @@ class Equality:
 
     @classmethod
     def sum(cls, found: Iterable[Equality]) -> Equality:
-        """Of several arms together."""
+        """Return the sum over several arms."""
         return cls(*map(sum, zip((0, 0, 0, 0), *map(dataclasses.astuple, found), strict=True)))
 
     def __str__(self) -> str:
@@ -178,25 +190,146 @@ class Equality:
 
 
 def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = "engine") -> Equality:
-    """Count an arm's outputs that equal the baseline's, from records alone.
+    """Count an arm's outputs that equal the baseline's, from records alone."""
+    records = list(records)
+    reference = {record.key: record for record in records if record.arm == baseline}
+    found = [
+        "equal"
+        if record.token_ids == reference[record.key].token_ids
+        else "near"
+        if record.difference is not None and record.difference.near_tie
+        else "wrong"
+        for record in records
+        if record.arm == arm and record.key in reference and _comparable(record, reference[record.key])
+    ]
+    return Equality(len(found), *(found.count(kind) for kind in ("equal", "near", "wrong")))
+
+
+@dataclass(frozen=True)
+class InFloat32:
+    """Outputs compared once more with a float32 copy of the target, in which there are no near ties.
+
+    Attributes:
+        records: Records of plain decoding and the arms, in float32.
+        prompts: How many were decoded.
+        of: How many the run has.
+        left_out: Why nothing was decoded; empty if something was.
+    """
+
+    records: Sequence[PromptRecord] = ()
+    prompts: int = 0
+    of: int = 0
+    left_out: str = ""
+
+    def equality(self, arm: str, baseline: str = "engine") -> Equality:
+        """Compare one arm's outputs with plain decoding's."""
+        return token_equality(self.records, arm, baseline)
+
+    def sentence(self, arms: Sequence[str], baseline: str = "engine") -> str:
+        """Return the result of several arms together."""
+        if self.left_out:
+            return f"Not compared in float32: {self.left_out}."
+        total = Equality.sum(self.equality(arm, baseline) for arm in arms)
+        return (
+            f"In float32, where there are no near ties, {total} outputs equal plain decoding's "
+            f"({self.prompts} of {counted(self.of, 'prompt')} decoded once more, outside the clock)."
+        )
+
+
+def in_float32(
+    pair: ModelPair,
+    arms_of: ArmsOf,
+    prompts: Sequence[Prompt],
+    records: Sequence[PromptRecord],
+    most: int,
+    *,
+    baseline: str = "engine",
+    seconds: float = SECONDS,
+) -> InFloat32 | None:
+    """Decode prompts once more in float32, if outputs of a 16-bit target parted from plain decoding's.
 
     Args:
-        records: Records of a run.
-        arm: Name of the arm whose outputs are counted.
-        baseline: Plain decoding.
+        pair: The models of the run; the target is copied.
+        arms_of: Makes the arms on the pair with the copy.
+        prompts: Prompts of the run, in order.
+        records: Records of the run.
+        most: Most prompts that are decoded; 0 leaves the comparison out.
+        baseline: Name of plain decoding.
+        seconds: Most seconds that it may take.
+
+    Returns:
+        The comparison, or why there is none; None if every output is equal or in float32 anyway, or if only Hugging
+        Face's own loops parted, which are not compared.
     """
-    records = list(records)
-    reference = {record.key: record for record in records if record.arm == baseline and not record.error}
-    equal = near = wrong = 0
-    for record in records:
-        if record.arm != arm or record.error or record.key not in reference:
-            continue
-        if not _same_output(record, reference[record.key]):
-            continue
-        if record.token_ids == reference[record.key].token_ids:
-            equal += 1
-        elif record.difference is not None and record.difference.near_tie:
-            near += 1
-        else:
-            wrong += 1
-    return Equality(equal + near + wrong, equal, near, wrong)
+    if not any(one.difference is not None and one.dtype in ("bfloat16", "float16") for one in records):
+        return None
+    plain = [
+        one.prefill_seconds + one.decode_seconds for one in records if one.arm == baseline and not one.error
+    ]
+    estimate = 2 * median(plain)  # plain decoding, in twice the bytes
+    if most == 0:
+        return InFloat32(left_out="float32_prompts is 0")
+    if estimate > seconds:
+        return InFloat32(
+            left_out=f"one prompt would take about {estimate:.0f} s by plain decoding, and all have {seconds:.0f} s"
+        )
+    try:
+        engine, arms = arms_of(_copied(pair))
+    except NotCopiedError as error:
+        return InFloat32(left_out=str(error))
+    except (ValueError, RuntimeError, MemoryError, NotImplementedError) as error:  # of a model or a device
+        return InFloat32(left_out=type_and_line(error))
+    if not arms:
+        return None
+    found: list[PromptRecord] = []
+    start, decoded = perf_counter(), 0
+    for arm in (engine, *arms):
+        arm.reset()
+    for prompt in prompts[:most]:
+        if decoded and perf_counter() - start > seconds:
+            break
+        reference = decode_safely(engine, prompt)
+        found.append(reference)
+        for arm in arms:
+            if decoded and perf_counter() - start > seconds:
+                break
+            found.append(compare(decode_safely(arm, prompt), reference, engine, prompt))
+        decoded += 1
+    return InFloat32(found, decoded, len(prompts))
+
+
+class NotCopiedError(RuntimeError):
+    """The target cannot be copied: it runs in another library, or its device has no room."""
+
+
+def _copied(pair: ModelPair) -> ModelPair:
+    """Return the pair with a float32 copy of its target, or raise NotCopiedError."""
+    import torch
+
+    from specexp.core.placement import is_spread
+
+    if not isinstance(pair.target, torch.nn.Module):
+        raise NotCopiedError("the target runs in another library")
+    if is_spread(pair.target):
+        raise NotCopiedError("the target is spread over devices")
+    needed = 4 * sum(weights.numel() for weights in pair.target.parameters())
+    free = _free_bytes(pair.target.device)
+    if free is not None and needed * _SPARE > free:
+        raise NotCopiedError(
+            f"a copy of the target takes {needed / 1e9:.1f} GB, and {pair.target.device} has {free / 1e9:.1f} GB left"
+        )
+    return dataclasses.replace(pair, target=copy.deepcopy(pair.target).float())
+
+
+def _free_bytes(device: object) -> int | None:
+    """Return the free memory of a device; None if it is unknown."""
+    import torch
+
+    if str(device).startswith("cuda"):
+        return int(torch.cuda.mem_get_info(torch.device(str(device)))[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    known = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * int(known[0]) if known else None

@@ -1,10 +1,11 @@
-"""Arms that decode several sequences for a prompt: a tree of thoughts, or continuations of one prompt."""
+"""Arms that decode several sequences for a prompt: a search over thoughts (SEED, Algorithm 1), or continuations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
@@ -12,25 +13,210 @@ from specexp.bench.arm import EngineArm, Generation, eos_of, sequence_name
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.core.generation import PHASES
 from specexp.core.parts import Parts
+from specexp.data.prompt import first_turn_ids
+from specexp.data.searches.search import Continuations, Values
+from specexp.data.tasks import Check, Ending, Item, Task
 from specexp.scheduling import Executor, Job, Run, Serial, SerialSpeculative, TimeLine
 from specexp.scheduling.timeline import BUSY, TARGET
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.bench.solver import Solution, Solver
     from specexp.core.decode import OutcomeObserver
-    from specexp.core.parts import Parts
+    from specexp.core.outcome import Outcome
     from specexp.core.runtime import Runtime
     from specexp.data import Prompt
+    from specexp.data.searches.search import Request, Search, SearchResult
     from specexp.data.task_items import Problem
     from specexp.scheduling import Execution
 
 CONTINUATIONS = "continuations"
+Component = Literal["generator", "evaluator"]
+_Ask = Callable[[Component, Sequence[str], Sequence[str], Ending], list[str]]
+"""Component, what randomness is keyed by, prompts and ending of sequences that run side by side; gives their texts."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The answer that a search found for one item.
+
+    Attributes:
+        result: The path found, and the tree of thoughts.
+        check: Whether it is right.
+        unparsable: Evaluations that could not be read.
+        runs: The executor's runs in order, each with the component that requested it.
+        wall_seconds: The time from end to end, search, prompts and tokenizing included.
+    """
+
+    result: SearchResult
+    check: Check
+    unparsable: int
+    runs: tuple[tuple[Component, Run], ...]
+    wall_seconds: float
+
+    def timeline(self) -> TimeLine:
+        """Return the time lines of all runs, one behind the other."""
+        line = TimeLine()
+        for _, run in self.runs:
+            line.extend(run.timeline)
+        return line
+
+
+class Solver:
+    """Answers a search's requests by decoding: thought generator and state evaluator are the same target.
+
+    Randomness is keyed by the item, the sample and the path of a state, so the text of a state is the same in every
+    strategy and in every order of expansion.
+
+    Args:
+        search: Chooses the states to expand.
+        tokenizer: The target's.
+        eos_token_ids: Tokens that end an output.
+        seed: The seed of the keyed noise.
+        max_new_tokens: The longest generation, where a task allows more; None for the task's own limits.
+        chat_template: Whether prompts are written with the tokenizer's chat template.
+
+    Example:
+        >>> with Scheduled(n=3).open(model, parts) as executor:  # doctest: +SKIP
+        ...     Solver(BreadthFirst(), tokenizer).solve(task, task.load()[0], executor).check
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        eos_token_ids: Collection[int] = frozenset(),
+        seed: int = 0,
+        max_new_tokens: int | None = None,
+        chat_template: bool = False,
+    ) -> None:
+        self.search = search
+        self.tokenizer = tokenizer
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.seed = seed
+        self.max_new_tokens = max_new_tokens
+        self.chat_template = chat_template
+
+    def solve(
+        self,
+        task: Task,
+        item: Item,
+        executor: Executor,
+        *,
+        sample: int = 0,
+        max_new_tokens: int | None = None,
+        observers: Sequence[Callable[[Outcome], None]] = (),
+    ) -> Solution:
+        """Search for the answer of one item.
+
+        Args:
+            task: The item's.
+            item: The problem.
+            executor: Decodes; every request of the search is one run.
+            sample: Which search of the item; the same one gives the same again.
+            max_new_tokens: The longest generation, instead of the solver's own (for warming up).
+            observers: Called with every step's outcome.
+
+        Raises:
+            ValueError: A prompt does not fit the target.
+        """
+        started = perf_counter()
+        name = f"{task.name}/{item.item_id}#{sample}"
+        most = self.max_new_tokens if max_new_tokens is None else max_new_tokens
+        runs: list[tuple[Component, Run]] = []
+
+        def ask(role: Component, places: Sequence[str], prompts: Sequence[str], ending: Ending) -> list[str]:
+            run = executor.run(
+                self._jobs([f"{name}/{place}" for place in places], prompts, ending, most),
+                seed=self.seed,
+                eos_token_ids=self.eos_token_ids,
+                observers=observers,
+            )
+            runs.append((role, run))
+            return [ending.cut(self._text(result.token_ids)) for result in run.results]
+
+        unparsable = 0
+        exploration = self.search.explore(task.depth)
+        try:
+            request = next(exploration)
+            while True:
+                role: Component = "generator" if isinstance(request, Continuations) else "evaluator"
+                prompts, ending = self._asked(task, item, request)
+                texts = ask(role, _places(request), prompts, ending)
+                if isinstance(request, Continuations) and not request.last:
+                    texts = self._complete(task, item, request, texts, ask)
+                if isinstance(request, Values):
+                    values = [task.value(text) for text in texts]
+                    unparsable += sum(not value.parsed for value in values)
+                    request = exploration.send([value.value for value in values])
+                else:
+                    n = request.n
+                    request = exploration.send([texts[at : at + n] for at in range(0, len(texts), n)])
+        except StopIteration as found:
+            result: SearchResult = found.value
+        wall = perf_counter() - started
+        return Solution(result, task.check(item, result.final.thoughts), unparsable, tuple(runs), wall)
+
+    def _asked(self, task: Task, item: Item, request: Request) -> tuple[list[str], Ending]:
+        """Return the prompt of every sequence, and where an answer ends."""
+        if isinstance(request, Values):
+            return [task.value_prompt(item, state.thoughts) for state in request.states], task.value_ending
+        prompts = [
+            task.thought_prompt(item, state.thoughts, request.last)
+            for state in request.states
+            for _ in range(request.n)
+        ]
+        return prompts, task.thought_ending(request.last)
+
+    def _complete(
+        self, task: Task, item: Item, request: Continuations, begun: Sequence[str], ask: _Ask
+    ) -> list[str]:
+        """Return whole thoughts, some of which a second generation completes."""
+        states = [state for state in request.states for _ in range(request.n)]
+        prompts = [
+            prompt
+            for state, text in zip(states, begun, strict=True)
+            if (prompt := task.completion_prompt(item, state.thoughts, text)) is not None
+        ]
+        if not prompts:
+            return list(begun)
+        places = [f"rest of {place}" for place in _places(request)]
+        rests = ask("generator", places, prompts, task.completion_ending())
+        return [task.completed(*parts) for parts in zip(begun, rests, strict=True)]
+
+    def _jobs(
+        self, names: Sequence[str], prompts: Sequence[str], ending: Ending, most: int | None
+    ) -> list[Job]:
+        limit = ending.max_new_tokens if most is None else min(most, ending.max_new_tokens)
+        template = self.chat_template and self.tokenizer.chat_template is not None
+        tokens = {prompt: tuple(first_turn_ids(self.tokenizer, prompt, template)) for prompt in prompts}
+
+        def stop(found: Sequence[int]) -> bool:
+            return ending.reached(self._text(found))
+
+        return [Job(tokens[prompt], name, limit, stop) for name, prompt in zip(names, prompts, strict=True)]
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+
+def _places(request: Request) -> list[str]:
+    """Return the keys of randomness: the paths of the new states, or of the states that are valued."""
+    if isinstance(request, Values):
+        return [f"value {_dotted(state.path)}" for state in request.states]
+    kind = "last" if request.last else "thought"
+    return [
+        f"{kind} {_dotted((*state.path, number))}" for state in request.states for number in range(request.n)
+    ]
+
+
+def _dotted(path: Sequence[int]) -> str:
+    return ".".join(map(str, path))
 
 
 class ExecutionArm(EngineArm):
-    """An execution strategy as an arm. What it starts is kept from prompt to prompt, until :meth:`close`.
+    """An execution strategy as an arm. Processes that it starts are kept from prompt to prompt, until :meth:`close`.
 
     Args:
         name: Name in every table.
@@ -39,12 +225,12 @@ class ExecutionArm(EngineArm):
         execution: How they are decoded.
         tokenizer: The target's.
         generation: How much to generate; ``samples`` continuations of a prompt are one group.
-        problems: Items of tasks by prompt id; a prompt that is none is continued.
+        problems: Items of tasks by prompt id; other prompts are continued.
         solver: Searches the items.
-        controller_state: What the controller learned from other prompts, that every run starts from.
+        controller_state: State of the controller from other prompts, with which every run starts.
 
     Raises:
-        ValueError: the parts cannot be executed so.
+        ValueError: The parts cannot be executed so.
     """
 
     def __init__(
@@ -60,7 +246,7 @@ class ExecutionArm(EngineArm):
         controller_state: Mapping[str, Any] | None = None,
     ) -> None:
         execution.check(parts)
-        # in plain decoding nothing but the verifier is at work
+        # plain decoding uses only the verifier
         own = Parts(verifier=parts.verifier) if isinstance(execution, Serial) else parts
         super().__init__(name, own, generation, controller_state)
         self.model = model
@@ -180,13 +366,11 @@ class ExecutionArm(EngineArm):
 
 def _role(runs: Sequence[Run]) -> Role:
     results = [result for run in runs for result in run.results]
+    counts = ("steps", "accepted_drafts", "drafted_nodes", "draft_passes")
     return Role(
         sequences=len(results),
         tokens=sum(len(result.token_ids) for result in results),
-        steps=sum(result.steps for result in results),
-        accepted_drafts=sum(result.accepted_drafts for result in results),
-        drafted_nodes=sum(result.drafted_nodes for result in results),
-        draft_passes=sum(result.draft_passes for result in results),
+        **{name: sum(getattr(result, name) for result in results) for name in counts},
         prefill_seconds=sum(run.prefill_seconds for run in runs),
         decode_seconds=sum(run.decode_seconds for run in runs),
         drafted_positions=sum(sum(result.drafted_at) for result in results),

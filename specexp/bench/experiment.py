@@ -1,15 +1,14 @@
-"""An experiment file as arms: its compositions, Hugging Face's loops, and plain decoding beside them."""
+"""An experiment file as arms: its compositions, Hugging Face's loops, and plain decoding; its dry run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import EngineArm
-from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, why_not
-from specexp.bench.make_arm import make_arm
+from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, make_arm, why_not
 from specexp.config import (
     ComposedArm,
     Config,
@@ -22,6 +21,7 @@ from specexp.config import (
     build_execution,
     build_generation,
     build_latency,
+    build_outline,
     build_task_items,
     build_verifier,
     is_multi_sequence,
@@ -33,7 +33,8 @@ from specexp.models.gguf import is_gguf
 if TYPE_CHECKING:
     from specexp.bench.analysis import Analysis
     from specexp.bench.arm import Arm
-    from specexp.bench.figures import Curve
+    from specexp.bench.live import LiveBackend
+    from specexp.bench.pictures import Curve
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
     from specexp.models.pair import ModelPair
@@ -44,19 +45,20 @@ _AXES = {
     "budget": "nodes",
     "max_nodes": "nodes",
     "widths": "nodes",
-}  # arguments that say the same of several builders
+}
+"""Name of an axis by the argument; several builders mean the same."""
 _SAME_FOR_ALL = ("generation", "latency", "pair")
 
 
 @dataclass(frozen=True)
 class ExperimentArms:
-    """What an experiment file asks to run.
+    """The arms of an experiment file.
 
     Attributes:
         arms: Plain decoding first, then Hugging Face's, then the file's own.
         baselines: Names of the arms that speedups are over.
-        shuffle_seeds: Seeds of the order of prompts, by arm, of those that take another; None is the set's own.
-        analyses: What watches the arms of the engine.
+        shuffle_seeds: Seeds of the order of prompts of arms with another order than the set's; None is its own.
+        analyses: Watch the arms of the engine.
         left_out: Names of arms that the backend cannot run.
     """
 
@@ -68,7 +70,7 @@ class ExperimentArms:
 
 
 def _check_published(config: Config) -> None:
-    """Refuse rows of a paper's table that cannot stand beside ours."""
+    """Raise ConfigError if a row of a paper's table has no method, or a text as a figure."""
     if not config.get("published"):
         return
     from specexp.bench.metrics import METRICS  # imports torch
@@ -84,10 +86,10 @@ def _check_published(config: Config) -> None:
 
 
 def check_experiment(config: Config) -> list[ComposedArm]:
-    """The file's arms, checked; models and data are not touched.
+    """Return the file's arms, checked without models and data.
 
     Raises:
-        ConfigError: there is nothing to run, two arms share a title, an arm overrides what all must share, or an
+        ConfigError: There is nothing to run, two arms share a title, an arm overrides what all must share, or an
             analysis cannot be made.
     """
     _check_published(config)
@@ -123,10 +125,10 @@ def check_experiment(config: Config) -> list[ComposedArm]:
 
 
 def baselines_of(config: Config) -> list[str]:
-    """What arms are compared with.
+    """Return the names of the arms that others are compared with.
 
     Raises:
-        ConfigError: Hugging Face's generate is asked for, and cannot emit the tokens of the verifier.
+        ConfigError: Hugging Face's generate is requested, and cannot emit the tokens of the verifier.
     """
     given, verifier = config.get("baselines"), build_verifier(config)
     follows = can_follow(verifier)
@@ -140,53 +142,47 @@ def baselines_of(config: Config) -> list[str]:
 
 
 def _check_several(config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]) -> None:
-    """What decodes several sequences for a prompt shows time lines instead of single steps."""
+    """Raise ConfigError if analyses or arms do not fit: groups of sequences have time lines but no single steps."""
     several = is_multi_sequence(config)
     for number, analysis in enumerate(analyses):
         if analysis.watches_steps is several:
             what = "watches single steps" if several else "looks at groups of sequences"
-            raise config.checker.error(
-                ("analyses", str(number)),
-                f" {what}, and this experiment decodes {'groups of sequences' if several else 'one at a time'}: "
-                f"leave {type(analysis).__name__} out",
-            )
+            decoded = "groups of sequences" if several else "one at a time"
+            name = type(analysis).__name__
+            why = f" {what}, and this experiment decodes {decoded}: leave {name} out"
+            raise config.checker.error(("analyses", str(number)), why)
     for arm in composed if several else ():
         if arm.reference is not None:
-            raise config.checker.error(
-                ("arms", arm.name),
-                f": {arm.reference!r} decodes one sequence at a time, and this experiment groups of them: leave it "
-                "out",
-            )
+            why = f": {arm.reference!r} decodes one sequence at a time, and this experiment groups: leave it out"
+            raise config.checker.error(("arms", arm.name), why)
 
 
 def check_tasks(config: Config) -> None:
-    """Read the files of reasoning tasks, if there are any: it takes a moment, and loading models takes seconds.
+    """Read the files of reasoning tasks, which is quick, before models are loaded.
 
     Raises:
-        ConfigError: one cannot be read, with file and line.
+        ConfigError: One cannot be read, with file and line.
     """
     tasks = build_task_items(config)
     try:
-        _ = None if tasks is None else tasks.problems
+        if tasks is not None:
+            _ = tasks.problems
     except ValueError as error:
         key = ("data", "prompts", "init_args", "tasks")
         raise config.checker.error(key, f": {first_line(error)}") from error
 
 
 def is_plain(config: Config) -> bool:
-    """Whether plain decoding is all that there is to run."""
+    """Return whether plain decoding is all there is to run."""
     return not config.get("arms") and config.get("drafter") is None and config.get("engine") is None
 
 
 def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> list[ArmSpec]:
-    """Everything an experiment runs: plain decoding, Hugging Face's where it is a baseline, then the file's own arms.
+    """Return plain decoding, Hugging Face's if it is a baseline, then the file's own arms.
 
     Args:
         config: Configuration of the experiment.
-        composed: Its arms, checked already; as :func:`check_experiment` gives them if None.
-
-    Raises:
-        ConfigError: as :func:`check_experiment`.
+        composed: Its arms, checked already; None checks them.
     """
     from specexp.core.parts import Parts
     from specexp.scheduling import Serial, SerialSpeculative
@@ -201,50 +197,29 @@ def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> 
     if EAGER in baselines_of(config) and not several:
         specs.append(ArmSpec(EAGER, parts=plain, reference=EAGER, **shared))
     for arm in composed if not is_plain(config) else ():
-        named = bool(config.get("arms"))
-        where = f"{config.source_of(('arms', arm.name))}: arms.{arm.name}" if named else str(config.file)
+        where = str(config.file)
+        if config.get("arms"):
+            where = f"{config.source_of(('arms', arm.name))}: arms.{arm.name}"
+        spec = ArmSpec(arm.title, where=where, **shared)
         if arm.reference is not None:
-            specs.append(
-                ArmSpec(
-                    arm.title,
-                    parts=plain,
-                    reference=arm.reference,
-                    settings=arm.arguments,
-                    where=where,
-                    **shared,
-                )
-            )
-            continue
-        engine = build_engine(arm.config)
-        if engine is not None:
-            specs.append(ArmSpec(arm.title, parts=plain, engine=engine, where=where, **shared))
-            continue
-        execution = None
-        if several:
-            default = Serial() if arm.config.get("drafter") is None else SerialSpeculative()
-            execution = build_execution(arm.config) or default
-        specs.append(
-            ArmSpec(
-                arm.title,
-                config=arm.config,
-                execution=execution,
-                preload=arm.preload,
-                where=where,
-                **shared,
-            )
-        )
+            spec = replace(spec, parts=plain, reference=arm.reference, settings=arm.arguments)
+        elif (engine := build_engine(arm.config)) is not None:
+            spec = replace(spec, parts=plain, engine=engine)
+        else:
+            execution = None
+            if several:
+                default = Serial() if arm.config.get("drafter") is None else SerialSpeculative()
+                execution = build_execution(arm.config) or default
+            spec = replace(spec, config=arm.config, execution=execution, preload=arm.preload)
+        specs.append(spec)
     return specs
 
 
 def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
-    """Make the arms.
-
-    Args:
-        config: Configuration of the experiment.
-        backend: Models, or what answers in their place; loops it cannot run are left out.
+    """Make the arms; loops that the backend cannot run are left out.
 
     Raises:
-        ConfigError: as :func:`check_experiment`; the parts do not go with the models; or an arm or an analysis needs
+        ConfigError: As :func:`check_experiment`; the parts do not go with the models; or an arm or an analysis needs
             models, which the backend does not run.
     """
     composed = check_experiment(config)
@@ -271,10 +246,10 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
 
 
 def begin_analyses(config: Config, analyses: Sequence[Analysis], arms: Sequence[Arm]) -> None:
-    """Tell analyses the arms, before anything is decoded.
+    """Start the analyses, before anything is decoded.
 
     Raises:
-        ConfigError: One asks for an arm that there is not.
+        ConfigError: One names an arm that does not exist.
     """
     parts = {arm.name: arm.parts for arm in arms if isinstance(arm, EngineArm)}
     for number, analysis in enumerate(analyses):
@@ -287,7 +262,7 @@ def begin_analyses(config: Config, analyses: Sequence[Analysis], arms: Sequence[
 def _check_without_models(
     config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]
 ) -> None:
-    """Refuse what a recording cannot answer."""
+    """Raise ConfigError if a recording cannot answer."""
     for number, analysis in enumerate(analyses):
         if analysis.needs_models:
             raise config.checker.error(
@@ -297,19 +272,12 @@ def _check_without_models(
             )
     for arm in composed:
         if arm.preload is not None:
-            raise config.checker.error(
-                ("arms", arm.name),
-                ".preload decodes other prompts with the models: leave it out to replay, or set backend to live",
-            )
+            why = ".preload decodes other prompts with the models: leave it out to replay, or set backend to live"
+            raise config.checker.error(("arms", arm.name), why)
 
 
 def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:
-    """The same prompts in the set's own order, or in another fixed order.
-
-    Args:
-        prompts: Prompts of a run.
-        shuffle_seed: Seed of the order; None for the set's own.
-    """
+    """Return the prompts in another fixed order, or in the set's own order if ``shuffle_seed`` is None."""
     import numpy as np
 
     ordered = sorted(prompts, key=lambda prompt: prompt.index)
@@ -319,11 +287,7 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 
 
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
-    """Refuse prompts and answers that do not fit the target, before anything is decoded.
-
-    Raises:
-        ConfigError: one sentence that names the prompt and what to set.
-    """
+    """Raise ConfigError if prompts and answers do not fit the target; it names the prompt and what to set."""
     from specexp.core.masks import context_limit
 
     limit, most = context_limit(pair.target.config), config.get("generation.max_new_tokens")
@@ -333,7 +297,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
             f" is {most}, and the target holds {limit} tokens, those of the prompt among them: lower it",
         )
     if build_task_items(config) is not None:
-        return  # what is asked of an item depends on the answers before
+        return  # the prompts of an item depend on the answers before
     for prompt in prompts if is_multi_sequence(config) else ():
         if len(prompt.turns) > 1:
             raise config.checker.error(
@@ -354,10 +318,10 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
 
 
 def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
-    """Read the prompts, and refuse those that do not fit the target.
+    """Read the prompts, and check that they fit the target.
 
     Raises:
-        ConfigError: the data set cannot be read, or a prompt is too long.
+        ConfigError: The data set cannot be read, or a prompt is too long.
     """
     from specexp.data import PromptSetError
 
@@ -369,23 +333,51 @@ def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
     return data
 
 
+def rehearse(config: Config) -> LiveBackend:
+    """Do a dry run: make the arms and read the prompts, with models that have no weights.
+
+    Raises:
+        ConfigError: Trainer, models, parts or prompts cannot be used, or do not go together.
+    """
+    from specexp.bench.live import LiveBackend
+    from specexp.bench.trainer import build_trainer
+    from specexp.data import PromptSetError
+
+    check_tasks(config)
+    build_trainer(config)
+    pair = build_outline(config)
+    load_prompts(config, pair)
+    backend = LiveBackend.of(config, pair)
+    arms = []
+    for spec in arm_specs(config):
+        # engines were checked as they were made, and need weights to start
+        arms.append(make_arm(replace(spec, preload=None, engine=None), backend))
+        arms[-1].close()
+        if spec.preload is not None:
+            try:
+                check_prompts(spec.preload, build_data(spec.preload, pair.tokenizer).prompts, pair)
+            except PromptSetError as error:
+                raise ConfigError(f"{spec.where}.preload: {error}") from error
+    begin_analyses(config, build_analyses(config), arms)
+    return backend
+
+
 def use_threads(config: Config) -> None:
-    """Let torch use as many threads as ``generation.threads`` says; without it, as many as it likes."""
+    """Let torch use ``generation.threads`` threads, if it is set."""
     import torch
 
-    threads = config.get("generation.threads")
-    if threads is not None:
+    if (threads := config.get("generation.threads")) is not None:
         torch.set_num_threads(threads)
 
 
 def curves_of(config: Config) -> list[Curve]:
-    """The arms that sweep one number: a ``grid`` of one key with numeric values, or with lists that shape a tree, which
-    stand at its nodes.
-    """
-    from specexp.bench.figures import Curve
+    """Return the arms that sweep one number.
 
-    composed, curves = arms_of(config), []
-    start = 0
+    These are a ``grid`` of one key with numeric values, or with lists that shape a tree, drawn at its nodes.
+    """
+    from specexp.bench.pictures import Curve
+
+    composed, curves, start = arms_of(config), [], 0
     for name, arm in (config.get("arms") or {}).items():
         grid: dict[str, list[Any]] = arm.get("grid") or {}
         count = prod(len(values) for values in grid.values())

@@ -1,20 +1,22 @@
-"""Hugging Face's own ``generate`` as arms, made to emit the engine's tokens."""
+"""Hugging Face's own ``generate`` as arms, made to emit the engine's tokens, and counted from outside."""
 
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers.generation.streamers import BaseStreamer
 from typing_extensions import override
 
 from specexp.bench.arm import Arm, Generation, eos_of, sequence_name, turns
 from specexp.bench.arm_spec import can_follow, why_not
-from specexp.bench.generate_run import GenerateRun
 from specexp.bench.record import PromptRecord
 from specexp.core.latency import PLAIN
 from specexp.core.masks import context_limit
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
     from specexp.core.verifier import Verifier
     from specexp.data import Prompt
-    from specexp.verifiers import KeyedSampling
-
 
 _LOWEST = -1e30
 
@@ -38,11 +38,11 @@ _LOWEST = -1e30
 class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
     """Turns a greedy ``generate`` into keyed sampling: the argmax of ``s_t + g_t`` is the sample.
 
-    Removed tokens (top-k, top-p) get a very low finite score: prompt lookup asks the processor with made-up
-    scores which candidates are forbidden, and takes ``-inf`` for an answer.
+    Removed tokens (top-k, top-p) get a very low finite score: prompt lookup calls the processor with made-up
+    scores to see which candidates are forbidden, which ``-inf`` means.
 
     Args:
-        verifier: Verifier whose scores the noise is added to; its temperature is above 0.
+        verifier: The noise is added to its scores; its temperature is above 0.
         key: Noise stream of the sequence, ``place_key(seed, sequence, "target")``.
 
     Example:
@@ -69,16 +69,123 @@ _COMPOSITIONS = {
     "hf-assisted": "DraftModel + StaticTree",
     "hf-prompt-lookup": "PromptLookup + StaticTree",
 }
-"""Whose overheads a loop is charged under a latency profile: of the composition that does the same."""
+"""The composition that does the same; a loop has its overheads under a latency profile."""
+
+
+class Clock(BaseStreamer):  # type: ignore[misc]
+    """Notes when ``generate`` returns tokens, and how many: first the prompt, then those of each pass."""
+
+    def __init__(self) -> None:
+        self.first: float | None = None
+        self.counts: list[int] = []
+
+    @override
+    def put(self, value: torch.Tensor) -> None:
+        if self.first is None and self.counts:
+            self.first = perf_counter()
+        self.counts.append(value.numel())
+
+    @override
+    def end(self) -> None:
+        return None
+
+
+@dataclass
+class GenerateRun:
+    """One call of ``generate``, counted; it has the counts of a record.
+
+    Attributes:
+        fed: ``[1, rows]`` token ids of every target pass: the prompt and its first candidates, then root and
+            candidates.
+        draft_fed: For every forward pass of the draft model the target passes before it, and the tokens it was fed.
+        started: When ``generate`` was called, in seconds of ``perf_counter``.
+        finished: When it returned.
+    """
+
+    prompt_tokens: int
+    fed: list[torch.Tensor] = field(default_factory=list)
+    clock: Clock = field(default_factory=Clock)
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str = "length"
+    draft_fed: list[tuple[int, int]] = field(default_factory=list)
+    started: float = 0.0
+    finished: float = 0.0
+
+    @property
+    def tokens_of_pass(self) -> list[int]:
+        """New tokens of every target pass."""
+        return self.clock.counts[1:]
+
+    @property
+    def prefill_seconds(self) -> float:
+        """Seconds until the first tokens."""
+        return (self.clock.first or self.finished) - self.started
+
+    @property
+    def decode_seconds(self) -> float:
+        """Seconds after the first tokens."""
+        return self.finished - (self.clock.first or self.finished)
+
+    @property
+    def steps(self) -> int:
+        """Target passes."""
+        return len(self.fed)
+
+    @property
+    def bonus_tokens(self) -> int:
+        """Tokens that no candidate had."""
+        return len(self.token_ids) - self.accepted_drafts
+
+    @property
+    def draft_passes(self) -> int:
+        """Forward passes of the draft model."""
+        return len(self.draft_fed)
+
+    def modelled_seconds(self, profile: LatencyProfile) -> float:
+        """Return seconds of decoding by a profile, without the target's first pass, which is prefill."""
+        drafted: dict[int, list[int]] = defaultdict(list)
+        for step, tokens in self.draft_fed:
+            drafted[step].append(tokens)
+        seconds, known = 0.0, self.prompt_tokens - 1  # in the cache before a pass: all but the root
+        for step, (rows, new_tokens) in enumerate(zip(self.fed, self.tokens_of_pass, strict=True)):
+            if step > 0:
+                seconds += profile.step_seconds(rows.shape[1], drafted[step], new_tokens, known)
+            known += new_tokens
+        return seconds
+
+    def beyond(self, profile: LatencyProfile) -> int:
+        """Return the target passes with more tokens than the profile states milliseconds for."""
+        return sum(profile.exceeded_by(rows.shape[1]) for rows in self.fed[1:])
+
+    @property
+    def drafted_nodes(self) -> int:
+        """Candidates fed to the target."""
+        return sum(len(draft) for draft in self._drafts())
+
+    @property
+    def accepted_drafts(self) -> int:
+        """Candidates that became output."""
+        accepted = start = 0
+        for draft, count in zip(self._drafts(), self.tokens_of_pass, strict=True):
+            for drafted, token in zip(draft, self.token_ids[start : start + count], strict=False):
+                if drafted != token:
+                    break
+                accepted += 1
+            start += count
+        return accepted
+
+    def _drafts(self) -> Iterator[list[int]]:
+        for number, rows in enumerate(self.fed):
+            committed = self.prompt_tokens if number == 0 else 1
+            yield [int(token) for token in rows[0, committed:].tolist()]
 
 
 class HuggingFaceArm(Arm):
     """One of Hugging Face's own decoding loops.
 
-    The clock of decoding starts when ``generate`` hands over the first tokens, which its pass over the prompt
-    gave, and stops when it returns; those first tokens are not in ``decode_tokens`` (see
-    :class:`PromptRecord`). Every turn of a conversation is prefilled anew, for assisted generation cannot
-    continue from a cache.
+    The clock of decoding starts when ``generate`` returns the first tokens, from its pass over the prompt, and stops
+    when it ends; those first tokens are not in ``decode_tokens`` (see :class:`PromptRecord`). Every turn of a
+    conversation is prefilled anew, because assisted generation cannot continue from a cache.
 
     Args:
         name: Name in every table.
@@ -86,14 +193,14 @@ class HuggingFaceArm(Arm):
         target: The model.
         tokenizer: The target's tokenizer.
         generation: How much to generate.
-        verifier: ``Greedy`` or ``KeyedSampling``: what decides on the tokens.
+        verifier: ``Greedy`` or ``KeyedSampling``.
         draft: Draft model of ``hf-assisted``.
         num_assistant_tokens: Drafted by ``hf-assisted`` at every step (constant schedule).
         assistant_confidence_threshold: The draft stops below; 0 never.
-        prompt_lookup_num_tokens: Drafted by ``hf-prompt-lookup`` at most.
+        prompt_lookup_num_tokens: Most tokens drafted by ``hf-prompt-lookup``.
         max_matching_ngram_size: Longest n-gram that ``hf-prompt-lookup`` looks up.
         cache_implementation: The cache of ``hf-eager``, by transformers' name; its dynamic one if None.
-        latency: Profile by which seconds are modelled, where it says so; measured if None.
+        latency: Profile that models seconds, if it has one; None measures them.
 
     Raises:
         ValueError: ``hf-assisted`` has no draft, or the verifier has no equivalent here.
@@ -174,11 +281,11 @@ class HuggingFaceArm(Arm):
         )
 
     def generate(self, asked: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
-        """One call of ``generate``, counted.
+        """Call ``generate`` once and count.
 
         Args:
             asked: The prompt.
-            sequence: The place that its randomness is keyed by.
+            sequence: Key of its randomness.
             max_new_tokens: New tokens, instead of the arm's own.
 
         Raises:
@@ -229,10 +336,9 @@ class HuggingFaceArm(Arm):
 
     @contextmanager
     def _counted(self, run: GenerateRun, config: GenerationConfig) -> Iterator[None]:
-        """Count passes, and put generation settings of our own in the models' place.
+        """Count passes, and exchange the models' generation settings for ours.
 
-        ``generate`` fills settings that are None, such as no EOS, from the model's; so the model's are
-        exchanged.
+        ``generate`` fills settings that are None, such as no EOS, from the model's.
         """
 
         def count_target(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -10,9 +10,8 @@ from specexp.artifacts import fingerprint
 from specexp.bench.arm import Arm, eos_of
 from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.decoder_arm import DecoderArm
-from specexp.bench.execution_arm import ExecutionArm
+from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.hugging_face_arm import HuggingFaceArm, Reference
-from specexp.bench.solver import Solver
 from specexp.config import (
     Config,
     build_generation,
@@ -38,9 +37,8 @@ class LiveBackend:
 
     Args:
         pair: The models.
-        problems: Items of tasks by prompt id, which arms of several sequences search; a prompt that is none is
-            continued.
-        solver: What searches the items.
+        problems: Items of tasks by prompt id, which arms of several sequences search; other prompts are continued.
+        solver: Searches the items.
 
     Attributes:
         model: The target, wrapped once.
@@ -63,12 +61,12 @@ class LiveBackend:
     def of(
         cls, config: Config, pair: ModelPair | None = None, problems: Mapping[str, Problem] | None = None
     ) -> Self:
-        """The models of an experiment, and its tasks where several sequences are decoded for a prompt.
+        """Load the models of an experiment, and its tasks if several sequences are decoded for a prompt.
 
         Args:
             config: Configuration of the experiment.
             pair: Models loaded already; the experiment's own if None.
-            problems: Items of tasks by prompt id, if not those of ``data`` alone.
+            problems: Items of tasks by prompt id; those of ``data`` if None.
 
         Raises:
             ConfigError: The models cannot be loaded.
@@ -93,12 +91,12 @@ class LiveBackend:
 
     @cached_property
     def draft(self) -> Runtime | None:
-        """The pair's draft model, of which every drafter takes a copy."""
+        """The pair's draft model; every drafter takes a copy."""
         return self.pair.draft_runtime()
 
     @property
     def references(self) -> Collection[str]:
-        """Hugging Face's loops, which run no GGUF file."""
+        """Hugging Face's loops; none for a GGUF file."""
         return () if is_gguf(self.pair.name) else get_args(Reference)
 
     @property
@@ -107,10 +105,10 @@ class LiveBackend:
         return self.pair.tokenizer
 
     def arm(self, spec: ArmSpec) -> Arm:
-        """A decoder, an execution strategy, or one of Hugging Face's loops, as an arm.
+        """Return a decoder, an execution strategy, or one of Hugging Face's loops, as an arm.
 
         Raises:
-            ValueError: the parts do not go together or with the target, or cannot be executed so.
+            ValueError: The parts do not go together or with the target, or cannot be executed so.
         """
         assert spec.parts is not None
         if spec.reference is not None:
@@ -152,9 +150,9 @@ class LiveBackend:
         )
 
     def fingerprint(self) -> Fingerprint:
-        """Of target and tokenizer, for an artifact."""
+        """Return the fingerprint of target and tokenizer, for an artifact."""
         return fingerprint(self.pair.target, self.pair.tokenizer)
 
     def provenance(self, arm: Arm) -> dict[str, Any]:
-        """Runtime and dtype of the target."""
+        """Return runtime and dtype of the target."""
         return self.model.provenance()

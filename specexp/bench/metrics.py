@@ -1,7 +1,7 @@
 """The metrics of a comparison, each declared once.
 
 Summaries, tables, CSV, W&B, objectives, constraints and documentation read :data:`METRICS`; a new metric is one entry
-there. ``python -m specexp.bench.metric_table`` prints what there is.
+there. ``python -m specexp.bench.report`` prints them.
 """
 
 from __future__ import annotations
@@ -34,25 +34,20 @@ def loops(token_ids: Sequence[int]) -> bool:
 
 
 class Share(NamedTuple):
-    """A value that is a quotient, so that several are put together by their sums.
-
-    Attributes:
-        part: Numerator.
-        whole: Denominator.
-    """
+    """A quotient; several are combined by their sums."""
 
     part: float
     whole: float
 
     @property
     def value(self) -> float | None:
-        """The quotient; None where the whole is 0."""
+        """The quotient; None over 0."""
         return self.part / self.whole if self.whole else None
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What metrics of counts alone are computed from: the sums of many records, by the names these have for them."""
+    """Sums of many records, from which metrics of counts alone are computed."""
 
     steps: int
     new_tokens: int
@@ -72,18 +67,15 @@ class Metric:
 
     Attributes:
         name: Name in CSV, W&B, JSON and YAML.
-        unit: Unit of the figure.
-        description: What it is, as a sentence.
-        from_record: Its value for one prompt; None where the record has none.
-        better: Which way is better; None where neither is, and no study may optimise it.
+        description: A sentence.
+        from_record: Its value for one prompt; None if the record has none.
+        better: The better direction; None if neither is, and no study may optimise it.
         aggregate: How the prompts of an arm become one figure: ``micro`` divides the sum of the parts by the sum of
             the wholes, ``macro`` is the mean of the prompts' own values, ``total`` is the sum, ``p99`` what all but the
             worst hundredth stay below.
-        paired: How two arms are compared prompt by prompt: by the logarithm of the ratio of their values, by the
-            difference, or not at all.
-        clocked: Whether it is made of decode seconds, so that its name says ``modelled_`` where these are a latency
+        clocked: Whether it is made of decode seconds, so that its name has ``modelled_`` if these are a latency
             profile's.
-        counted: Whether counts and seconds are enough, without tokens and without the prompt's own records.
+        counted: Whether :class:`Counted` is enough to compute it.
         empty: Figure of an arm without any value.
         heading: Heading of its column in the table of results; None leaves it to CSV and W&B.
         digits: Digits after the point in that table.
@@ -95,7 +87,6 @@ class Metric:
     from_record: Callable[[Any], Value]
     better: Literal["higher", "lower"] | None = None
     aggregate: Literal["micro", "macro", "total", "p99"] = "micro"
-    paired: Literal["ratio", "difference"] | None = None
     clocked: bool = False
     counted: bool = False
     empty: float | None = 0.0
@@ -103,12 +94,12 @@ class Metric:
     digits: int = 2
 
     def of(self, record: Any) -> float | None:
-        """Its value for one prompt."""
+        """Return its value for one prompt."""
         value = self.from_record(record)
         return value.value if isinstance(value, Share) else value
 
     def over(self, records: Iterable[Any]) -> float | None:
-        """Its figure over several prompts of one arm."""
+        """Return its figure over several prompts of one arm."""
         if self.aggregate == "micro":
             found = [self.from_record(record) for record in records]
             shares = [value for value in found if isinstance(value, Share)]
@@ -122,7 +113,7 @@ class Metric:
         return sum(values) if self.aggregate == "total" else sum(values) / len(values)
 
     def key(self, used: str) -> str:
-        """Its name where seconds are of this clock."""
+        """Return its name for seconds of this clock."""
         return f"{clock.metric_prefix(used)}{self.name}" if self.clocked else self.name
 
     @property
@@ -150,7 +141,6 @@ METRICS: tuple[Metric, ...] = (
         "Drafted nodes that are fed to the target in a step, the root not counted.",
         lambda record: Share(record.drafted_nodes, record.steps),
         better="lower",
-        paired="difference",
         counted=True,
         heading="nodes/step",
         digits=1,
@@ -161,7 +151,6 @@ METRICS: tuple[Metric, ...] = (
         "New tokens per target pass: all tokens / all steps.",
         lambda record: Share(record.new_tokens, record.steps),
         better="higher",
-        paired="difference",
         counted=True,
         heading="tokens/step",
     ),
@@ -172,7 +161,6 @@ METRICS: tuple[Metric, ...] = (
         lambda record: record.tokens_per_step,
         better="higher",
         aggregate="macro",
-        paired="difference",
         heading="macro",
     ),
     Metric(
@@ -181,7 +169,6 @@ METRICS: tuple[Metric, ...] = (
         "Decoded tokens per second of decoding, prefill apart.",
         lambda record: Share(record.decode_tokens, record.decode_seconds),
         better="higher",
-        paired="ratio",
         clocked=True,
         counted=True,
         heading="tokens/s",
@@ -193,7 +180,6 @@ METRICS: tuple[Metric, ...] = (
         "Seconds of decoding per decoded token, prefill apart.",
         lambda record: Share(record.decode_seconds, record.decode_tokens),
         better="lower",
-        paired="ratio",
         clocked=True,
         counted=True,
     ),
@@ -223,7 +209,6 @@ METRICS: tuple[Metric, ...] = (
         lambda record: record.prefill_seconds if record.clock == MEASURED else None,
         better="lower",
         aggregate="macro",
-        paired="ratio",
         empty=None,
     ),
     Metric(
@@ -241,7 +226,6 @@ METRICS: tuple[Metric, ...] = (
         "Forward passes of a draft model in a step.",
         lambda record: Share(record.draft_passes, record.steps),
         better="lower",
-        paired="difference",
         counted=True,
     ),
     Metric(
@@ -250,7 +234,6 @@ METRICS: tuple[Metric, ...] = (
         "Drafted nodes that became output; none where nothing was drafted.",
         lambda record: Share(record.accepted_drafts, record.drafted_nodes),
         better="higher",
-        paired="difference",
         counted=True,
         empty=None,
     ),
@@ -260,7 +243,6 @@ METRICS: tuple[Metric, ...] = (
         "Drafted positions that became output, however many nodes a tree has at each; none where nothing was drafted.",
         lambda record: Share(sum(record.accepted_at), sum(record.drafted_at)),
         better="higher",
-        paired="difference",
         empty=None,
     ),
     Metric(
@@ -269,7 +251,6 @@ METRICS: tuple[Metric, ...] = (
         "Time in which the target ran a pass or a prefill, where several sequences are decoded for a prompt.",
         lambda record: record.group and Share(record.group.busy_seconds, record.group.wall_seconds),
         better="higher",
-        paired="difference",
         empty=None,
     ),
     Metric(
@@ -289,11 +270,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 def metric_named(name: str) -> Metric:
-    """The metric of a name.
-
-    Raises:
-        KeyError: There is none.
-    """
+    """Return a metric by its name, or raise KeyError."""
     for metric in METRICS:
         if metric.name == name:
             return metric
@@ -301,7 +278,7 @@ def metric_named(name: str) -> Metric:
 
 
 def figures_of(records: Sequence[PromptRecord]) -> dict[str, float]:
-    """Every metric of one arm's answered prompts by its key, those without a value left out.
+    """Return every metric of one arm's answered prompts by its key, those without a value left out.
 
     Raises:
         ValueError: Some of the seconds are measured and others modelled.
@@ -312,39 +289,28 @@ def figures_of(records: Sequence[PromptRecord]) -> dict[str, float]:
 
 
 def figures_of_counts(total: Counted, used: str) -> dict[str, float]:
-    """The metrics that counts alone tell, by their keys: those :func:`figures_of` has of the same prompts.
-
-    Args:
-        total: Sums over all prompts.
-        used: Clock of the seconds.
-    """
+    """Return the metrics of counts alone, by their keys, as :func:`figures_of` does for seconds of clock ``used``."""
     figures = {metric.key(used): metric.over([total]) for metric in METRICS if metric.counted}
     return {name: value for name, value in figures.items() if value is not None}
 
 
 def objectives() -> dict[str, str]:
-    """What a study can optimise, with Optuna's direction unless it states another.
+    """Return what a study can optimise with Optuna's direction, unless the study states another.
 
     ``speedup`` is the mean over prompts of log(seconds per token of plain decoding / seconds per token of the
-    candidate); the others are all metrics that have a better way.
+    candidate); the others are all metrics that have a better direction.
     """
     ways = {metric.name: metric.direction for metric in METRICS}
     return {SPEEDUP: "maximize"} | {name: way for name, way in ways.items() if way is not None}
 
 
 def constraints() -> tuple[str, ...]:
-    """Names of limits on measured figures: ``min_`` or ``max_`` before a metric's name."""
+    """Return the names of limits on figures: ``min_`` or ``max_`` before a metric's name."""
     return tuple(f"{end}_{metric.name}" for metric in METRICS for end in ("min", "max"))
 
 
 def violation(constraint: str, limit: float, figures: Mapping[str, float]) -> float | None:
-    """By how much figures break a limit, above 0 where they do; None where there is no such figure.
-
-    Args:
-        constraint: One of :func:`constraints`.
-        limit: The limit.
-        figures: By key, as :func:`figures_of` gives them.
-    """
+    """Return by how much figures (by key) break a limit, above 0 if they do; None if there is no such figure."""
     end, _, name = constraint.partition("_")
     value = figures.get(name, figures.get(f"{MODELLED}{name}"))
     if value is None:

@@ -13,10 +13,9 @@ from lightning import LightningModule
 from typing_extensions import override
 
 from specexp.bench import clock
-from specexp.bench.arm import EngineArm
+from specexp.bench.arm import EngineArm, decode_safely
 from specexp.bench.equality import compare
-from specexp.bench.record import MEASURED, PromptRecord, write_records
-from specexp.core.messages import type_and_line
+from specexp.bench.record import PromptRecord, write_records
 
 if TYPE_CHECKING:
     import torch
@@ -31,28 +30,24 @@ WARM_UP_TOKENS = 16
 class EvaluationModule(LightningModule):
     """Decodes each prompt by each arm; the order of the arms rotates from prompt to prompt.
 
-    A comparison has a ``baseline``: a first, unrecorded decoding warms every arm up, after which it is reset; outputs
-    are held against the baseline's, and a prompt that fails is recorded with its reason, and the run goes on. Without a
-    baseline arms are measured as they are, and what an arm raises ends the test. Models live in the arms, which are no
-    submodules: nothing of them is in the ``state_dict``.
+    With a ``baseline`` every arm is first warmed up by an unrecorded decoding and then reset, outputs are compared with
+    the baseline's, and a prompt that fails is recorded with its reason. Without one, arms are measured as they are, and
+    an arm's error ends the test. The arms hold the models; they are no submodules, so the ``state_dict`` is empty.
 
     Args:
         arms: Arms with different names.
-        baseline: Name of the arm of plain decoding that outputs are compared with; None compares none.
+        baseline: Name of the arm of plain decoding that outputs are compared with.
         records_path: JSONL file that records are appended to after every prompt; None keeps them in memory only.
         samples: Continuations of every prompt.
         first_sample: Number of the first of them.
         orders: All prompts in another order, by the name of an arm that takes them so.
-        every: By the name of an arm, how many prompts apart it decodes one; every prompt where it is not named.
+        every: Stride of the prompts that an arm decodes, by its name; 1 by default.
         on_records: Called with the records of each prompt, e.g. to track them; the test decodes nothing more
             once it returns true.
-        analyses: What watches every step of the engine's arms, the warming up not counted.
+        analyses: Watch every step of the engine's arms after the warm-up.
 
     Raises:
-        ValueError: two arms share a name, or ``baseline`` is not an arm of the engine.
-
-    Attributes:
-        records: Records of all prompts so far, each arm's in its own order.
+        ValueError: Two arms share a name, or ``baseline`` is not an arm of the engine.
 
     Example:
         >>> module = EvaluationModule(arms, baseline="engine")  # doctest: +SKIP
@@ -159,7 +154,7 @@ class EvaluationModule(LightningModule):
             arm.timeline_observers = [partial(analysis.observe_run, arm.name) for analysis in self.analyses]
 
     def _compare(self, keys: set[tuple[str, int]]) -> dict[tuple[str, str, int], PromptRecord]:
-        """Add the differences from plain decoding that can be told now; the records that changed."""
+        """Add the differences from plain decoding that are known now; return the changed records."""
         changed: dict[tuple[str, str, int], PromptRecord] = {}
         if self.plain is None:
             return changed
@@ -176,33 +171,19 @@ class EvaluationModule(LightningModule):
         return changed
 
     def _log_progress(self, keys: set[tuple[str, int]]) -> None:
-        """The log ratios of this step; Lightning's mean of them is the objective of a study."""
-        for arm in self.arms if self.plain is not None else ():
-            assert self.plain is not None
-            ratios, used = [], MEASURED
-            for key in keys:
-                ours = self._found.get((arm.name, *key))
-                plain = self._found.get((self.plain.name, *key))
-                if (
-                    ours
-                    and plain
-                    and ours.clock == plain.clock
-                    and ours.seconds_per_token
-                    and plain.seconds_per_token
-                ):
-                    used = ours.clock
-                    ratios.append(math.log(plain.seconds_per_token / ours.seconds_per_token))
+        """Log the log ratios of this step; Lightning's mean of them is the objective of a study."""
+        if self.plain is None:
+            return
+        for arm in self.arms:
+            pairs = [
+                (self._found.get((self.plain.name, *key)), self._found.get((arm.name, *key))) for key in keys
+            ]
+            ratios = [
+                math.log(plain.seconds_per_token / ours.seconds_per_token)
+                for plain, ours in pairs
+                if plain and ours and ours.clock == plain.clock
+                if plain.seconds_per_token and ours.seconds_per_token
+            ]
             if arm is not self.plain and ratios:
-                mean = sum(ratios) / len(ratios)
-                name = f"{clock.metric_prefix(used)}log_speedup/{arm.name}"
-                self.log(name, mean, prog_bar=len(self.arms) <= 4, batch_size=1)
-
-
-def decode_safely(
-    arm: Arm, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None
-) -> PromptRecord:
-    """The record of a prompt, or one that says why there is none."""
-    try:
-        return arm.decode(prompt, sample, max_new_tokens)
-    except Exception as error:
-        return PromptRecord(arm.name, prompt.prompt_id, prompt.category, sample, error=type_and_line(error))
+                name = f"{clock.metric_prefix(arm.clock)}log_speedup/{arm.name}"
+                self.log(name, sum(ratios) / len(ratios), prog_bar=len(self.arms) <= 4, batch_size=1)

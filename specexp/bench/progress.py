@@ -1,4 +1,4 @@
-"""A progress bar: one line a stage, one line a finished trial above it, and between them how it stands."""
+"""A progress bar: one line a stage, one line a finished trial above it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from typing_extensions import override
 
 
 class _Bars(Progress):
-    """Bars with something above them.
-
-    Attributes:
-        above: What stands there; None for nothing.
-    """
+    """Bars with something above them."""
 
     above: RenderableType | None = None
 
@@ -28,10 +24,9 @@ class _Bars(Progress):
 
 
 class StageBar:
-    """Shows how far the running stage is.
+    """A progress bar: one line a stage, one line a finished trial above it.
 
-    Args:
-        console: Where to; where it is no terminal, only finished trials are printed.
+    If the console is no terminal, only finished trials are printed.
     """
 
     def __init__(self, console: Console) -> None:
@@ -49,9 +44,7 @@ class StageBar:
         self._total = 0
 
     def stage(self, what: str, total: int, done: int = 0, prompts: int | None = None) -> None:
-        """Begin a stage of ``total`` prompts, or of ``total`` trials where ``prompts`` says how many each
-        has.
-        """
+        """Begin a stage of ``total`` prompts, or of ``total`` trials of ``prompts`` prompts each."""
         if self._task is not None:
             self._progress.update(self._task, note="")
             self._progress.stop_task(self._task)
@@ -60,11 +53,11 @@ class StageBar:
         self._seen, self._total = 0, total
 
     def show(self, standing: RenderableType) -> None:
-        """Keep this above the bars; it is drawn anew as it changes."""
+        """Keep this above the bars; it is drawn again as it changes."""
         self._progress.above = standing
 
     def prompt(self) -> None:
-        """One prompt is done."""
+        """Count a prompt."""
         if self._task is None:
             return
         if self._prompts is None:
@@ -74,7 +67,7 @@ class StageBar:
             self._progress.update(self._task, note=f"prompt {self._seen}/{self._prompts}")
 
     def trial(self, finished: int, line: str) -> None:
-        """One trial is done; ``finished`` count so far, with other workers perhaps more than were asked for."""
+        """Print a finished trial; with other workers ``finished`` may exceed the total."""
         self._seen = 0
         if self._task is not None:
             self._progress.console.print(line, highlight=False, markup=False)

@@ -1,17 +1,28 @@
-"""What a command or an analysis has to say, and the one way it reaches a person, a folder and W&B."""
+"""The report of a command: printed, written into a folder as tables, pictures and one page, and tracked in W&B."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import yaml
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.config import Config
 from specexp.config.told import told
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,24 +30,24 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from specexp.bench.table import Table
-    from specexp.config import Config
     from specexp.tracking import TrackedRun, Tracker
 
 _LONGEST_TAG = 64  # that W&B takes
 PAGE = "report.html"
-"""The file one opens: answer, tables, charts and pictures in one."""
+"""The page to open: answer, tables, charts and pictures in one file."""
 PIPE_WIDTH = 160
-"""Characters of a line where the output is no terminal."""
+"""Characters of a line if the output is no terminal."""
+LOCK = ".lock"
+RECORDS = "records.jsonl"
+"""The records of a run; a study has no file of this name."""
+OF_A_STUDY = ("trials.csv", "reference.json", "journal.log")
+"""Files of which a study has at least one, finished or not."""
+_NOT_COMPARED = ("output", "tracking")
+"""Sections that may differ between two runs of one experiment."""
 
 
 class Attached(NamedTuple):
-    """An exported artifact, to be attached to the tracked run.
-
-    Attributes:
-        folder: Folder of the artifact.
-        name: Its name in W&B.
-        kind: Its artifact kind.
-    """
+    """An exported artifact for the tracked run: its folder, its name in W&B and its artifact kind."""
 
     folder: Path
     name: str
@@ -45,25 +56,24 @@ class Attached(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What there is to say, before it is known where.
+    """The results of a command or an analysis, before they are printed, written and tracked.
 
-    Names of tables and pictures are file names without their ends, and the keys of the tracked run.
+    Names of tables and pictures are file names without suffix, and the keys of the tracked run.
 
     Attributes:
-        tables: Tables for a person: printed, written and tracked. Each becomes ``NAME.md`` and ``NAME.csv``; with a
-            ``page`` they stand there together, and have no files of their own.
+        tables: Printed, written and tracked. Each becomes ``NAME.md`` and ``NAME.csv``, unless there is a ``page``.
         figures: Pictures, written as ``NAME.png`` and tracked.
-        files: Further files: content by whole file name, e.g. ``acceptance.json``.
-        data: Tables for a program: written as ``NAME.csv`` and tracked, not printed.
-        sentences: Lines printed below the tables, and written below those of the page.
+        files: Content of further files by file name, e.g. ``acceptance.json``.
+        data: Tables for programs: written as ``NAME.csv`` and tracked, not printed.
+        sentences: Lines below the tables.
         summary: Figures to compare runs by, for the tracked run.
         title: Heading of the pages.
-        answer: What it comes to, in a sentence: the first line of the page one opens.
+        answer: The result in a sentence: the first line of the HTML page.
         charts: Vega-Lite specifications, for that page.
         fragments: HTML of further sections of it.
-        onward: What to do with the result: what is typed by what it does, the most useful first.
-        page: Name without its end of one markdown file with all tables, sentences and pictures; None writes none.
-        artifacts: What was exported, for the tracked run.
+        onward: Commands to go on with by their purpose, the most useful first.
+        page: Name without suffix of one markdown file with all tables, sentences and pictures; None writes none.
+        artifacts: Exported artifacts, for the tracked run.
         parts: Reports published together with this one, after it.
     """
 
@@ -83,13 +93,13 @@ class Report:
     parts: Sequence[Report] = ()
 
     def whole(self) -> Iterator[Report]:
-        """This report, then its parts and theirs."""
+        """Yield this report, then its parts and theirs."""
         yield self
         for part in self.parts:
             yield from part.whole()
 
     def to_markdown(self) -> str:
-        """The page: heading, tables, sentences, pictures by their file names."""
+        """Return the markdown page: heading, tables, sentences, pictures by their file names."""
         pieces = [f"# {self.title}\n"] if self.title else []
         pieces += [table.to_markdown() for table in self.tables.values()]
         if self.sentences:
@@ -99,7 +109,7 @@ class Report:
 
 
 def terminal(width: int = PIPE_WIDTH) -> Console:
-    """The console of a command: as wide as the terminal, or as stated where the output goes into a file or a pipe."""
+    """Return the console of a command, ``width`` characters wide if the output is no terminal."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else width, force_jupyter=False)
@@ -114,15 +124,15 @@ def publish(
     kind: str = "run",
     config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print a report, write its files, track it as one run, and say where everything is.
+    """Print a report, write its files, track it as one run, and print where everything is.
 
-    Tables are printed first, so that a full disk does not keep them from a person.
+    Tables are printed first, so that they are not lost if the disk is full.
 
     Args:
-        report: What there is to say.
+        report: The report.
         folder: Folder of the files; it exists or is made.
-        tracker: W&B's bridge, whose hint how to sync is the last line; None tracks nothing.
-        console: What is printed to; :func:`terminal` if None.
+        tracker: Bridge to W&B; None tracks nothing.
+        console: Where to print; :func:`terminal` if None.
         kind: W&B's job type of the run.
         config: Resolved configuration, for the tracked run.
 
@@ -144,7 +154,7 @@ def publish(
     files = files_of(report)
     for name, content in files.items():
         atomic_write(folder / name, content)
-    atomic_write(folder / PAGE, _page(report, files, folder))
+    atomic_write(folder / PAGE, html_page(report, files, folder))
     if tracker is not None:
         with tracker.run(tracker.name, job_type=kind, config=config) as run:
             for part in report.whole():
@@ -160,35 +170,56 @@ def publish(
         console.print(f"W&B: {hint}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str:
-    """The page, with what the folder says of the run's file and environment."""
-    from specexp.bench.page.html_page import html_page
+def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str:
+    """Return the page as one file that opens from a disk and fetches nothing.
 
-    pictures = {
-        name.removesuffix(".png"): content for name, content in files.items() if isinstance(content, bytes)
-    }
-    config, made_by, again = folder / "config.yaml", [], ""
-    if (folder / "environment.json").exists():
-        known = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-        again = shlex.join(known["command"])
-        packages = ", ".join(f"{name} {version}" for name, version in known["packages"].items())
+    Args:
+        report: The report.
+        files: Its files; pictures are taken from there.
+        folder: If it has ``config.yaml`` and ``environment.json``, the page shows them.
+    """
+    from markupsafe import Markup
+
+    from specexp.bench.page.html_page import bundle, render
+
+    parts = list(report.whole())
+    tables = [table for part in parts for table in part.tables.values()]
+    charts = {name: chart for part in parts for name, chart in part.charts.items()}
+    title = report.title or (tables[0].title if tables else "specexp")
+    onward, made_by = dict(report.onward), []
+    config, environment = folder / "config.yaml", folder / "environment.json"
+    if environment.exists():
+        known = json.loads(environment.read_text(encoding="utf-8"))
+        onward["make it again"] = shlex.join(known["command"])
         made_by = [
             f"commit {known['git_commit'] or 'unknown'}, {known['time']}",
             f"{known['device_name']} ({known['device']}), {known['threads']} threads, Python {known['python']}",
-            packages,
+            ", ".join(f"{name} {version}" for name, version in known["packages"].items()),
         ]
-    text = config.read_text(encoding="utf-8") if config.exists() else ""
-    return html_page(list(report.whole()), pictures, config=text, made_by=made_by, again=again)
+    sentences = [str(sentence) for part in parts for sentence in part.sentences]
+    return render(
+        "page.html.j2",
+        title=title,
+        answer=report.answer,
+        tables=tables,
+        charts=charts,
+        sentences=[sentence for sentence in sentences if sentence not in (report.answer, title)],
+        fragments=[Markup(fragment) for part in parts for fragment in part.fragments.values()],
+        pictures={
+            name.replace("_", " "): b64encode(content).decode()
+            for part in parts
+            for name in part.figures
+            if isinstance(content := files.get(f"{name}.png"), bytes)
+        },
+        onward=onward,
+        made_by=made_by,
+        config=config.read_text(encoding="utf-8") if config.exists() else "",
+        bundle=bundle() if charts else "",
+    )
 
 
 def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
-    """W&B's bridge of a command: its ``tracking`` section, and the model and device as tags beside its own.
-
-    Args:
-        config: Configuration of the command.
-        name: Group of its runs.
-        folder: Of its results.
-    """
+    """Return a command's bridge to W&B: its ``tracking`` section, with model and device as further tags."""
     from specexp.tracking import Tracker
 
     tracking = dict(config.get("tracking"))
@@ -198,7 +229,7 @@ def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
 
 
 def files_of(report: Report) -> dict[str, str | bytes]:
-    """The content of every file of a report and its parts, by file name."""
+    """Return the content of every file of a report and its parts, by file name."""
     from specexp.bench.pictures import png
 
     files: dict[str, str | bytes] = {}
@@ -215,17 +246,115 @@ def files_of(report: Report) -> dict[str, str | bytes]:
 
 
 def track(report: Report, folder: Path, run: TrackedRun) -> None:
-    """Write one report, its parts left out, into a tracked run: its pictures as they are in the folder of its files."""
+    """Write one report without its parts into a tracked run; pictures are read from the folder."""
     for name, table in {**report.tables, **report.data}.items():
         run.table(name, table.records())
     for name in report.figures:
         run.picture(name, folder / f"{name}.png")
     if report.fragments:
-        from specexp.bench.page.html_page import alone
+        from specexp.bench.page.html_page import panel
 
         for name, fragment in report.fragments.items():
-            run.html(f"{name}_view", alone(fragment))
+            run.html(f"{name}_view", panel(fragment))
     if report.summary:
         run.summary(report.summary)
     for artifact in report.artifacts:
         run.artifact(*artifact)
+
+
+class FolderBusyError(RuntimeError):
+    """Another process writes the folder."""
+
+
+@contextmanager
+def sole_writer(
+    folder: Path, advice: str = "wait for it, or give this one another name (--name NEW)"
+) -> Iterator[None]:
+    """Hold a folder, made if it does not exist, for this process; the lock ends with the process.
+
+    Args:
+        folder: The folder.
+        advice: The end of the error's sentence.
+
+    Raises:
+        FolderBusyError: Another process holds it.
+        OSError: It cannot be written.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / LOCK).open("a+", encoding="utf-8") as file:
+            _lock(file, folder, advice)
+            yield
+    finally:
+        remove_unused(folder, made)
+
+
+def _lock(file: IO[str], folder: Path, advice: str) -> None:
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        raise FolderBusyError(f"{folder} is being written by process {holder}: {advice}") from error
+    file.seek(0)
+    file.truncate()
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+
+
+def remove_unused(folder: Path, made: Sequence[Path]) -> None:
+    """Remove the folders ``made`` (innermost first) for results if no result was written."""
+    if made and {path.name for path in folder.glob("*")} == {LOCK}:
+        (folder / LOCK).unlink()
+    for path in made:
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def check_run_folder(config: Config, folder: Path) -> None:
+    """Raise ConfigError if a run would replace the results of a study."""
+    if any((folder / name).exists() for name in OF_A_STUDY):
+        _refuse(config, folder, "the results of a sweep")
+
+
+def replaced_results(config: Config, folder: Path) -> str | None:
+    """Return a sentence about the finished results that a run replaces; None if they are of the same experiment."""
+    if not (folder / PAGE).exists():
+        return None  # an earlier run has not ended
+    whose = "another command"
+    if (folder / RECORDS).exists():
+        earlier = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        key = _difference(earlier, config.to_dict())
+        if not key:
+            return None
+        whose = f"an earlier run ({key} differs)"
+    return f"This run replaces the results of {whose} in {folder}; --name NEW keeps both."
+
+
+def check_study_folder(config: Config, folder: Path) -> None:
+    """Raise ConfigError if a study would replace the results of another command."""
+    if (folder / RECORDS).exists():
+        _refuse(config, folder, "the results of a run")
+    if (folder / PAGE).exists() and not any((folder / name).exists() for name in OF_A_STUDY):
+        _refuse(config, folder, "the results of another command")
+
+
+def _refuse(config: Config, folder: Path, what: str) -> None:
+    raise config.checker.error(
+        ("name",), f": {folder} holds {what}: choose another name (--name NEW), or remove that folder"
+    )
+
+
+def _difference(one: Any, other: Any, key: str = "") -> str:
+    """Return the first dotted key at which two configurations differ; empty if they are equal."""
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        return "" if one == other else key
+    missing = object()  # equal to nothing
+    names = [name for name in {**one, **other} if key or name not in _NOT_COMPARED]
+    found = (
+        _difference(one.get(name, missing), other.get(name, missing), f"{key}.{name}" if key else str(name))
+        for name in names
+    )
+    return next(filter(None, found), "")

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
-from itertools import zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
 
 if TYPE_CHECKING:
     from specexp.config.schema import Generation
@@ -20,35 +22,11 @@ if TYPE_CHECKING:
 MEASURED = "measured"
 """The clock of records whose seconds are the run's own."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
-"""What is counted of every sequence, see :class:`PromptRecord`."""
+"""Counts of every sequence, see :class:`PromptRecord`."""
 
 
-class Counts(Protocol):
-    """What decoding a sequence took, whoever counted it."""
-
-    @property
-    def steps(self) -> int:
-        """Target passes that gave tokens."""
-
-    @property
-    def accepted_drafts(self) -> int:
-        """Drafted tokens that became output."""
-
-    @property
-    def bonus_tokens(self) -> int:
-        """Tokens the target added itself."""
-
-    @property
-    def draft_passes(self) -> int:
-        """Forward passes of a draft model."""
-
-    @property
-    def drafted_nodes(self) -> int:
-        """Nodes fed to the target, roots not counted."""
-
-
-class Answering(Protocol):
-    """What a record says of the arm that answered, see :class:`~specexp.bench.arm.Arm`."""
+class _Answering(Protocol):
+    """The fields of an arm that a record states, see :class:`~specexp.bench.arm.Arm`."""
 
     name: str
     generation: Generation
@@ -58,8 +36,7 @@ class Answering(Protocol):
     state: str
 
     @property
-    def clock(self) -> str:
-        """Clock of its seconds."""
+    def clock(self) -> str: ...
 
 
 def by_position(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
@@ -91,8 +68,8 @@ class Difference:
 
     Attributes:
         index: Number of the token, from 0 over all turns.
-        gap: How far the two best tokens of plain decoding lay apart there, in logits + T * noise; the
-            distance to the top-k / top-p cut where that is nearer. None where it could not be measured.
+        gap: Distance of plain decoding's two best tokens there, in logits + T * noise, or to the top-k / top-p cut if
+            that is nearer. None if it could not be measured.
         near_tie: Whether the gap is within the tolerance of the dtype.
     """
 
@@ -103,18 +80,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Role:
-    """One component of a search, over all sequences it asked for.
+    """One component of a search: sums over its sequences, as in :class:`PromptRecord`.
 
-    Attributes:
-        sequences: Asked for.
-        tokens: New ones.
-        steps: Steps of its sequences; a target pass over several is a step of each.
-        accepted_drafts: Drafted tokens that became output.
-        drafted_nodes: Nodes fed to the target, roots not counted.
-        draft_passes: Forward passes of a draft model.
-        prefill_seconds: Seconds of prefills in the runs it asked for.
-        decode_seconds: Seconds of the runs it asked for, prefills apart.
-        drafted_positions: Depths of the trees fed to the target, together.
+    A target pass over several sequences is a step of each. Seconds are those of the runs it asked for;
+    ``drafted_positions`` is the sum of the depths of the trees.
     """
 
     sequences: int = 0
@@ -130,15 +99,14 @@ class Role:
 
 @dataclass(frozen=True)
 class SequenceGroup:
-    """What several sequences decoded for one prompt took, beside their sums.
+    """Several sequences decoded for one prompt.
 
     Attributes:
-        sequences: decoded.
         wall_seconds: End to end: search, prompts and tokenizing included.
         busy_seconds: Seconds in which the target ran a pass or a prefill.
         overlap_seconds: Those of them in which a drafter worked too.
         roles: ``generator`` and ``evaluator`` of a search; otherwise ``continuations`` alone.
-        correct: Whether the task's checker accepts the answer; None where there is no task.
+        correct: Whether the task's checker accepts the answer; None without a task.
         unparsable: Evaluations that could not be read.
         draft_bytes: Bytes of draft models after the run: ``weights``, and ``caches`` of all sequences.
     """
@@ -164,44 +132,37 @@ class PromptRecord:
     already in the cache.
 
     Attributes:
-        arm: Name of the arm.
-        prompt_id: Id of the prompt.
-        category: Category of the prompt, what tables are grouped by.
+        category: What tables are grouped by.
         sample: Which continuation of the prompt, from 0.
         prompt_tokens: Tokens of the turns as fed, answers left out.
-        token_ids: The new tokens of all turns; EOS, where it came, is a turn's last.
-        turn_tokens: New tokens of each turn.
+        token_ids: The new tokens of all turns; EOS, if it came, is a turn's last.
         finish_reasons: Why each turn ended: ``eos``, ``stop``, ``length`` or ``context``.
         steps: Target passes that gave tokens.
         accepted_drafts: Drafted tokens that became output.
         bonus_tokens: Tokens the target added itself.
         draft_passes: Forward passes of a draft model.
         drafted_nodes: Nodes fed to the target, roots not counted.
-        drafted_at: Steps whose tree reached each depth, from depth 1 on; nothing where it was not counted.
+        drafted_at: Steps whose tree reached each depth, from depth 1 on; empty if it was not counted.
         accepted_at: Steps whose accepted path reached it.
-        sources: Where each new token came from, as :class:`~specexp.bench.sources.Sources` notes it; empty where no
-            single steps are seen.
+        sources: Where each new token came from, see :class:`~specexp.bench.analysis.Sources`; empty if no single
+            steps were observed.
         useful_tokens: Drafted tokens the target answered identically, also beyond the first mismatch; None if
             not counted.
-        prefill_seconds: Before decoding; 0 where seconds are modelled.
-        decode_seconds: Seconds of decoding.
+        prefill_seconds: Seconds before decoding; 0 if seconds are modelled.
         decode_tokens: Tokens that ``decode_seconds`` paid for.
-        seconds: Decode time by phase; empty for Hugging Face's own loops, which are not split.
-        dtype: Dtype of the target.
-        device: Device of the target.
+        seconds: Decode seconds by phase; empty for Hugging Face's own loops, which are not split.
         state: ``cold``, ``carry``, ``preloaded``, or ``stateless``.
         verifier: The verifier with its arguments, e.g. ``KeyedSampling(temperature=0.7)``.
         lossless: Whether the output has the target's distribution.
-        keyed: Whether the output depends on the target, prompt, seed and sample alone, so that it can be
-            compared with plain decoding token by token.
-        seed: Seed of the run.
+        keyed: Whether the output depends on target, prompt, seed and sample alone, so that it can be compared with
+            plain decoding token by token.
         clock: ``measured``, or which latency profile the seconds are modelled by.
         beyond_profile: Target passes that fed more tokens than the profile states milliseconds for.
-        group: What several sequences decoded together took, each then a turn; None of one conversation.
-        memory_bytes: What the processes of somebody else's engine held behind it; None where nothing was told.
+        group: Several sequences decoded together, each then a turn; None for one conversation.
+        memory_bytes: Main memory of an engine's own processes; None if unknown.
         turn_in_rotation: How many arms decoded before this one at this step of the run.
-        difference: Where it parts from plain decoding; None when equal or not compared.
-        error: Why the prompt failed; everything counted is then 0.
+        difference: Where it parts from plain decoding; None if equal or not compared.
+        error: Why the prompt failed; every count is then 0.
     """
 
     arm: str
@@ -243,23 +204,21 @@ class PromptRecord:
     @classmethod
     def of(
         cls,
-        arm: Answering,
+        arm: _Answering,
         prompt: Prompt,
         sample: int,
         *,
         answers: Sequence[Sequence[int]],
         finish_reasons: Sequence[str | None],
-        counts: Sequence[Counts],
-        prompt_tokens: int,
-        prefill_seconds: float = 0.0,
+        counts: Sequence[Any],
         seconds: Mapping[str, float] | None = None,
         decode_seconds: float | None = None,
         decode_tokens: int | None = None,
-        beyond_profile: int = 0,
-        group: SequenceGroup | None = None,
+        prefill_seconds: float = 0.0,
         sources: Sequence[int] = (),
+        **given: Any,
     ) -> PromptRecord:
-        """The record of a prompt that an arm answered: the one place where records are filled.
+        """Return the record of a prompt that an arm answered: the one place where records are filled.
 
         Args:
             arm: The arm.
@@ -267,34 +226,34 @@ class PromptRecord:
             sample: Number of the continuation.
             answers: New tokens of every turn, or of every sequence decoded together.
             finish_reasons: Why each of them ended.
-            counts: What it took, in any number of pieces, which are added up.
-            prompt_tokens: Tokens of the turns as fed.
-            prefill_seconds: Seconds before decoding; left out where seconds are modelled.
-            seconds: Decode seconds by phase; None where they are not split.
-            decode_seconds: Seconds of decoding; the sum of the phases if None.
-            decode_tokens: Tokens that the decode seconds paid for; all if None.
-            beyond_profile: Target passes that fed more tokens than the profile states milliseconds for.
-            group: What several sequences decoded for the prompt took beside that.
-            sources: Where each new token came from.
+            counts: Objects that have :data:`COUNTS` and may have ``drafted_at``, ``accepted_at``, ``useful_tokens`` and
+                ``memory_bytes``; they are added up.
+            seconds: Decode seconds by phase; None if they are not split.
+            decode_seconds: The sum of the phases if None.
+            decode_tokens: All new tokens if None.
+            prefill_seconds: Ignored if seconds are modelled.
+            sources: As the field of that name.
+            given: Further fields of the record.
         """
+
+        def optional(name: str) -> list[Any]:
+            return [found for one in counts if (found := getattr(one, name, None)) is not None]
+
         token_ids = tuple(token for answer in answers for token in answer)
-        held = [found for one in counts if (found := getattr(one, "memory_bytes", None)) is not None]
-        useful = [found for one in counts if (found := getattr(one, "useful_tokens", None)) is not None]
         phases = dict(seconds or {})
         return cls(
             arm=arm.name,
             prompt_id=prompt.prompt_id,
             category=prompt.category,
             sample=sample,
-            prompt_tokens=prompt_tokens,
             token_ids=token_ids,
             turn_tokens=tuple(map(len, answers)),
-            finish_reasons=tuple(str(reason) for reason in finish_reasons),
+            finish_reasons=tuple(map(str, finish_reasons)),
             **{name: sum(getattr(one, name) for one in counts) for name in COUNTS},
-            drafted_at=by_position(getattr(one, "drafted_at", ()) for one in counts),
-            accepted_at=by_position(getattr(one, "accepted_at", ()) for one in counts),
+            drafted_at=by_position(optional("drafted_at")),
+            accepted_at=by_position(optional("accepted_at")),
             sources=tuple(sources),
-            useful_tokens=sum(useful) if useful else None,
+            useful_tokens=sum(useful) if (useful := optional("useful_tokens")) else None,
             prefill_seconds=prefill_seconds if arm.clock == MEASURED else 0.0,
             decode_seconds=sum(phases.values()) if decode_seconds is None else decode_seconds,
             decode_tokens=len(token_ids) if decode_tokens is None else decode_tokens,
@@ -307,9 +266,8 @@ class PromptRecord:
             keyed=arm.verifier.sampling == "deterministic",
             seed=arm.generation.seed,
             clock=arm.clock,
-            beyond_profile=beyond_profile,
-            group=group,
-            memory_bytes=max(held, default=None),
+            memory_bytes=max(optional("memory_bytes"), default=None),
+            **given,
         )
 
     @property
@@ -344,11 +302,8 @@ class PromptRecord:
 
     def answers(self) -> list[tuple[int, ...]]:
         """The new tokens of each turn."""
-        found, start = [], 0
-        for length in self.turn_tokens:
-            found.append(self.token_ids[start : start + length])
-            start += length
-        return found
+        ends = list(accumulate(self.turn_tokens, initial=0))
+        return [self.token_ids[start:end] for start, end in pairwise(ends)]
 
 
 class RecordError(ValueError):
@@ -389,23 +344,17 @@ def read_records(path: str | Path) -> list[PromptRecord]:
         if not line:
             continue
         try:
-            record = _record(json.loads(line))
-        except (ValueError, TypeError, KeyError) as error:
+            record = _adapter().validate_json(line)
+        except ValidationError as error:
             if number == len(lines):  # complete lines end with a line break, so the last piece is empty
                 break
-            raise RecordError(f"{path}, line {number}: not a prompt record ({error})") from error
+            first = error.errors(include_url=False)[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise RecordError(f"{path}, line {number}: not a prompt record ({why})") from error
         found[record.arm, *record.key] = record
     return list(found.values())
 
 
-def _record(values: dict[str, Any]) -> PromptRecord:
-    values.pop("new_tokens", None)
-    for name in ("token_ids", "turn_tokens", "finish_reasons", "drafted_at", "accepted_at", "sources"):
-        values[name] = tuple(values.get(name, ()))
-    if values["difference"] is not None:
-        values["difference"] = Difference(**values["difference"])
-    group = values.get("group")
-    if group is not None:
-        roles = {name: Role(**role) for name, role in group["roles"].items()}
-        values["group"] = SequenceGroup(**{**group, "roles": roles})
-    return PromptRecord(**values)
+@cache
+def _adapter() -> TypeAdapter[PromptRecord]:
+    return TypeAdapter(PromptRecord)

@@ -1,32 +1,30 @@
-"""The tables of a run, made from its records alone."""
+"""The tables of a run and the sentences below them, made from its records alone."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench import clock, metrics
-from specexp.bench.busy_machine import busy_machine_of
 from specexp.bench.equality import near_tie_sentence, token_equality
-from specexp.bench.failures import failed_answers
-from specexp.bench.phases import breakdown
-from specexp.bench.record import MEASURED, PromptRecord
-from specexp.bench.short_answers import short_answers
-from specexp.bench.statistics import (
-    Summary,
-    arm_names,
-    categories,
-    paired_speedup,
-    summarise,
-)
-from specexp.bench.table import Cell, Column, Table
+from specexp.bench.record import MEASURED, PromptRecord, by_position
+from specexp.bench.statistics import Summary, arm_names, breakdown, categories, paired_speedup, summarise
+from specexp.bench.table import Cell, Column, Table, columns
+from specexp.core.messages import counted
 
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
-    from specexp.bench.float32 import InFloat32
+    from specexp.bench.equality import InFloat32
 
 MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3  # more, or of fewer prompts, say nothing on a page; CSV has all
+MOST_POSITIONS = 12
 OTHERS = "others"
+FEWEST_TOKENS = 8
+"""Fewest tokens of a median answer that is long enough."""
+BUSY_FOLD = 4.0
+"""Largest ratio of two times per token that the prompts themselves may explain."""
 
 
 def results_table(
@@ -37,54 +35,67 @@ def results_table(
     published: Sequence[Mapping[str, Any]] = (),
     float32: InFloat32 | None = None,
 ) -> Table:
-    """One row an arm: tokens per step, speed, speedup over each baseline, equality of the output.
+    """Return one row an arm: tokens per step, speed, speedup over each baseline, equality of the output.
 
     Args:
         records: Records of a run.
         title: Line above the table.
-        baselines: Arms that speedups are over, as far as they were run; outputs are compared with the first.
+        baselines: Arms that speedups are over, if they were run; outputs are compared with the first.
         published: Rows of a paper's table that were not run: ``method``, ``tokens_per_step``,
             ``tokens_per_second``, ``speedup``, ``source``.
-        float32: The same outputs in float32; None where they were not compared once more.
+        float32: The same outputs in float32; None if they were not compared once more.
     """
     records = list(records)
     names = arm_names(records)
     baselines = [name for name in baselines if name in names]
+    reference = baselines[0] if baselines else None
     clocks = {name: summarise(records, name).clock for name in names}
     shared = _shared(clocks.values())
-    shown = [metric for metric in metrics.METRICS if metric.heading is not None]
-    speedups = [Column(f"{clock.adjective(clocks[name])}vs {name}", interval=True) for name in baselines]
-    columns = [Column("arm"), *(_column(metric, shared) for metric in shown), *speedups]
-    exact = [] if float32 is None or float32.left_out else [Column("equal in float32")]
-    table = Table(clock.titled(title, shared), [*columns, *exact, Column("equal outputs"), Column("state")])
+    figures = {_column(metric, shared): metric for metric in metrics.METRICS if metric.heading is not None}
+    speedups = {
+        name: Column(f"{clock.adjective(clocks[name])}vs {name}", interval=True) for name in baselines
+    }
+    exact = [] if float32 is None or float32.left_out else ["equal in float32"]
+    ends = map(Column, [*exact, "equal outputs", "state"])
+    table = Table(clock.titled(title, shared), [Column("arm"), *figures, *speedups.values(), *ends])
     for name in names:
         summary = summarise(records, name)
-        row: list[Cell] = [_label(summary, shared)]
-        row += [summary.figures[metric.name] if summary.prompts else None for metric in shown]
-        row += [
-            None if name == baseline else paired_speedup(records, name, baseline) for baseline in baselines
-        ]
-        if exact and float32 is not None:
-            row.append("reference" if name == baselines[0] else str(float32.equality(name, baselines[0])))
-        if not baselines:
-            row.append("not compared")
-        elif name == baselines[0]:
-            row.append("reference")
+        row: dict[str, Cell] = {"arm": _label(summary, shared), "state": summary.state}
+        for column, metric in figures.items():
+            row[column.title] = summary.figures[metric.name] if summary.prompts else None
+        for baseline, column in speedups.items():
+            row[column.title] = None if name == baseline else paired_speedup(records, name, baseline)
+        if reference is None:
+            row["equal outputs"] = "not compared"
+        elif name == reference:
+            row |= dict.fromkeys([*exact, "equal outputs"], "reference")
         else:
-            row.append(str(token_equality(records, name, baselines[0])))
-        table.rows.append([*row, summary.state])
-    for item in published:
-        if "category" not in item:
-            table.rows.append(_published_row(item, shown, len(baselines), shared, len(exact)))
+            row["equal outputs"] = str(token_equality(records, name, reference))
+            if exact and float32 is not None:
+                row["equal in float32"] = str(float32.equality(name, reference))
+        table.add(row)
+    rows = [item for item in published if "category" not in item]
+    for item in rows:
+        row = {"arm": f"{item['method']} (not run here)"}
+        for column, metric in figures.items():
+            figure = item.get(metric.name)
+            # measured by the paper, and the heading may say modelled
+            apart = figure is not None and metric.clocked and shared != MEASURED
+            row[column.title] = f"{figure:.2f} published" if apart else figure
+        if baselines and item.get("speedup") is not None:
+            # papers compare with Hugging Face's generate: the last baseline
+            row[speedups[baselines[-1]].title] = f"{item['speedup']:.2f}x published"
+        table.add(row)
     table.notes = _notes(records, names, baselines)
     if float32 is not None:
-        table.notes.append(float32.sentence([name for name in names if name != baselines[0]], baselines[0]))
-    table.notes += _sources([item for item in published if "category" not in item])
+        first = baselines[0]
+        table.notes.append(float32.sentence([name for name in names if name != first], first))
+    table.notes += _sources(rows)
     return table
 
 
 def _shared(clocks: Iterable[str]) -> str:
-    """The clock that headings tell; where arms have several, each arm's name tells its own."""
+    """Return the clock of the headings; if arms have several, each arm's name states its own."""
     found = set(clocks)
     return found.pop() if len(found) == 1 else MEASURED
 
@@ -95,26 +106,10 @@ def _label(summary: Summary, shared: str) -> str:
 
 
 def _column(metric: metrics.Metric, shared: str) -> Column:
-    """A metric's column; modelled figures are small, and shown to two digits."""
-    if not metric.clocked or shared == MEASURED:
-        return Column(str(metric.heading), metric.digits)
-    return Column(f"{clock.adjective(shared)}{metric.heading}", max(metric.digits, 2))
-
-
-def _published_row(
-    item: Mapping[str, Any], shown: Sequence[metrics.Metric], baselines: int, shared: str, exact: int = 0
-) -> list[Cell]:
-    figures: list[Cell] = []
-    for metric in shown:
-        figure = item.get(metric.name)
-        if figure is not None and metric.clocked and shared != MEASURED:
-            figure = f"{figure:.2f} published"  # measured by the paper, under a heading that says modelled
-        figures.append(figure)
-    speedups: list[Cell] = [None] * baselines
-    if baselines and item.get("speedup") is not None:
-        # papers compare with Hugging Face's generate: the last baseline
-        speedups[-1] = f"{item['speedup']:.2f}x published"
-    return [f"{item['method']} (not run here)", *figures, *speedups, *[None] * exact, None, None]
+    """Return a metric's column; modelled figures are small, and shown to two digits."""
+    modelled = metric.clocked and shared != MEASURED
+    heading = f"{clock.adjective(shared) if modelled else ''}{metric.heading}"
+    return Column(heading, max(metric.digits, 2) if modelled else metric.digits)
 
 
 def _sources(published: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -125,50 +120,38 @@ def _sources(published: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Sequence[str]) -> list[str]:
-    """What a reader must know beside the numbers."""
     good = [record for record in records if not record.error]
     if not good:
         return [f"Every prompt failed; the first said: {records[0].error}."] if records else []
-    notes = []
     setting = sorted({(record.dtype, record.device, record.verifier) for record in good})
-    for dtype, device, verifier in setting:
-        notes.append(f"Target in {dtype} on {device}, verifier {verifier}.")
-    notes += clock_notes(good)
     reference = summarise(good, baselines[0] if baselines else names[0])
-    notes.append(
+    near = any(record.difference is not None and record.difference.near_tie for record in good)
+    failed = failed_answers(records)
+    notes = [
+        *(f"Target in {dtype} on {device}, verifier {verifier}." for dtype, device, verifier in setting),
+        *clock_notes(good),
         f"{len({record.prompt_id for record in good})} prompts; of the answers of {reference.arm} "
         f"{100 * reference.eos_share:.0f} % end by EOS, {100 * reference.loop_share:.0f} % in a loop "
-        "(which flatters every method)."
-    )
-    notes.append(
+        "(which flatters every method).",
         "Speedups: seconds per decoded token (prefill apart), paired prompt by prompt, geometric mean, 95 % "
-        "bootstrap interval. tokens/step: all tokens / all target passes; macro: mean of the prompts' own."
-    )
-    near = sum(record.difference is not None and record.difference.near_tie for record in good)
-    if near:
-        notes.append(near_tie_sentence(good[0].dtype))
-    if baselines and (busy := busy_machine_of(good, baselines[0])):
-        notes.append(busy)
-    short = short_answers(good, reference.arm)
-    if short is not None:
-        notes.append(short)
-    failed = failed_answers(records)
-    if failed is not None:
-        notes.append(f"{failed}. The figures are of the others.")
+        "bootstrap interval. tokens/step: all tokens / all target passes; macro: mean of the prompts' own.",
+        near_tie_sentence(good[0].dtype) if near else "",
+        busy_machine_of(good, baselines[0]) if baselines else "",
+        short_answers(good, reference.arm) or "",
+        f"{failed}. The figures are of the others." if failed else "",
+    ]
     for name in names:
         for baseline in baselines:
-            left_out = (
-                paired_speedup(records, name, baseline, interval=False).left_out if name != baseline else 0
-            )
-            if left_out:
+            left_out = paired_speedup(records, name, baseline, interval=False).left_out
+            if left_out and name != baseline:
                 notes.append(
                     f"{name} vs {baseline}: {left_out} prompts without a time per token in both left out."
                 )
-    return notes
+    return [note for note in notes if note]
 
 
 def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
-    """What modelled seconds are, and how far they go beyond what the profile states."""
+    """Return what modelled seconds are, and how far they go beyond what the profile states."""
     notes = []
     for one in sorted({record.clock for record in good} - {MEASURED}):
         own = [record for record in good if record.clock == one]
@@ -186,12 +169,69 @@ def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
 
 
 def fidelity_sentences(arms: Iterable[Arm]) -> list[str]:
-    """What the counts of arms are worth that run no models."""
+    """Return what the counts of arms are worth that run no models."""
     found: dict[str, list[str]] = {}
     for arm in arms:
         if arm.fidelity_note is not None:
             found.setdefault(arm.fidelity_note, []).append(arm.name)
     return [f"Replayed counts of {', '.join(names)} are {clause}." for clause, names in found.items()]
+
+
+def failed_answers(records: Sequence[PromptRecord]) -> str | None:
+    """Return a clause that names the arms that failed and the first reason; None if every prompt was answered.
+
+    Example:
+        >>> failed_answers(records)  # doctest: +SKIP
+        "3 of 24 answers failed (engine: 1, chain of 2: all 2), e.g. engine on prompt '0': ValueError: no room"
+    """
+    failed = [record for record in records if record.error]
+    if not failed:
+        return None
+    answers, lost = (Counter(record.arm for record in some) for some in (records, failed))
+    arms = ", ".join(
+        f"{arm}: {'all ' if count == answers[arm] else ''}{count}" for arm, count in lost.items()
+    )
+    first = failed[0]
+    return (
+        f"{len(failed)} of {len(records)} answers failed ({arms}), e.g. {first.arm} on prompt "
+        f"{first.prompt_id!r}: {first.error}"
+    )
+
+
+def short_answers(records: Sequence[PromptRecord], arm: str) -> str | None:
+    """Return a warning if an arm's median answer is short although the length did not end it; else None."""
+    answers = [
+        answer
+        for one in records
+        if one.arm == arm and not one.error
+        for answer in zip(one.turn_tokens, one.finish_reasons, strict=False)
+    ]
+    short = [reason for tokens, reason in answers if tokens < FEWEST_TOKENS]
+    middle = median(tokens for tokens, _ in answers) if answers else FEWEST_TOKENS
+    if middle >= FEWEST_TOKENS or short.count("length") * 2 > len(short):  # as short as was asked for
+        return None
+    return (
+        f"Warning: the median answer of {arm} has {counted(round(middle), 'token')}, so these figures say little about "
+        "decoding: look at what the prompts end in, and whether the target answers them."
+    )
+
+
+def busy_machine(seconds_per_token: Iterable[float]) -> str:
+    """Return how much plain decoding's time per token varied, in a sentence; empty if it varied little."""
+    seconds = [one for one in seconds_per_token if one > 0]
+    fold = max(seconds) / min(seconds) if seconds else 1.0
+    if fold < BUSY_FOLD:
+        return ""
+    return (
+        f"Plain decoding's time per token varied {fold:.0f}-fold between prompts: the machine was busy, so read the "
+        "intervals, not the ratios."
+    )
+
+
+def busy_machine_of(records: Iterable[PromptRecord], arm: str) -> str:
+    """Return the sentence of :func:`busy_machine` for the measured records of the arm of plain decoding."""
+    own = [record for record in records if record.arm == arm and record.clock == MEASURED]
+    return busy_machine(record.seconds_per_token or 0.0 for record in own)
 
 
 def category_table(
@@ -200,12 +240,12 @@ def category_table(
     baseline: str = "engine",
     published: Sequence[Mapping[str, Any]] = (),
 ) -> Table | None:
-    """Speedup and tokens per step by category, those of few prompts together; None where nothing is told apart.
+    """Return speedup and tokens per step by category, small ones together; None if there is only one.
 
     Args:
         records: Records of a run.
-        baseline: What speedups are over.
-        published: Rows of a paper's table; of those with a ``category`` each method has a row, or a note where the
+        baseline: The arm that speedups are over.
+        published: Rows of a paper's table; of those with a ``category`` each method has a row, or a note if the
             run has none of these categories.
     """
     records = list(records)
@@ -218,21 +258,18 @@ def category_table(
     if len(groups) < 2 and not rows:
         return None
     used = summarise(records, baseline).clock
-    columns = list(dict.fromkeys([*groups, *(name for row in rows.values() for name in row)]))
-    table = Table(
-        clock.titled("By category", used), [Column("arm"), *(Column(name) for name in columns), Column("all")]
-    )
-    for name in arm_names(records):
-        row: list[Cell] = [name]
-        for chosen in [*(groups.get(column, []) for column in columns), records]:
-            summary = summarise(chosen, name)
-            speedup = paired_speedup(chosen, name, baseline, interval=False)
+    names = dict.fromkeys([*groups, *(name for row in rows.values() for name in row)])
+    table = Table(clock.titled("By category", used), [*map(Column, ["arm", *names, "all"])])
+    for arm in arm_names(records):
+        row: dict[str, Cell] = {"arm": arm}
+        for name, chosen in {**groups, "all": records}.items():
+            summary, speedup = summarise(chosen, arm), paired_speedup(chosen, arm, baseline, interval=False)
             ratio = "refused" if speedup.refused else f"{speedup.ratio:.2f}x"
-            row.append(f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None)
-        table.rows.append(row)
+            row[name] = f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None
+        table.add(row)
     for method, speedups in rows.items():
-        shown = (f"{speedups[name]:.2f}x" if name in speedups else None for name in columns)
-        table.rows.append([f"{method} (not run here)", *shown, None])
+        shown = {name: f"{ratio:.2f}x" for name, ratio in speedups.items()}
+        table.add({"arm": f"{method} (not run here)", **shown})
     speedup_word = "Speedup" if used == MEASURED else "Modelled speedup"
     table.notes.append(f"{speedup_word} over {baseline} (tokens per step).")
     if OTHERS in groups:
@@ -242,21 +279,19 @@ def category_table(
         )
     for method, speedups in theirs.items():
         if method not in rows:
-            told = ", ".join(f"{category} {ratio:.2f}x" for category, ratio in speedups.items())
-            table.notes.append(f"{method} (not run here): {told}.")
+            others = ", ".join(f"{category} {ratio:.2f}x" for category, ratio in speedups.items())
+            table.notes.append(f"{method} (not run here): {others}.")
     table.notes += _sources([item for item in published if "category" in item])
     return table
 
 
 def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
-    """Records by category, the largest categories first where there are too many; the rest are one group."""
+    """Return records by category, the largest categories by name and the rest as one group."""
     prompts = {name: set[str]() for name in categories(records)}
     for record in records:
         prompts[record.category].add(record.prompt_id)
-    named = sorted(
-        (name for name, found in prompts.items() if len(found) >= PROMPTS_PER_CATEGORY),
-        key=lambda name: -len(prompts[name]),
-    )[:MOST_CATEGORIES]
+    large = [name for name, found in prompts.items() if len(found) >= PROMPTS_PER_CATEGORY]
+    named = sorted(large, key=lambda name: -len(prompts[name]))[:MOST_CATEGORIES]
     groups: dict[str, list[PromptRecord]] = {name: [] for name in prompts if name in named}
     for record in records if groups else ():
         groups.setdefault(record.category if record.category in named else OTHERS, []).append(record)
@@ -264,24 +299,24 @@ def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
 
 
 def phase_table(records: Iterable[PromptRecord]) -> Table | None:
-    """Share of each phase of a step, for the arms whose time is split; None without one."""
+    """Return the share of each phase of a step for the arms whose time is split; None without one."""
     records = list(records)
     found = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
     if not found:
         return None
-    phases = list(dict.fromkeys(phase for part in found for phase in part.shares))
     shared = _shared(part.clock for part in found)
-    if shared != MEASURED:  # a profile tells passes, and one figure for the rest
-        phases = [phase for phase in phases if any(part.shares.get(phase) for part in found)]
-    columns = [
-        Column("arm"),
-        Column(f"{clock.adjective(shared)}ms/step"),
-        *(Column(phase, 1, "%") for phase in phases),
+    phases = dict.fromkeys(phase for part in found for phase in part.shares)
+    shown = [
+        # a profile states passes, and one figure for the rest
+        phase
+        for phase in phases
+        if shared == MEASURED or any(part.shares.get(phase) for part in found)
     ]
-    title = clock.titled("Where a step's time goes", shared)
-    table = Table(title, [*columns, Column("outside forward passes", 1, "%")])
+    heads = [*(Column(phase, 1, "%") for phase in shown), Column("outside forward passes", 1, "%")]
+    step = Column(f"{clock.adjective(shared)}ms/step")
+    table = Table(clock.titled("Where a step's time goes", shared), [Column("arm"), step, *heads])
     for part in found:
-        shares = [part.shares.get(phase, 0.0) for phase in phases]
+        shares = [part.shares.get(phase, 0.0) for phase in shown]
         label = _label(summarise(records, part.arm), shared)
         table.rows.append([label, 1000 * part.step_seconds, *shares, part.outside_forward])
     return table
@@ -290,10 +325,10 @@ def phase_table(records: Iterable[PromptRecord]) -> Table | None:
 def long_table(
     records: Iterable[PromptRecord], *, baselines: Sequence[str] = ("engine", "hf-eager")
 ) -> Table:
-    """Every arm in every category and in all: what CSV holds."""
+    """Return every arm in every category and in all, for CSV."""
     records = list(records)
-    baselines = [name for name in baselines if name in arm_names(records)]
     names = arm_names(records)
+    baselines = [name for name in baselines if name in names]
     clocks = {name: summarise(records, name).clock for name in names}
     shared = _shared(clocks.values())
     facts = ("prompts", "failed", "state", "dtype", "verifier", "clock")
@@ -307,10 +342,63 @@ def long_table(
         chosen = [record for record in records if category in (None, record.category)]
         for name in names:
             one = summarise(chosen, name)
-            equality = token_equality(chosen, name, baselines[0]) if baselines else None
             row: list[Cell] = [name, category or "all", *(getattr(one, fact) for fact in facts)]
             row += one.figures.values()
-            row += [equality.equal, equality.near_ties, equality.wrong] if equality else [None] * 3
+            if baselines:
+                equality = token_equality(chosen, name, baselines[0])
+                row += [equality.equal, equality.near_ties, equality.wrong]
+            else:
+                row += [None] * 3
             row += [None if name == other else paired_speedup(chosen, name, other) for other in baselines]
             table.rows.append(row)
     return table
+
+
+def acceptance_tables(records: Iterable[PromptRecord]) -> dict[str, Table]:
+    """Return the accepted share of drafted positions of the arms with known steps.
+
+    Returns:
+        Tables by name: ``positions``, and ``acceptance`` by category if there is more than one; empty if nothing was
+        drafted.
+    """
+    records = [record for record in records if not record.error and any(record.drafted_at)]
+    arms = {arm: [record for record in records if record.arm == arm] for arm in arm_names(records)}
+    if not arms:
+        return {}
+    most = min(MOST_POSITIONS, max(len(record.drafted_at) for record in records))
+    shares = [Column(str(position), 1, "%") for position in range(1, most + 1)]
+    note = (
+        "Of the steps whose draft reached a position, the share whose accepted path did too; alpha: of all drafted "
+        "positions together, whatever a tree's width."
+    )
+    heads = [Column("arm"), Column("alpha", 1, "%"), *shares]
+    tables = {"positions": Table("Acceptance by position", heads, notes=[note])}
+    for arm, own in arms.items():
+        drafted = by_position(record.drafted_at for record in own)[:most]
+        accepted = by_position([*(record.accepted_at for record in own), (0,) * len(drafted)])
+        cells = {str(at): accepted[at - 1] / of for at, of in enumerate(drafted, start=1)}
+        tables["positions"].add({"arm": arm, "alpha": _alpha(own), **cells})
+    groups = grouped(records)
+    if len(groups) > 1:
+        heads = [Column("arm"), *(Column(name, 1, "%") for name in (*groups, "all"))]
+        tables["acceptance"] = Table("Acceptance by category", heads, notes=["Alpha, as above."])
+        for arm, own in arms.items():
+            parts = [[record for record in group if record.arm == arm] for group in groups.values()]
+            tables["acceptance"].rows.append([arm, *map(_alpha, parts), _alpha(own)])
+    return tables
+
+
+def _alpha(records: Sequence[PromptRecord]) -> float | None:
+    return metrics.metric_named("alpha").over(records)
+
+
+def metric_table() -> Table:
+    """Return all metrics with unit, meaning and direction."""
+    table = Table("Metrics", columns("metric | unit | what it is | better | over prompts"))
+    for one in metrics.METRICS:
+        table.rows.append([one.name, one.unit, one.description, one.better, one.aggregate])
+    return table
+
+
+if __name__ == "__main__":
+    print(metric_table().to_markdown(), end="")

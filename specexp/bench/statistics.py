@@ -1,10 +1,10 @@
-"""What the records of a run say: paired speedups with intervals, tokens per step, shares of EOS and loops."""
+"""Statistics of a run's records: paired speedups with intervals, metrics of an arm, the time of a step by phase."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 RESAMPLES = 10_000
 METRIC_RESAMPLES = 2_000
 CONFIDENCE = 0.95
-_SCALARS = ("str", "int", "float", "bool")
 
 
 @dataclass(frozen=True)
@@ -28,13 +27,11 @@ class Speedup:
     """How much faster an arm is than a baseline, prompt by prompt.
 
     Attributes:
-        arm: The arm.
-        baseline: The baseline.
         mean_log_ratio: Mean over prompts of log(baseline seconds per token / arm seconds per token).
         ratio: Its exponential, the geometric mean of the ratios.
-        low: Lower end of the 95 % bootstrap interval of the ratio; of a single prompt the ratio itself.
+        low: Lower end of the 95 % bootstrap interval of the ratio; for a single prompt the ratio itself.
         high: Upper end; likewise.
-        n: prompts.
+        n: Number of prompts.
         refused: Why no speedup is given; None if one is. The numbers are then NaN.
         left_out: Prompts without a time per token in both arms (failed, or ended with the prefill).
         clock: Clock of both arms' seconds.
@@ -62,14 +59,14 @@ class Speedup:
         interval: bool = True,
         left_out: int = 0,
     ) -> Speedup:
-        """The geometric mean of the prompts' ratios, with its bootstrap interval.
+        """Return the geometric mean of the prompts' ratios, with its bootstrap interval.
 
         Args:
             arm: Name of the arm.
             baseline: Name of the arm it is compared with.
             log_ratios: ``[n]`` log(baseline seconds / arm seconds), one a prompt.
             clock: Clock of both arms' seconds.
-            interval: Whether the interval is wanted, which takes most of the time; else both ends are the ratio.
+            interval: Whether to compute the interval, which takes most of the time; else both ends are the ratio.
             left_out: Prompts without a ratio.
         """
         mean = float(log_ratios.mean())
@@ -79,18 +76,18 @@ class Speedup:
 
     @classmethod
     def refuse(cls, arm: str, baseline: str, reason: str, left_out: int = 0) -> Speedup:
-        """No speedup, for a stated reason."""
+        """Return a refused speedup."""
         nan = float("nan")
         return cls(arm, baseline, nan, nan, nan, nan, 0, reason, left_out)
 
     @property
     def errors(self) -> tuple[float, float]:
-        """How far the interval reaches below and above the ratio."""
+        """Distances of the interval's ends below and above the ratio."""
         return self.ratio - self.low, self.high - self.ratio
 
     @property
     def has_interval(self) -> bool:
-        """Whether there are prompts enough to tell how far the ratio scatters: one says nothing of it."""
+        """Whether there are enough prompts for an interval: more than one."""
         return self.refused is None and self.n > 1
 
     @property
@@ -105,12 +102,11 @@ class Speedup:
 
     @property
     def unlabelled(self) -> str:
-        """Ratio and interval alone, for where the clock is told already."""
+        """Ratio and interval without the clock."""
         if self.refused is not None:
             return f"refused: {self.refused}"
-        if not self.has_interval:
-            return f"{self.ratio:.2f}x (one prompt)"
-        return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+        interval = f"[{self.low:.2f}, {self.high:.2f}]" if self.has_interval else "(one prompt)"
+        return f"{self.ratio:.2f}x {interval}"
 
     def __str__(self) -> str:
         modelled = self.refused is None and self.clock != MEASURED
@@ -125,15 +121,14 @@ def paired_speedup(
     cost: Callable[[PromptRecord], float | None] | None = None,
     interval: bool = True,
 ) -> Speedup:
-    """The paired speedup of an arm, refused where the two are not comparable.
+    """Return the paired speedup of an arm, refused if the two are not comparable.
 
     Args:
-        records: Records of a run; those of other arms are passed over.
+        records: Records of a run, also of other arms.
         arm: Name of the arm.
         baseline: Name of the arm it is compared with.
-        cost: What a record that did not fail took per token, or None where it has none; decode seconds per token if
-            None.
-        interval: Whether the interval is wanted, which takes most of the time; else both ends are the ratio.
+        cost: Cost per token of a record that did not fail, None if it has none; decode seconds per token by default.
+        interval: As in :meth:`Speedup.of`.
 
     Example:
         >>> records = read_records("runs/train_free/records.jsonl")  # doctest: +SKIP
@@ -167,10 +162,9 @@ def paired_speedup(
 
 
 def mean_by_prompt(log_ratios: Iterable[tuple[str, float]]) -> NDArray[np.float64]:
-    """``[n]`` means of each prompt's log ratios: its samples are not independent, so prompts are what is resampled.
+    """``[n]`` means of the log ratios of each prompt id.
 
-    Args:
-        log_ratios: Prompt's id and log ratio of every sample.
+    The samples of a prompt are not independent, so prompts are resampled.
     """
     by_prompt: dict[str, list[float]] = defaultdict(list)
     for prompt_id, log_ratio in log_ratios:
@@ -179,13 +173,7 @@ def mean_by_prompt(log_ratios: Iterable[tuple[str, float]]) -> NDArray[np.float6
 
 
 def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseline: str) -> str | None:
-    """Why two arms' seconds may not be compared, or None if they may.
-
-    Args:
-        pairs: Records of both, prompt by prompt.
-        arm: Name of the first.
-        baseline: Name of the second.
-    """
+    """Return why two arms' seconds may not be compared, or None if they may."""
     pairs = [(first, second) for first, second in pairs if not first.error and not second.error]
     if not pairs:
         return f"no prompt was answered by both {arm} and {baseline}"
@@ -216,9 +204,7 @@ def _unexcused(first: PromptRecord, second: PromptRecord) -> bool:
 
 
 def bootstrap_interval(values: NDArray[np.float64], *, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """Percentile interval of the mean of ``values`` ``[n]``, from the same resamples every time; one value is its own
-    interval.
-    """
+    """Return the percentile interval of the mean of ``values`` ``[n]``, always from the same resamples."""
     from scipy.stats import bootstrap
 
     if values.size == 1:
@@ -237,13 +223,7 @@ def bootstrap_interval(values: NDArray[np.float64], *, resamples: int = RESAMPLE
 
 
 def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tuple[float, float] | None:
-    """The bootstrap interval of a metric over an arm's prompts; None where there are fewer than two.
-
-    Args:
-        records: Records of a run; those of other arms are passed over.
-        arm: Name of the arm.
-        name: Name of the metric.
-    """
+    """Return the bootstrap interval of a metric over an arm's prompts; None if there are fewer than two."""
     by_prompt: dict[str, list[PromptRecord]] = defaultdict(list)
     for record in records:
         if record.arm == arm and not record.error:
@@ -251,7 +231,7 @@ def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tup
     prompts = list(by_prompt.values())
     if len(prompts) < 2:
         return None
-    metric = next(one for one in metrics.METRICS if one.name == name)
+    metric = metrics.metric_named(name)
     drawn = np.random.default_rng(0).integers(len(prompts), size=(METRIC_RESAMPLES, len(prompts)))
     values = [metric.over([record for place in row for record in prompts[place]]) for row in drawn]
     tail = (1 - CONFIDENCE) / 2
@@ -261,16 +241,14 @@ def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tup
 
 @dataclass(frozen=True)
 class Summary:
-    """What the records of an arm say together.
+    """The records of an arm together.
 
     Attributes:
-        arm: Name of the arm.
         prompts: Prompts and samples answered.
         failed: Prompts and samples that failed.
         state: State policy of the drafter.
-        dtype: Dtype of the target.
-        verifier: The verifier with its arguments, marked where it is lossy.
-        clock: Clock of all seconds: ``measured``, or which latency profile they are modelled by.
+        verifier: The verifier with its arguments, marked if it is lossy.
+        clock: Clock of all seconds: ``measured``, or the latency profile they are modelled by.
         figures: Every metric by its name; each is an attribute too, e.g. ``summary.tokens_per_step``.
     """
 
@@ -291,10 +269,10 @@ class Summary:
 
 
 def summarise(records: Iterable[PromptRecord], arm: str) -> Summary:
-    """An arm's metrics over a run; counts are 0 when every prompt failed.
+    """Return an arm's metrics over a run; counts are 0 if every prompt failed.
 
     Raises:
-        ValueError: some of its seconds are measured and others modelled.
+        ValueError: Some of its seconds are measured and others modelled.
     """
     own = [record for record in records if record.arm == arm]
     good = [record for record in own if not record.error]
@@ -311,10 +289,47 @@ def summarise(records: Iterable[PromptRecord], arm: str) -> Summary:
     )
 
 
-def records_frame(records: Iterable[PromptRecord]) -> pd.DataFrame:
-    """Records as a table, one row each: its fields, its metrics by name, and ``record`` itself.
+@dataclass(frozen=True)
+class Breakdown:
+    """Mean time of a step of one arm, by phase.
 
-    What a record says in more than a word (tokens, times by phase, several sequences) is left to ``record``.
+    Attributes:
+        steps: Number of steps.
+        step_seconds: Mean seconds of a step.
+        shares: Share of each phase; they add up to 1.
+        draft_passes: Forward passes of a draft model a step.
+        clock: Clock of the seconds; modelled ones have everything but the passes under ``update``.
+    """
+
+    arm: str
+    steps: float
+    step_seconds: float
+    shares: dict[str, float]
+    draft_passes: float
+    clock: str = MEASURED
+
+    @property
+    def outside_forward(self) -> float:
+        """Share of the time outside forward passes; all answering time of a drafter with a model counts as passes."""
+        draft = self.shares.get("draft", 0.0) if self.draft_passes else 0.0
+        return 1.0 - self.shares.get("target", 0.0) - draft
+
+
+def breakdown(records: Iterable[PromptRecord], arm: str) -> Breakdown | None:
+    """Return the breakdown of an arm's steps, or None if its time is not split (Hugging Face's loops)."""
+    own = [record for record in records if record.arm == arm and not record.error and record.seconds]
+    steps = sum(record.steps for record in own)
+    total = sum(sum(record.seconds.values()) for record in own)
+    if not steps or not total:
+        return None
+    phases = dict.fromkeys(phase for record in own for phase in record.seconds)
+    shares = {phase: sum(record.seconds.get(phase, 0.0) for record in own) / total for phase in phases}
+    passes = sum(record.draft_passes for record in own) / steps
+    return Breakdown(arm, steps, total / steps, shares, passes, clock_of(own))
+
+
+def records_frame(records: Iterable[PromptRecord]) -> pd.DataFrame:
+    """Return records as a table, one row each: their fields, their metrics by name, and ``record`` itself.
 
     Example:
         >>> frame = records_frame(records)  # doctest: +SKIP
@@ -322,23 +337,18 @@ def records_frame(records: Iterable[PromptRecord]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    plain = [field.name for field in fields(PromptRecord) if str(field.type).split(" |")[0] in _SCALARS]
-    return pd.DataFrame(
-        [
-            {name: getattr(record, name) for name in plain}
-            | {metric.name: None if record.error else metric.of(record) for metric in metrics.METRICS}
-            | {"record": record}
-            for record in records
-        ],
-        columns=list(dict.fromkeys([*plain, *(metric.name for metric in metrics.METRICS), "record"])),
-    )
+    def row(record: PromptRecord) -> dict[str, Any]:
+        figures = {metric.name: None if record.error else metric.of(record) for metric in metrics.METRICS}
+        return {**vars(record), **figures, "record": record}
+
+    return pd.DataFrame(map(row, records))
 
 
 def arm_names(records: Iterable[PromptRecord]) -> list[str]:
-    """Arms in the order they first appear."""
+    """Return the arms in the order they first appear."""
     return list(dict.fromkeys(record.arm for record in records))
 
 
 def categories(records: Iterable[PromptRecord]) -> list[str]:
-    """Categories in the order they first appear."""
+    """Return the categories in the order they first appear."""
     return list(dict.fromkeys(record.category for record in records))

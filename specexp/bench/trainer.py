@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def build_trainer(config: Config, **overrides: Any) -> Trainer:
-    """The Trainer of the ``trainer:`` section, over defaults that write nothing of their own.
+    """Return the Trainer of the ``trainer:`` section, with defaults that write nothing of their own.
 
     Args:
         config: Configuration of the experiment.
-        overrides: Arguments that the command decides on, whatever the file says.
+        overrides: Arguments set by the command, whatever the file says.
 
     Raises:
         ConfigError: Lightning refuses the arguments, or a ``class_path`` among them cannot be made.
@@ -49,11 +49,7 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
 
 
 def _check_value(name: str, value: Any, config: Config) -> None:
-    """Refuse what Lightning takes and then stumbles over, and what would leave prompts out or to other processes.
-
-    Raises:
-        ConfigError: It says what is allowed.
-    """
+    """Raise ConfigError for values that Lightning stumbles over later, or that would leave prompts out or to others."""
     allowed = ""
     items = value if isinstance(value, list) else [value]
     if name in ("logger", "callbacks") and any(isinstance(item, str | int | float) for item in items):
@@ -73,7 +69,7 @@ def _check_value(name: str, value: Any, config: Config) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """A Trainer at work that can be interrupted: Lightning turns a KeyboardInterrupt into an exit."""
+    """Raise KeyboardInterrupt as such; Lightning turns it into an exit."""
     try:
         yield
     except SystemExit as end:
@@ -83,7 +79,7 @@ def interruptible() -> Iterator[None]:
 
 
 def quiet_libraries() -> None:
-    """What Transformers and Lightning tell of loading and testing would bury a command's own lines."""
+    """Silence Transformers and Lightning, whose lines would bury a command's own."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
@@ -94,7 +90,7 @@ def quiet_libraries() -> None:
 
 
 def _object(value: Any, where: str) -> Any:
-    """Build what has a ``class_path``: loggers, callbacks, profilers."""
+    """Build values with a ``class_path``: loggers, callbacks, profilers."""
     if isinstance(value, list):
         return [_object(item, where) for item in value]
     if isinstance(value, Mapping) and "class_path" in value:

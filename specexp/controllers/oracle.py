@@ -27,7 +27,7 @@ class Oracle(Controller):
     same draft model takes less time under the same costs.
 
     It cannot be deployed. An arm of ``python -m specexp.run`` makes the schedule before it decodes a prompt, outside
-    the clock (:func:`specexp.bench.oracle.foresee`); where tokens part from the foreseen ones (bfloat16, at a near
+    the clock (:func:`specexp.bench.decoder_arm.foresee`); where tokens part from the foreseen ones (bfloat16, at a near
     tie) the schedule goes on by position.
 
     Args:

@@ -16,7 +16,7 @@ from specexp.engines.served_arm import EnginePool, ServedArm
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import ArmSpec
-    from specexp.bench.solver import Solver
+    from specexp.bench.execution_arm import Solver
     from specexp.data.task_items import Problem
     from specexp.models.pair import ModelPair
 

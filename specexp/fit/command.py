@@ -141,7 +141,7 @@ def _learn(config: Config, dry: bool) -> int:
     check_here(config, "fit.export.to")
     if dry:
         if not is_replayed(config):
-            from specexp.bench.rehearsal import rehearse
+            from specexp.bench.experiment import rehearse
 
             rehearse(config)
         fitted = config.get("fit")

@@ -9,8 +9,8 @@ import torch
 from lightning import LightningModule
 from typing_extensions import override
 
+from specexp.bench.arm import decode_safely
 from specexp.bench.metrics import METRICS
-from specexp.bench.module import decode_safely
 
 if TYPE_CHECKING:
     from specexp.bench.arm import EngineArm

@@ -94,8 +94,8 @@ def list_measurements(config: Config, arms: Sequence[ComposedArm]) -> None:
     Raises:
         ConfigError: the models or data cannot be used, or a prefix does not fit.
     """
+    from specexp.bench.experiment import rehearse
     from specexp.bench.live import LiveBackend
-    from specexp.bench.rehearsal import rehearse
     from specexp.profile.measure import check_prefixes
     from specexp.profile.passes import sizes_up_to
 

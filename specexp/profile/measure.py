@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.bench.arm import EngineArm, ModelledSeconds
+from specexp.bench.arm_spec import make_arm
 from specexp.bench.experiment import arm_specs
-from specexp.bench.make_arm import make_arm
 from specexp.config import Config, ConfigError
 from specexp.core.messages import counted, first_line
 from specexp.drafters import DraftModel

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm import EngineArm
-from specexp.bench.arm_spec import ArmSpec
-from specexp.bench.make_arm import make_arm
+from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.config import Config
 from specexp.sweep.confirmed import Confirmed, Predicted
 from specexp.sweep.study_config import StudyConfig
@@ -17,7 +16,7 @@ from specexp.sweep.study_config import StudyConfig
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import Backend
-    from specexp.bench.float32 import InFloat32
+    from specexp.bench.equality import InFloat32
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.core.parts import Parts

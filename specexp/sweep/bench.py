@@ -8,7 +8,7 @@ from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.acceptance_counts import AcceptanceCounter
+from specexp.bench.analysis import AcceptanceCounter
 from specexp.bench.metrics import figures_of
 from specexp.bench.module import EvaluationModule
 from specexp.bench.record import PromptRecord, write_records

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from specexp.artifacts import ArtifactError, read_artifact
-from specexp.bench.results_folder import FolderBusyError, check_study_folder, remove_unused
+from specexp.bench.publish import FolderBusyError, check_study_folder, remove_unused
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import GOES_ON, fail, run_command

@@ -12,10 +12,10 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from specexp.bench.equality import divergence
-from specexp.bench.failures import failed_answers
+from specexp.bench.page.sections import prompts_shown, texts_of
 from specexp.bench.progress import StageBar
-from specexp.bench.prompts_shown import prompts_shown, texts_of
 from specexp.bench.publish import Attached, Report, publish, track
+from specexp.bench.report import failed_answers
 from specexp.config.sweep import Confirm, Sweep
 from specexp.config.told import told
 from specexp.sweep.backend import StudyBackend

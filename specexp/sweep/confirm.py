@@ -11,8 +11,7 @@ from optuna import Study
 from optuna.trial import FrozenTrial
 from typing_extensions import override
 
-from specexp.bench.acceptance_counts import AcceptanceCounter
-from specexp.bench.analysis import Analysis
+from specexp.bench.analysis import AcceptanceCounter, Analysis
 from specexp.bench.arm import Arm, EngineArm
 from specexp.bench.module import EvaluationModule
 from specexp.bench.publish import Report

@@ -16,7 +16,7 @@ from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm, EngineArm
-    from specexp.bench.float32 import InFloat32
+    from specexp.bench.equality import InFloat32
     from specexp.bench.record import PromptRecord
     from specexp.models.pair import ModelPair
     from specexp.sweep.confirmed import Confirmed

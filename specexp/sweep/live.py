@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from specexp.bench.equality import InFloat32, in_float32
 from specexp.bench.experiment import check_prompts
-from specexp.bench.float32 import InFloat32, in_float32
 from specexp.bench.live import LiveBackend
 from specexp.config import build_data, prompts_error
 from specexp.config.stages import with_prompts_of

@@ -18,11 +18,10 @@ import optuna
 from optuna import Study
 from optuna.trial import FrozenTrial
 
-from specexp.bench.busy_machine import busy_machine
 from specexp.bench.experiment import use_threads
 from specexp.bench.progress import StageBar
-from specexp.bench.publish import PAGE
-from specexp.bench.results_folder import sole_writer
+from specexp.bench.publish import PAGE, sole_writer
+from specexp.bench.report import busy_machine
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import build_pair, save_resolved
 from specexp.config.stages import STAGES

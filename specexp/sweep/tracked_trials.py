@@ -16,7 +16,7 @@ from specexp.sweep.confirmed import Confirmed
 from specexp.sweep.trials import trial_row
 from specexp.tracking import Tracker
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
-from specexp.tracking.tracked_run import TrackedRun
+from specexp.tracking.tracker import TrackedRun
 
 
 class TrackedTrials:

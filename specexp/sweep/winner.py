@@ -25,8 +25,8 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
     """
     winner, figures, fragments = confirmation.winner, dict[str, Any](), dict[str, str]()
     if "rank_paths" in winner.attributes:
+        from specexp.bench.drawings import draw_tree
         from specexp.bench.page.sections import folding_tree
-        from specexp.bench.tree_picture import draw_tree
 
         shape = TreeShape.from_rank_paths(winner.attributes["rank_paths"])
         rates = _rates(confirmation, shape, prompts)
@@ -34,7 +34,7 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
         fragments["tree"] = folding_tree(shape.rank_paths[1:], rates, f"The tree of {winner.label}")
     if not confirmation.watch.time_lines:
         return Report(figures=figures, fragments=fragments)
-    from specexp.bench.time_line_picture import draw_time_line
+    from specexp.bench.drawings import draw_time_line
     from specexp.scheduling.trace import chrome_trace
 
     lines = confirmation.watch.time_lines

@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 
 def logged_in() -> bool:
-    """True where W&B would find an account without asking: its environment variables or ``wandb login``.
+    """Return whether W&B has an account: its environment variables or ``wandb login``.
 
-    Reads the environment and the netrc file itself, so that answering needs neither wandb nor the network.
+    Reads the environment and the netrc file itself, which needs neither wandb nor the network.
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
@@ -36,10 +36,10 @@ def logged_in() -> bool:
 
 
 def asked_mode(mode: str | None = None) -> Mode:
-    """Return the mode as :func:`resolve_mode`, without a look at whether anybody is logged in for ``online``.
+    """Return the mode as :func:`resolve_mode` does, but keep ``online`` without an account.
 
     Raises:
-        ValueError: the mode is none of the three.
+        ValueError: The mode is none of the three.
     """
     wanted = mode or os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
     wanted = {"dryrun": "offline", "run": "online"}.get(wanted, wanted)  # W&B's own older spellings
@@ -54,14 +54,14 @@ def resolve_mode(mode: str | None = None) -> Mode:
     """Choose the mode of a command's runs.
 
     Args:
-        mode: ``online``, ``offline`` or ``disabled``; None: what the environment variable ``WANDB_MODE``
-            says, else online where somebody is logged in, else offline.
+        mode: ``online``, ``offline`` or ``disabled``; None takes the environment variable ``WANDB_MODE``, else online
+            with an account and offline without.
 
     Returns:
-        The mode; ``offline`` instead of ``online`` where nobody is logged in, so that W&B never stops to ask.
+        The mode; ``offline`` instead of ``online`` without an account, so that W&B never prompts for one.
 
     Raises:
-        ValueError: the mode is none of the three.
+        ValueError: The mode is none of the three.
 
     Example:
         >>> resolve_mode("disabled")

@@ -1,21 +1,205 @@
-"""The bridge to W&B: a study is a group, a trial is a run."""
+"""The bridge to W&B, which never makes a trial fail: a study is a group, a trial is a run."""
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
-from specexp.tracking.guard import Guard
+from specexp.core.messages import type_and_line
 from specexp.tracking.mode import Mode, resolve_mode
-from specexp.tracking.names import PARAMETERS, STUDY, nest_parameters, plain
-from specexp.tracking.tracked_run import TrackedRun
+from specexp.tracking.names import PARAMETERS, STATE, STUDY, nest_parameters, plain, table_columns
 
+if TYPE_CHECKING:
+    import wandb
+    from matplotlib.figure import Figure
+
+log = logging.getLogger(__name__)
 ONLINE_START_SECONDS = 20.0
 FINISH_SECONDS = 30.0
+
+
+class Guard:
+    """Turns every failure of W&B into one warning per kind of failure, so that the work goes on.
+
+    Example:
+        >>> guard = Guard()
+        >>> with guard("write a run"):
+        ...     raise OSError("disk full")
+        >>> guard.failures
+        {'write a run': 1}
+    """
+
+    def __init__(self) -> None:
+        self.failures: dict[str, int] = {}
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        """Run the block; if it raises, warn that ``what`` failed, once, and go on."""
+        try:
+            yield
+        # A broad except on purpose: what wandb raises (its own errors, those of sockets, disks,
+        # Pillow, a dead service process) is not a closed set, and none of it is worth an hour of measuring.
+        # The records, the journal and the artifact are written by specexp itself, so nothing is lost.
+        except Exception as error:
+            self.failures[what] = self.failures.get(what, 0) + 1
+            if self.failures[what] == 1:
+                reason = type_and_line(error)
+                log.warning("W&B could not %s (%s); the work goes on without it", what, reason)
+
+
+@contextmanager
+def staging_in(folder: Path) -> Iterator[None]:
+    """Have W&B stage the bytes of artifacts below ``folder`` while the block runs, not in the home folder.
+
+    Then the study's folder is all that a later ``wandb sync`` needs. A folder that the user chose stays.
+    """
+    if "WANDB_DATA_DIR" in os.environ:
+        yield
+        return
+    os.environ["WANDB_DATA_DIR"] = str(folder.resolve())
+    try:
+        yield
+    finally:
+        del os.environ["WANDB_DATA_DIR"]
+
+
+class TrackedRun:
+    """A run of W&B that may be missing, and whose failures never reach the caller.
+
+    As a context manager it finishes itself and lets the caller's exceptions pass; ``state`` in the summary
+    then is ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it (a pruned trial).
+
+    Args:
+        run: None in mode ``disabled``, or if W&B failed to start it.
+        guard: Counts and reports failures.
+        folder: W&B's folder of the study, for runs that wait to be synced.
+        unsent: Takes the run's own folder if its connection is lost before all was sent.
+
+    Example:
+        >>> with TrackedRun(None, Guard(), Path("runs")) as run:
+        ...     run.log({"speedup": 1.2})
+    """
+
+    def __init__(
+        self, run: wandb.Run | None, guard: Guard, folder: Path, unsent: list[str] | None = None
+    ) -> None:
+        self._run = run
+        self._guard = guard
+        self._folder = folder
+        self._unsent = unsent
+        self._state: str | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Address of an online run, None offline."""
+        return self._run.url if self._run is not None else None
+
+    def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
+        """Append values to the run's history, as the next step or as ``step``."""
+        if self._run is not None:
+            with self._guard("log values"):
+                # commit at once: a later step would be sent after the summary and overwrite it
+                self._run.log(plain(values), step=step, commit=True)
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        """Set values of the run as a whole, which tables and panels compare."""
+        self._state = values.get(STATE, self._state)
+        if self._run is not None:
+            with self._guard("write a summary"):
+                self._run.summary.update(plain(values))
+
+    def table(self, key: str, records: Sequence[Mapping[str, Any]]) -> None:
+        """Show records (one mapping a row) as a ``wandb.Table``."""
+        if self._run is not None and records:
+            with self._guard("write a table"):
+                import wandb
+
+                columns, rows = table_columns(records)
+                with staging_in(self._folder):  # a table is an artifact too
+                    self._run.log({key: wandb.Table(columns=columns, data=rows)})
+
+    def picture(self, key: str, picture: Figure | str | Path, caption: str | None = None) -> None:
+        """Show a matplotlib figure or an image file."""
+        if self._run is not None:
+            with self._guard("write a picture"):
+                import wandb
+                from PIL import Image
+
+                if isinstance(picture, (str, Path)):
+                    source: Any = str(picture)
+                else:
+                    png = io.BytesIO()
+                    picture.savefig(png, format="png")
+                    source = Image.open(png)
+                self._run.log({key: wandb.Image(source, caption=caption)})
+
+    def html(self, key: str, page: str) -> None:
+        """Show a whole page of HTML as a panel."""
+        if self._run is not None:
+            with self._guard("write a page"):
+                import wandb
+
+                self._run.log({key: wandb.Html(page, inject=False, data_is_not_path=True)})
+
+    def artifact(
+        self,
+        folder: str | Path,
+        name: str,
+        kind: str,
+        aliases: Sequence[str] = ("latest", "best"),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Attach an exported artifact to the run.
+
+        W&B keeps a copy beside the runs until they are synced, because the next study may replace the folder.
+
+        Args:
+            folder: The artifact's folder; it stays the canonical copy.
+            name: Name of the artifact in W&B.
+            kind: Artifact kind, W&B's ``type``.
+            aliases: Names of this version.
+            metadata: Shown with it.
+        """
+        if self._run is not None:
+            with self._guard("attach an artifact"):
+                import wandb
+
+                artifact = wandb.Artifact(name, type=kind, metadata=plain(metadata or {}))
+                with staging_in(self._folder):
+                    for file in sorted(Path(folder).rglob("*")):  # add_dir would print
+                        if file.is_file():
+                            artifact.add_file(str(file), str(file.relative_to(folder)), skip_cache=True)
+                self._run.log_artifact(artifact, aliases=list(aliases))
+
+    def finish(self, exit_code: int = 0) -> None:
+        """Close the run; further calls do nothing."""
+        run, self._run = self._run, None
+        if run is not None:
+            sent = False
+            with self._guard("finish a run"):
+                run.finish(exit_code=exit_code)
+                sent = True
+            if not sent and self._unsent is not None and not run.offline:
+                with self._guard("tell where a run waits to be synced"):
+                    self._unsent.append(os.path.relpath(Path(run.dir).parent))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._state is None:
+            self.summary({STATE: "complete"} if error is None else {STATE: "failed", "reason": repr(error)})
+        self.finish(exit_code=1 if self._state == "failed" else 0)
 
 
 class Tracker:
@@ -28,12 +212,12 @@ class Tracker:
         name: The study: the group of its runs.
         folder: ``<output>/<name>``; runs are written to ``<folder>/wandb``.
         project: W&B project.
-        mode: ``online``, ``offline``, ``disabled``, or None: see :func:`~specexp.tracking.mode.resolve_mode`.
+        mode: See :func:`~specexp.tracking.mode.resolve_mode`.
         entity: W&B entity; the account's default if None.
         tags: Tags of every run.
 
     Raises:
-        ValueError: the mode is not known (the only error: a typing mistake, found before the first trial).
+        ValueError: The mode is unknown (the only error, found before the first trial).
 
     Example:
         >>> tracker = Tracker("tree_shape", "runs/tree_shape", mode="disabled")
@@ -64,19 +248,13 @@ class Tracker:
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """How often which kind of thing failed."""
+        """How often each operation failed."""
         return self._guard.failures
 
     def trial(
         self, number: int, params: Mapping[str, Any], config: Mapping[str, Any] | None = None
     ) -> TrackedRun:
-        """Start the run of one trial, to be used as a context manager.
-
-        Args:
-            number: The trial's number in the study.
-            params: Searched values by dotted key; they stand under ``params`` in the run's configuration.
-            config: Resolved configuration of the trial.
-        """
+        """Start the run of one trial, a context manager; searched values by dotted key are under ``params``."""
         whole = {**(config or {}), "trial": number, PARAMETERS: nest_parameters(params)}
         return self.run(f"{self.name}-{number:03d}", job_type="trial", config=whole)
 
@@ -100,9 +278,8 @@ class Tracker:
         return TrackedRun(run, self._guard, self.folder / "wandb", self._unsent)
 
     def _start(self, name: str, job_type: str, config: Mapping[str, Any] | None, mode: Mode) -> Any:
-        os.environ.setdefault(
-            "WANDB_ERROR_REPORTING", "false"
-        )  # read when wandb is imported; it has no setting
+        # read when wandb is imported; it has no setting
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +298,7 @@ class Tracker:
             x_save_requirements=False,
             init_timeout=ONLINE_START_SECONDS,
             finish_timeout=FINISH_SECONDS,
-            finish_timeout_raises=True,  # or nobody would hear that a run still waits on the disk
+            finish_timeout_raises=True,  # otherwise a run that still waits on the disk goes unnoticed
         )
         wandb.setup(wandb.Settings(silent=True))  # login speaks before a run's own settings count
         return wandb.init(
@@ -140,7 +317,7 @@ class Tracker:
         )
 
     def sync_hint(self) -> str:
-        """What to type, or where to look: one line for the end of a command, empty where there is nothing."""
+        """Return the command to sync with or the address of the run; empty without a run."""
         waiting = [f"{shlex.quote(str(self.folder / 'wandb'))}/offline-run-*"] if self._offline_runs else []
         waiting += [shlex.quote(folder) for folder in self._unsent]
         return f"wandb sync {' '.join(waiting)}" if waiting else self._url or ""

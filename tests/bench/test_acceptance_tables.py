@@ -2,8 +2,8 @@
 
 import pytest
 
-from specexp.bench.acceptance_tables import acceptance_tables
 from specexp.bench.record import PromptRecord, read_records, write_records
+from specexp.bench.report import acceptance_tables
 
 
 def record(arm, prompt, drafted=(), accepted=(), category="code"):

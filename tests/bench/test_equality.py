@@ -35,7 +35,7 @@ def changed(record, index, token):
 def scores_at(arm, prompt, index):
     """``[V]`` logits of plain decoding for the token at ``index``, and the position."""
     seen = []
-    arm.conversation(prompt, 0, observers=[lambda outcome: seen.append(outcome.logits[0].float().clone())])
+    arm.decode_observed(prompt, 0, lambda outcome: seen.append(outcome.logits[0].float().clone()))
     return seen[index].numpy()
 
 

@@ -10,11 +10,10 @@ from helpers.tiny_pair import LetterTokenizer
 
 from specexp.bench.analysis import Analysis
 from specexp.bench.arm import Generation
-from specexp.bench.execution_arm import ExecutionArm
+from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.module import EvaluationModule
 from specexp.bench.publish import Report
 from specexp.bench.record import read_records
-from specexp.bench.solver import Solver
 from specexp.builders import Chain
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts

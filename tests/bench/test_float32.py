@@ -8,11 +8,10 @@ from helpers.made_records import record
 from helpers.tiny_pair import tiny_llama
 
 from specexp import Decoder
-from specexp.bench import float32
+from specexp.bench import equality as float32
 from specexp.bench.arm import Generation
 from specexp.bench.decoder_arm import DecoderArm
-from specexp.bench.equality import divergence, near_tie_sentence
-from specexp.bench.float32 import InFloat32, in_float32
+from specexp.bench.equality import InFloat32, divergence, in_float32, near_tie_sentence
 from specexp.bench.record import Difference
 from specexp.bench.report import results_table
 from specexp.builders import TokenRecyclingTree

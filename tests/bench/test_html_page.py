@@ -12,9 +12,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
-from specexp.bench.page.html_page import _embeds, html_page
 from specexp.bench.page.sections import folding_tree, prompt_section
-from specexp.bench.publish import PAGE, Report, publish
+from specexp.bench.publish import PAGE, Report, html_page, publish
 from specexp.bench.record import PromptRecord
 from specexp.bench.table import Column, Table
 
@@ -98,17 +97,18 @@ def test_the_answer_stands_before_the_table_and_nothing_is_fetched(page: Path) -
     assert len(text) < 3_000_000
 
 
-def test_what_html_understands_in_a_script_is_escaped() -> None:
+def test_what_html_understands_in_a_script_is_escaped(tmp_path: Path) -> None:
     values = [{"prompt": text} for text in ("<!-- a comment", "<script>alert(1)</script>", "a < b")]
-    scripts = _embeds({"all": {"data": {"values": values}}})
-    assert "<" not in scripts.partition('draw("chart-all"')[2]
-    drawn = re.search(r'draw\("chart-all", (.*)\);', scripts)
+    chart = {"description": "all", "data": {"values": values}}
+    text = html_page(Report({"arms": report().tables["arms"]}, charts={"all": chart}), {}, tmp_path)
+    drawn = re.search(r'vegaEmbed\("#chart-all", (.*), options\);', text)
     assert drawn is not None
+    assert "<" not in drawn[1]
     assert json.loads(drawn[1])["data"]["values"] == values
 
 
-def test_a_page_without_charts_carries_no_library() -> None:
-    text = html_page([Report({"arms": report().tables["arms"]})], {})
+def test_a_page_without_charts_carries_no_library(tmp_path: Path) -> None:
+    text = html_page(Report({"arms": report().tables["arms"]}), {}, tmp_path)
     assert "vegaEmbed" not in text
     assert len(text) < 20_000
 

@@ -4,7 +4,6 @@ import pytest
 from helpers.made_records import record
 
 from specexp.bench import metrics
-from specexp.bench.metric_table import documentation
 from specexp.bench.metrics import (
     METRICS,
     Counted,
@@ -18,7 +17,7 @@ from specexp.bench.metrics import (
     violation,
 )
 from specexp.bench.record import SequenceGroup
-from specexp.bench.report import long_table, results_table
+from specexp.bench.report import long_table, metric_table, results_table
 from specexp.bench.statistics import records_frame, summarise
 from specexp.commands.run.report import summary_of
 
@@ -44,7 +43,7 @@ def test_a_new_metric_is_one_entry_and_is_shown_tracked_optimised_and_explained(
     assert objectives()["bonus_share"] == "minimize"
     assert {"max_bonus_share", "min_bonus_share"} < set(constraints())
     assert violation("max_bonus_share", 0.2, figures_of(records[1:])) == pytest.approx(0.05)
-    assert [documentation().rows[-1][0], documentation().rows[-1][1]] == ["bonus_share", "share"]
+    assert [metric_table().rows[-1][0], metric_table().rows[-1][1]] == ["bonus_share", "share"]
 
 
 def test_prompts_are_put_together_as_the_metric_says() -> None:

@@ -10,8 +10,8 @@ from rich.console import Console
 from specexp import Decoder
 from specexp.bench.arm import Generation
 from specexp.bench.decoder_arm import DecoderArm
-from specexp.bench.figures import Curve, parameter_curves, phase_bars, speedup_bars
 from specexp.bench.hugging_face_arm import HuggingFaceArm
+from specexp.bench.pictures import Curve, parameter_curves, phase_bars, speedup_bars
 from specexp.bench.report import category_table, long_table, phase_table, results_table
 from specexp.bench.statistics import paired_speedup, summarise
 from specexp.builders import Chain

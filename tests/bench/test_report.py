@@ -8,9 +8,9 @@ import pytest
 from helpers.made_records import PHASES, record
 from rich.console import Console
 
-from specexp.bench.figures import Curve, parameter_curves, phase_bars, speedup_bars
-from specexp.bench.phases import breakdown
+from specexp.bench.pictures import Curve, parameter_curves, phase_bars, speedup_bars
 from specexp.bench.report import category_table, long_table, phase_table, results_table
+from specexp.bench.statistics import breakdown
 
 
 @pytest.fixture

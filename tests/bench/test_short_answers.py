@@ -3,7 +3,7 @@
 import pytest
 
 from specexp.bench.record import PromptRecord
-from specexp.bench.short_answers import FEWEST_TOKENS, short_answers
+from specexp.bench.report import FEWEST_TOKENS, short_answers
 
 
 def answers(*tokens_and_reasons, arm="plain"):

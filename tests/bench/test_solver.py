@@ -3,7 +3,7 @@
 import pytest
 from helpers.countdown import SIGNS, Countdown, DigitTokenizer
 
-from specexp.bench.solver import Solver
+from specexp.bench.execution_arm import Solver
 from specexp.builders import Chain, KConfig
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts

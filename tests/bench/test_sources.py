@@ -5,9 +5,9 @@ from __future__ import annotations
 from helpers.made_outcomes import outcome_of
 from helpers.made_records import record
 
-from specexp.bench.page.tokens import pieces, token_view, tokens_at_a_step
-from specexp.bench.prompts_shown import prompts_shown
-from specexp.bench.sources import BONUS, CORRECTED, Sources, steps_of
+from specexp.bench.analysis import BONUS, CORRECTED, Sources, steps_of
+from specexp.bench.page.charts import tokens_at_a_step
+from specexp.bench.page.sections import pieces, prompt_section, prompts_shown
 
 CHAIN_OF_2 = [-1, 0, 1]
 TWO_CHILDREN = [-1, 0, 0]
@@ -38,7 +38,10 @@ def shown(**changes):
 
 
 def test_the_view_has_a_box_for_each_step_and_marks_where_tokens_came_from() -> None:
-    text = token_view(shown(), lambda ids: "".join("abcdefgh<"[one] for one in ids))
+    text = prompt_section(
+        {"p0": "Why?"}, [shown()], {"tree": "Tree"}, lambda ids: "".join("abcdefgh<"[one] for one in ids)
+    )
+    text = text.partition("hover over it")[2]
     assert text.count('class="step"') == 2
     assert 'title="step 1: 3 tokens, drafted ranks 0, 1"' in text
     assert '<i>f</i><i class="r">g</i><u>h</u></span>' in text

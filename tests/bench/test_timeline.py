@@ -5,7 +5,7 @@ import io
 import pytest
 from matplotlib.colors import to_rgba
 
-from specexp.bench.time_line_picture import COLOURS, draw_time_line
+from specexp.bench.drawings import COLOURS, draw_time_line
 from specexp.scheduling.timeline import TimeLine
 
 

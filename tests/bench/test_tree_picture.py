@@ -9,7 +9,7 @@ import pytest
 from matplotlib.patches import Circle
 from PIL import Image
 
-from specexp.bench.tree_picture import draw_tree, lay_out, percent
+from specexp.bench.drawings import draw_tree, lay_out, percent
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.core.tree import ROOT_ONLY, TreeShape
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specexp.artifacts import value_of
-from specexp.bench.acceptance_counts import AcceptanceCounter
+from specexp.bench.analysis import AcceptanceCounter
 from specexp.builders import Chain, FittedTree, ParametricTree, StaticTree, TokenRecyclingTree
 from specexp.builders.tree_search import most_accepted_paths
 from specexp.core.context import Context

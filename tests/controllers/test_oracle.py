@@ -9,8 +9,7 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 
 from specexp.bench.arm import Generation
-from specexp.bench.decoder_arm import DecoderArm
-from specexp.bench.oracle import best_schedule, draft_matches, foresee
+from specexp.bench.decoder_arm import DecoderArm, best_schedule, draft_matches, foresee
 from specexp.builders import Chain, KConfig
 from specexp.controllers import (
     AdaptiveConfidence,
@@ -214,7 +213,7 @@ def test_a_later_turn_is_foreseen_too():
 def test_teacher_forcing_of_a_long_output_goes_block_by_block(monkeypatch):
     output = Decoder(target()).generate([1, 2], max_new_tokens=40).token_ids
     whole = draft_matches(DraftModel(draft()), [1, 2], output)
-    monkeypatch.setattr("specexp.bench.oracle._BLOCK", 7)
+    monkeypatch.setattr("specexp.bench.decoder_arm._BLOCK", 7)
     drafter = DraftModel(draft())
     assert draft_matches(drafter, [1, 2], output).tolist() == whole.tolist()
     assert drafter.draft_passes == 6

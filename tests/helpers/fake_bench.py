@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from specexp.bench.results_folder import sole_writer
+from specexp.bench.publish import sole_writer
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
 from specexp.sweep.candidates import Candidate, Measurement, Report

@@ -18,7 +18,7 @@ import pytest
 from helpers.fake_bench import PROMPTS, FakeBench, search, settings
 from optuna.trial import TrialState
 
-from specexp.bench.results_folder import FolderBusyError, sole_writer
+from specexp.bench.publish import FolderBusyError, sole_writer
 from specexp.sweep.candidates import Candidate, Measurement, Report
 from specexp.sweep.journal import JournalFile
 from specexp.sweep.study import open_study, run_study

@@ -11,8 +11,7 @@ from helpers.offline_runs import forget_account, offline_runs, records
 from matplotlib.figure import Figure
 
 from specexp.bench.metrics import figures_of
-from specexp.bench.page.sections import folding_tree
-from specexp.bench.prompts_shown import prompts_shown
+from specexp.bench.page.sections import folding_tree, prompts_shown
 from specexp.bench.publish import Report, publish
 from specexp.tracking import Tracker
 from specexp.tracking.dashboard import TRIAL_TABLE, describe_dashboard

@@ -12,7 +12,7 @@ from typing_extensions import override
 from experiments.papers.shared import Row, add_rows, check_rows, report_of, table_of
 from specexp.bench.analysis import Analysis
 from specexp.bench.arm import sequence_name
-from specexp.bench.figures import bars_of
+from specexp.bench.pictures import bars_of
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, mean_by_prompt, summarise

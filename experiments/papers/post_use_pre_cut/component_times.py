@@ -22,10 +22,9 @@ from experiments.papers.shared import (
 )
 from specexp.bench import clock
 from specexp.bench.analysis import grafted_rows
-from specexp.bench.phases import Breakdown, breakdown
 from specexp.bench.publish import Report
 from specexp.bench.record import MEASURED, PromptRecord
-from specexp.bench.statistics import arm_names
+from specexp.bench.statistics import Breakdown, arm_names, breakdown
 from specexp.bench.table import Table
 from specexp.core.context import Context
 from specexp.core.controller import Controller

@@ -18,14 +18,13 @@ from typing_extensions import override
 from experiments.papers.shared import NOT_RUN, DraftingAnalysis, Row, check_rows, label, report_of, table_of
 from specexp.bench import clock
 from specexp.bench.analysis import Analysis, check_arms, drafting, ended_inside, grafted_rows
-from specexp.bench.figures import draw_speedups
-from specexp.bench.phases import breakdown
 from specexp.bench.pictures import (
     BLUE,
     CURVE_COLOURS,
     GREY,
     INK,
     ORANGE,
+    draw_speedups,
     legend_below,
     new_figure,
     whole_numbers,
@@ -33,7 +32,7 @@ from specexp.bench.pictures import (
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.report import PROMPTS_PER_CATEGORY
-from specexp.bench.statistics import Speedup, paired_speedup, summarise
+from specexp.bench.statistics import Speedup, breakdown, paired_speedup, summarise
 from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts

@@ -13,12 +13,12 @@ from typing_extensions import override
 from experiments.papers.shared import Row, add_rows, check_rows, label, label_of, report_of, table_of
 from specexp.bench.analysis import MultiSequenceAnalysis, over
 from specexp.bench.equality import token_equality
-from specexp.bench.figures import draw_speedups
 from specexp.bench.metrics import metric_named
 from specexp.bench.pictures import (
     BLUE,
     INK,
     ORANGE,
+    draw_speedups,
     legend_below,
     name_rows,
     new_figure,

@@ -13,11 +13,11 @@ from typing_extensions import override
 
 from experiments.papers.shared import label, report_of, table_of
 from specexp.bench.analysis import MultiSequenceAnalysis, over
+from specexp.bench.drawings import draw_time_line
 from specexp.bench.pictures import BLUE, INK, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.table import Cell
-from specexp.bench.time_line_picture import draw_time_line
 from specexp.core.parts import Parts
 from specexp.scheduling.timeline import BUSY, TARGET, TimeLine, What
 from specexp.scheduling.trace import chrome_trace, start_of

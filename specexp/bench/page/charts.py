@@ -1,18 +1,47 @@
-"""Charts that answer to the mouse, as Vega-Lite specifications."""
+"""The charts of the page, which answer to the mouse: Vega-Lite specifications, made by altair."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from specexp.bench.page.sections import first_words
-from specexp.bench.record import PromptRecord
+import altair as alt
+import pandas as pd
 
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-"""Names the language; nothing is loaded from there."""
-_WORDS = 60
+from specexp.bench.analysis import steps_of
+from specexp.bench.record import PromptRecord
+from specexp.bench.statistics import breakdown
+
+alt.data_transformers.consolidate_datasets = False  # the rows of a chart stay where its marks are
+
+_MOST_PROMPTS = 40
 _POINT = "#4c8ed9"
-_RULE = {"type": "rule", "strokeDash": [4, 4], "color": "#888"}
+_RULE = alt.Chart().mark_rule(strokeDash=[4, 4], color="#888")
+
+Spec = dict[str, Any]
+
+
+def _spec(chart: Any, rows: Sequence[Spec], about: str, height: Any) -> Spec:
+    data = alt.InlineData(values=list(rows))
+    spec: Spec = chart.properties(data=data, description=about, width="container", height=height).to_dict()
+    return spec
+
+
+def _tips(*names: str) -> list[alt.Tooltip]:
+    return [alt.Tooltip(field=name, type="nominal") for name in names]
+
+
+def first_words(text: str, most: int = 60) -> str:
+    """Return a prompt as one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}…"
+
+
+def tokens_at_a_step(record: PromptRecord) -> dict[int, float]:
+    """Return the share of a record's steps that gave so many tokens."""
+    sizes = Counter(map(len, steps_of(record.sources, record.turn_tokens)))
+    return {size: count / sizes.total() for size, count in sorted(sizes.items())}
 
 
 def ratios_chart(
@@ -20,205 +49,168 @@ def ratios_chart(
     baseline: str,
     titles: Mapping[str, str] | None = None,
     texts: Mapping[str, str] | None = None,
-) -> dict[str, Any] | None:
-    """How many times as fast as the baseline each arm decoded each prompt; None where nothing is to be compared.
+) -> Spec | None:
+    """Chart how many times as fast as the baseline each arm decoded each prompt; None if nothing can be compared.
 
     Args:
         records: Records of a run.
-        baseline: Name of the arm that speeds are over.
-        titles: Names for a person by arm; those without one are not drawn. All by their own names if None.
-        texts: Prompts by id, whose first words are shown beside them.
+        baseline: The arm that speeds are over.
+        titles: Displayed names by arm; arms without one are not drawn. None draws all.
+        texts: Prompts by id.
     """
-    good = [
-        record for record in records if not record.error and record.decode_tokens and record.decode_seconds
-    ]
-    pace: dict[tuple[str, str, int], PromptRecord] = {
-        (one.arm, one.prompt_id, one.sample): one for one in good
-    }
-    values: list[dict[str, Any]] = []
-    for (arm, prompt, sample), record in pace.items():
-        plain = pace.get((baseline, prompt, sample))
-        name = arm if titles is None else titles.get(arm)
-        if plain is None or arm == baseline or name is None:
-            continue
-        seconds, own = (
-            plain.decode_seconds / plain.decode_tokens,
-            record.decode_seconds / record.decode_tokens,
-        )
-        values.append(
-            {
-                "arm": name,
-                "prompt": prompt[:_WORDS],
-                "text": first_words((texts or {}).get(prompt, ""), 2 * _WORDS),
-                "speed": round(seconds / own, 4),
-                "tokens per step": round(len(record.token_ids) / record.steps, 2) if record.steps else None,
-                "new tokens": len(record.token_ids),
-                "equal": "yes" if record.difference is None else "parts at a near tie",
-            }
-        )
-    if not values:
-        return None
-    speeds = [row["speed"] for row in values]
-    order = dict.fromkeys(titles.values() if titles is not None else (row["arm"] for row in values))
-    shared = {
-        "y": {
-            "field": "arm",
-            "type": "nominal",
-            "title": None,
-            "sort": [*order],
-            "axis": {"labelLimit": 220},
+    pace = {(one.arm, *one.key): (seconds, one) for one in records if (seconds := one.seconds_per_token)}
+    rows: list[Spec] = [
+        {
+            "arm": name,
+            "prompt": prompt[:60],
+            "text": first_words((texts or {}).get(prompt, ""), 120),
+            "speed": round(pace[baseline, prompt, sample][0] / seconds, 4),
+            "tokens per step": None if one.tokens_per_step is None else round(one.tokens_per_step, 2),
+            "new tokens": one.new_tokens,
+            "equal": "yes" if one.difference is None else "parts at a near tie",
         }
-    }
-    speed = {
-        "field": "speed",
-        "type": "quantitative",
-        "title": f"times as fast as {baseline}",
-        "scale": {
-            "type": "log",
-            "domain": [round(0.93 * min(1.0, *speeds), 3), round(1.07 * max(1.0, *speeds), 3)],
-            "nice": False,
-        },
-    }
-    tips = [
-        {"field": name}
-        for name in ("arm", "prompt", "text", "speed", "tokens per step", "new tokens", "equal")
+        for (arm, prompt, sample), (seconds, one) in pace.items()
+        if arm != baseline
+        and (baseline, prompt, sample) in pace
+        and (name := arm if titles is None else titles.get(arm)) is not None
     ]
-    return {
-        "$schema": SCHEMA,
-        "description": f"Speed over {baseline}, prompt by prompt: hover for the prompt.",
-        "width": "container",
-        "height": 30 + 26 * len({row["arm"] for row in values}),
-        "data": {"values": values},
-        "layer": [
-            {"mark": _RULE, "encoding": {"x": {"datum": 1}}},
-            {
-                "mark": {"type": "point", "filled": True, "opacity": 0.55, "size": 45, "color": _POINT},
-                "encoding": {**shared, "x": speed, "tooltip": tips},
-            },
-            {
-                "mark": {"type": "tick", "thickness": 3, "size": 18, "color": _POINT},
-                "encoding": {**shared, "x": {**speed, "field": "mean"}},
-                "transform": [
-                    {"calculate": "log(datum.speed)", "as": "log"},
-                    {"aggregate": [{"op": "mean", "field": "log", "as": "log"}], "groupby": ["arm"]},
-                    {"calculate": "exp(datum.log)", "as": "mean"},
-                ],
-            },
-        ],
-    }
+    if not rows:
+        return None
+    speeds = [1.0, *(row["speed"] for row in rows)]
+    order = list(dict.fromkeys(row["arm"] for row in rows) if titles is None else titles.values())
+    x = alt.X("speed:Q").title(f"times as fast as {baseline}")
+    x = x.scale(type="log", domain=[round(0.93 * min(speeds), 3), round(1.07 * max(speeds), 3)], nice=False)
+    base = alt.Chart().encode(alt.Y("arm:N").title(None).sort(order).axis(labelLimit=220), x)
+    points = base.mark_point(filled=True, opacity=0.55, size=45, color=_POINT).encode(tooltip=_tips(*rows[0]))
+    means = base.mark_tick(thickness=3, size=18, color=_POINT).transform_calculate(log="log(datum.speed)")
+    means = means.transform_aggregate(log="mean(log)", groupby=["arm"]).transform_calculate(
+        speed="exp(datum.log)"
+    )
+    chart = alt.layer(_RULE.encode(x=alt.datum(1)), points, means)
+    height = 30 + 26 * len({row["arm"] for row in rows})
+    return _spec(chart, rows, f"Speed over {baseline}, prompt by prompt: hover for the prompt.", height)
 
 
-def search_chart(rows: Sequence[Mapping[str, Any]], choice: str | None) -> dict[str, Any] | None:
-    """What the trials of a study found: nodes against speedup; None where no trial has both.
+def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spec | None:
+    """Chart the trials of a study, nodes against speedup; None if no trial has both.
 
     Args:
-        rows: Trials, with ``name``, ``state``, ``nodes_per_step``, ``speedup`` and what was chosen.
-        choice: Key of the choice that colours them; None where there is none.
+        trials: Rows with ``name``, ``state``, ``nodes_per_step``, ``speedup`` and the searched values.
+        choice: Key of the searched choice that colours them.
     """
-    values = [
-        {key: value for key, value in row.items() if value is not None}
-        for row in rows
+    rows: list[Spec] = [
+        # a dot in a name is a path in Vega
+        {key.replace(".", " "): value for key, value in row.items() if value is not None}
+        for row in trials
         if row.get("nodes_per_step") is not None and row.get("speedup") is not None
     ]
-    if not values:
+    if not rows:
         return None
-    told = dict.fromkeys(key for row in values for key in row)
-    front = _front(values)
-    for row in values:  # a dot in a name is a path in Vega
-        for key in list(row):
-            row[key.replace(".", " ")] = row.pop(key)
-    encoding: dict[str, Any] = {
-        "x": {
-            "field": "nodes_per_step",
-            "type": "quantitative",
-            "title": "nodes a step",
-            "scale": {"type": "symlog"},
-            "axis": {"tickCount": 6, "labelOverlap": "greedy"},
-        },
-        "y": {
-            "field": "speedup",
-            "type": "quantitative",
-            "title": "times as fast as plain decoding",
-            "scale": {"zero": False},
-        },
-        "shape": {"field": "state", "type": "nominal"},
-        "tooltip": [{"field": key.replace(".", " ")} for key in told],
-    }
-    if choice is not None and choice in told:
-        encoding["color"] = {
-            "field": choice.replace(".", " "),
-            "type": "nominal",
-            "legend": {"labelLimit": 200},
-        }
-    return {
-        "$schema": SCHEMA,
-        "description": "The search: every trial's nodes and speedup on the search's prompts, and the line of "
-        "those that no smaller tree reached; hover for settings.",
-        "width": "container",
-        "height": 320,
-        "data": {"values": values},
-        "layer": [
-            {"mark": _RULE, "encoding": {"y": {"datum": 1}}},
-            {
-                "data": {"values": front},
-                "mark": {"type": "line", "interpolate": "step-after", "color": "#c8553d", "opacity": 0.7},
-                "encoding": {name: encoding[name] for name in ("x", "y")},
-            },
-            {
-                "params": [{"name": "zoom", "select": "interval", "bind": "scales"}],
-                "mark": {"type": "point", "filled": True, "size": 70, "opacity": 0.8, "color": _POINT},
-                "encoding": encoding,
-            },
-        ],
-    }
+    columns = dict.fromkeys(key for row in rows for key in row)
+    base = alt.Chart().encode(
+        alt.X("nodes_per_step:Q")
+        .title("nodes a step")
+        .scale(type="symlog")
+        .axis(tickCount=6, labelOverlap="greedy"),
+        alt.Y("speedup:Q").title("times as fast as plain decoding").scale(zero=False),
+    )
+    # the line joins the complete trials that none with as few nodes surpassed
+    complete = pd.DataFrame([row for row in rows if row.get("state") == "complete"], columns=[*columns])
+    complete = complete.sort_values(["nodes_per_step", "speedup"], ascending=[True, False])
+    front = complete[complete["speedup"] > complete["speedup"].cummax().shift(fill_value=float("-inf"))]
+    line = base.mark_line(interpolate="step-after", color="#c8553d", opacity=0.7).properties(
+        data=alt.InlineData(values=front[["nodes_per_step", "speedup"]].to_dict("records"))
+    )
+    points = base.mark_point(filled=True, size=70, opacity=0.8, color=_POINT)
+    points = points.encode(alt.Shape("state:N"), tooltip=_tips(*columns))
+    if choice is not None and (name := choice.replace(".", " ")) in columns:
+        points = points.encode(color=alt.Color(field=name, type="nominal").legend(labelLimit=200))
+    points = points.add_params(alt.selection_interval(bind="scales"))
+    about = (
+        "The search: every trial's nodes and speedup on the search's prompts, and the line of those that no smaller "
+        "tree reached; hover for settings."
+    )
+    return _spec(alt.layer(_RULE.encode(y=alt.datum(1)), line, points), rows, about, 320)
 
 
-def _front(values: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """The complete trials that none with as few nodes was faster than, by nodes."""
-    best, found = float("-inf"), []
-    complete = [row for row in values if row.get("state") == "complete"]
-    for row in sorted(complete, key=lambda row: (row["nodes_per_step"], -row["speedup"])):
-        if row["speedup"] > best:
-            best = row["speedup"]
-            found.append({name: row[name] for name in ("nodes_per_step", "speedup")})
-    return found
-
-
-def importances_chart(importances: Mapping[str, float], trials: int) -> dict[str, Any] | None:
-    """How much of what trials differ by is due to each searched key; None where nothing is known.
-
-    Args:
-        importances: Shares by dotted key, as Optuna estimates them.
-        trials: From how many trials.
-    """
-    if not importances:
-        return None
-    values = [
+def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | None:
+    """Chart how much of the variance between ``trials`` trials each searched key explains; None without any."""
+    rows: list[Spec] = [
         {"key": key.replace(".init_args.", "."), "importance": round(share, 4)}
         for key, share in importances.items()
     ]
-    return {
-        "$schema": SCHEMA,
-        "description": f"Which searched keys the speedup depends on, by fANOVA over {trials} trials: of few trials a "
-        "rough guess.",
-        "width": "container",
-        "height": {"step": 24},
-        "data": {"values": values},
-        "mark": {"type": "bar", "color": _POINT},
-        "encoding": {
-            "x": {
-                "field": "importance",
-                "type": "quantitative",
-                "axis": {"format": ".0%"},
-                "title": "importance",
-            },
-            "y": {
-                "field": "key",
-                "type": "nominal",
-                "sort": "-x",
-                "title": None,
-                "axis": {"labelLimit": 200},
-            },
-            "tooltip": [{"field": "key"}, {"field": "importance", "format": ".1%"}],
-        },
-    }
+    chart = (
+        alt.Chart()
+        .mark_bar(color=_POINT)
+        .encode(
+            alt.X("importance:Q").title("importance").axis(format=".0%"),
+            alt.Y("key:N").title(None).sort("-x").axis(labelLimit=200),
+            tooltip=[*_tips("key"), alt.Tooltip("importance:Q", format=".1%")],
+        )
+    )
+    about = f"Which searched keys the speedup depends on, by fANOVA over {trials} trials: of few trials a rough guess."
+    return _spec(chart, rows, about, alt.Step(24)) if rows else None
+
+
+def steps_chart(
+    records: Iterable[PromptRecord], arm: str, title: str, texts: Mapping[str, str]
+) -> Spec | None:
+    """Chart how many tokens the steps of each prompt gave; None if no single steps were observed."""
+    own = [one for one in records if one.arm == arm and one.sources and not one.error and one.sample == 0]
+    own = sorted(own, key=lambda one: -(one.tokens_per_step or 0))[:_MOST_PROMPTS]
+    rows: list[Spec] = [
+        {
+            "prompt": one.prompt_id,
+            "tokens": size,
+            "share": round(share, 4),
+            "tokens a step": round(one.tokens_per_step or 0, 2),
+            "text": first_words(texts.get(one.prompt_id, ""), 160),
+        }
+        for one in own
+        for size, share in tokens_at_a_step(one).items()
+    ]
+    colour = alt.Color("share:Q").title("share of steps").scale(scheme="yellowgreenblue", domainMin=0)
+    chart = (
+        alt.Chart()
+        .mark_rect()
+        .encode(
+            alt.X("tokens:O").title("tokens of a step").axis(labelAngle=0),
+            alt.Y("prompt:N").title(None).sort([one.prompt_id for one in own]).axis(labelLimit=160),
+            colour.legend(format=".0%", orient="top", gradientLength=160),
+            tooltip=[
+                *_tips("prompt", "text", "tokens", "tokens a step"),
+                alt.Tooltip("share:Q", format=".1%"),
+            ],
+        )
+    )
+    about = f"Tokens the steps of {title} gave, prompt by prompt, the best first: hover for the prompt."
+    return _spec(chart, rows, about, alt.Step(16)) if rows else None
+
+
+def phases_chart(records: Sequence[PromptRecord], titles: Mapping[str, str]) -> Spec | None:
+    """Chart where a step's time goes for the arms of ``titles``; None if it is not split."""
+    rows: list[Spec] = [
+        {
+            "arm": title,
+            "phase": phase,
+            "ms a step": round(1e3 * found.step_seconds * share, 4),
+            "place": place,
+        }
+        for arm, title in titles.items()
+        if (found := breakdown(records, arm)) is not None
+        for place, (phase, share) in enumerate(found.shares.items())
+    ]
+    phases: list[str] = list(dict.fromkeys(row["phase"] for row in rows))
+    chart = (
+        alt.Chart()
+        .mark_bar()
+        .encode(
+            alt.X("ms a step:Q").title("ms a step"),
+            alt.Y("arm:N").title(None).sort(list(titles.values())).axis(labelLimit=160),
+            alt.Color("phase:N").sort(phases).legend(orient="top", title=None, columns=3),
+            alt.Order("place:Q"),
+            tooltip=_tips("arm", "phase", "ms a step"),
+        )
+    )
+    about = "Where a step's time goes: milliseconds of each phase; hover for the figure."
+    return _spec(chart, rows, about, alt.Step(24)) if rows else None

@@ -2,48 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from specexp.bench.page.tokens import LEGEND, token_view
+from specexp.bench.analysis import BONUS, CORRECTED, steps_of
+from specexp.bench.page.charts import first_words, phases_chart, steps_chart
+from specexp.bench.page.html_page import render
+from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
+from specexp.bench.table import Cell, Table, columns
 
-_MOST_PROMPTS = 24
-_MOST_CHARACTERS = 1200
-_FIRST_WORDS = 60
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specexp.data import Prompt
+
+_MOST_PROMPTS, _MOST_TOKENS, _MOST_CHARACTERS = 24, 400, 1200
+_MARKS = {CORRECTED: ("u", ""), BONUS: ("b", ""), 0: ("i", "")}
+"""HTML element and class of a token by its source; a later rank has a class."""
 
 
 def folding_tree(
     rank_paths: Iterable[Sequence[int]], accepted: Mapping[tuple[int, ...], float], title: str
 ) -> str:
-    """A static tree whose branches fold.
+    """Return the HTML of a static tree whose branches fold.
 
     Args:
-        rank_paths: Its nodes; parents may come in any order.
-        accepted: Share of the steps that accepted a node, by its rank path, where it was counted.
-        title: Heading.
+        rank_paths: Its nodes, in any order.
+        accepted: Share of the steps that accepted a node, by rank path, where it was counted.
+        title: The heading.
     """
-    nodes = {tuple(path) for path in rank_paths if len(path)}
+    children = defaultdict(list)
+    for node in {tuple(path) for path in rank_paths if len(path)}:
+        children[node[:-1]].append(node)
+    return render("tree.html.j2", children=dict(children), accepted=accepted, title=title)
 
-    def inside(above: tuple[int, ...]) -> str:
-        children = sorted(node for node in nodes if node[:-1] == above)
-        return "".join(shown(node) for node in children)
 
-    def shown(node: tuple[int, ...]) -> str:
-        share = accepted.get(node)
-        bar = (
-            "" if share is None else f'<span class="bar" style="width:{max(2, round(120 * share))}px"></span>'
-        )
-        figure = "" if share is None else f" accepted in {100 * share:.1f} % of steps"
-        label = f"{bar}rank {node[-1]}{figure}"
-        below = inside(node)
-        if not below:
-            return f'<div class="leaf">{label}</div>'
-        return f"<details open><summary>{label}</summary>{below}</details>"
+def texts_of(prompts: Iterable[Prompt]) -> dict[str, str]:
+    """Return the text of prompts by id."""
+    return {prompt.prompt_id: "\n".join(prompt.turns) for prompt in prompts}
 
-    return (
-        f'<section aria-label="{escape(title, quote=True)}"><h2>{escape(title)}</h2>'
-        f"<details open><summary>root: the last token decided</summary>{inside(())}</details></section>"
+
+def prompts_shown(
+    texts: Mapping[str, str],
+    records: Sequence[PromptRecord],
+    titles: Mapping[str, str],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> Report:
+    """Return the part of a report about single prompts: a table for programs, charts, and a section of the page.
+
+    Args:
+        texts: Prompts by id.
+        records: Records of the run.
+        titles: Displayed names by arm: the arm whose output is shown first, the one it is compared with last.
+        tokenizer: The target's; None shows no output.
+    """
+    single = [record for record in records if record.group is None]
+    first = next(iter(titles), "")
+    charts = {
+        "steps": steps_chart(single, first, titles.get(first, ""), texts),
+        "phases": phases_chart(records, titles),
+    }
+    section = "" if tokenizer is None else prompt_section(texts, single, titles, tokenizer.decode)
+    heads = "prompt | text | arm | sample | new tokens | tokens per step | seconds per token | equal"
+    table = Table("Prompts", columns(heads))
+    for one in records:
+        if not one.error and one.arm in titles:
+            row: list[Cell] = [
+                one.prompt_id,
+                texts.get(one.prompt_id, ""),
+                titles[one.arm],
+                one.sample,
+                one.new_tokens,
+            ]
+            equal = "yes" if one.difference is None else "parts"
+            table.rows.append([*row, one.tokens_per_step, one.seconds_per_token, equal])
+    return Report(
+        data={"prompts": table},
+        charts={name: chart for name, chart in charts.items() if chart is not None},
+        fragments={"prompts": section} if section else {},
     )
 
 
@@ -53,54 +91,63 @@ def prompt_section(
     titles: Mapping[str, str],
     decode: Callable[[Sequence[int]], str],
 ) -> str:
-    """Prompts with what the first arm decoded, token by token where its steps were seen, and what each arm took.
-
-    Args:
-        texts: Prompts by id.
-        records: Records of the run.
-        titles: Names for a person by arm: first the one whose output is shown, last what it is compared with.
-        decode: Text of token ids.
-    """
+    """Return the HTML of prompts with the first arm's output, token by token if its steps were observed."""
     found = {(one.arm, one.prompt_id): one for one in records if one.sample == 0 and not one.error}
-    first = next(iter(titles), None)
-    shown = [prompt for prompt in texts if (first, prompt) in found][:_MOST_PROMPTS]
-    if first is None or not shown:
-        return ""
-    ends = [
-        *dict([*titles.items()][:1] + [*titles.items()][-1:]).items()
-    ]  # the first, and what it is compared with
-    heading = f"Prompts, and what {titles[first]} made of them"
-    pieces = [f'<section aria-label="{escape(heading, quote=True)}"><h2>{escape(heading)}</h2>']
-    if any(found[first, prompt].sources for prompt in shown):
-        pieces.append(f"{LEGEND}<p>A box is a step, one pass of the target; hover over it for the ranks.</p>")
-    if len(shown) > 1:
-        pieces.append(
-            '<input type="search" class="prompts" placeholder="filter prompts" aria-label="filter prompts">'
-        )
-    for number, prompt in enumerate(shown):
+    first, last = ([*titles] or [""])[0], ([*titles] or [""])[-1]
+    prompts = []
+    for prompt in [prompt for prompt in texts if (first, prompt) in found][:_MOST_PROMPTS]:
         own = found[first, prompt]
-        took = "; ".join(
-            f"{title}: {len(one.token_ids) / one.steps:.2f} tokens a step, "
+        compared = [(arm, found.get((arm, prompt))) for arm in dict.fromkeys([first, last])]
+        cost = "; ".join(
+            f"{titles[arm]}: {one.new_tokens / one.steps:.2f} tokens a step, "
             f"{1e3 * one.decode_seconds / max(one.decode_tokens, 1):.2f} ms a token"
-            for arm, title in ends
-            if (one := found.get((arm, prompt))) is not None and one.steps
+            for arm, one in compared
+            if one is not None and one.steps
         )
-        answer = (
-            token_view(own, decode) if own.sources else f"<pre>{escape(_cut(decode(own.token_ids)))}</pre>"
+        prompts.append(
+            {
+                "name": prompt,
+                "words": first_words(texts[prompt]),
+                "cost": cost,
+                "text": _cut(texts[prompt]),
+                "steps": list(_boxes(own, decode)),
+                "left": max(0, own.new_tokens - _MOST_TOKENS),
+                "output": _cut(decode(own.token_ids)),
+            }
         )
-        pieces.append(
-            f'<details class="prompt"{" open" * (number == 0)}><summary>{escape(prompt)}: '
-            f"<q>{escape(first_words(texts[prompt]))}</q></summary><p>{escape(took)}</p>"
-            f"<pre>{escape(_cut(texts[prompt]))}</pre>{answer}</details>"
-        )
-    return "".join(pieces) + "</section>"
-
-
-def first_words(text: str, most: int = _FIRST_WORDS) -> str:
-    """A prompt in a line."""
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[:most]}…"
+    heading = f"Prompts, and what {titles.get(first, '')} made of them"
+    return render("prompts.html.j2", heading=heading, prompts=prompts) if prompts else ""
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"… {text[-_MOST_CHARACTERS:]}"
+
+
+def _boxes(record: PromptRecord, decode: Callable[[Sequence[int]], str]) -> Iterator[dict[str, Any]]:
+    """Yield a box for each step: its title, and its tokens with their marks."""
+    texts = list(pieces(record.token_ids[:_MOST_TOKENS], decode))
+    for number, step in enumerate(steps_of(record.sources, record.turn_tokens), start=1):
+        if step.stop > len(texts):
+            return
+        sources = [record.sources[place] for place in step]
+        ranks = ", ".join(str(source) for source in sources if source >= 0)
+        drafted = f"ranks {ranks}" if ranks else "nothing"
+        yield {
+            "title": f"step {number}: {len(step)} token{'s' * (len(step) != 1)}, drafted {drafted}",
+            "tokens": [
+                (texts[place].replace("\n", "⏎\n"), *_MARKS.get(source, ("i", "r")))
+                for place, source in zip(step, sources, strict=True)
+            ],
+        }
+
+
+def pieces(token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
+    """Yield what each token adds to the text; a character of several tokens belongs to the last of them."""
+    first, shown = 0, ""
+    for end in range(1, len(token_ids) + 1):
+        text = decode(token_ids[first:end])
+        if text.endswith("�"):  # a character is not complete
+            yield ""
+            continue
+        yield text[len(shown) :]
+        first, shown = end - 1, decode(token_ids[end - 1 : end])

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment
-from specexp.bench.failures import failed_answers
-from specexp.bench.results_folder import (
+from specexp.bench.publish import (
     RECORDS,
     FolderBusyError,
     check_run_folder,
     replaced_results,
     sole_writer,
 )
+from specexp.bench.report import failed_answers
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, ends_last, forget_shards, run_shards, shards_in, take_shard
 from specexp.commands.run.shards import check_sharded, gathered, is_decoded, mark_whole
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from lightning import Trainer
 
     from specexp.bench.arm_spec import Backend
+    from specexp.bench.equality import InFloat32
     from specexp.bench.experiment import ExperimentArms
-    from specexp.bench.float32 import InFloat32
     from specexp.bench.live import LiveBackend
     from specexp.bench.record import PromptRecord
     from specexp.data import Prompt
@@ -124,10 +124,10 @@ def rehearse(config: Config) -> None:
     Raises:
         ConfigError: As :func:`run`.
     """
-    from specexp.bench import rehearsal
+    from specexp.bench import experiment
 
     if not is_replayed(config):
-        rehearsal.rehearse(config)
+        experiment.rehearse(config)
         return
     from specexp.bench.experiment import build_experiment
     from specexp.bench.trainer import build_trainer
@@ -262,10 +262,10 @@ def exactly(
         prompts: Its prompts.
     """
     from specexp.bench.arm import EngineArm
+    from specexp.bench.arm_spec import make_arm
+    from specexp.bench.equality import InFloat32, in_float32
     from specexp.bench.experiment import ENGINE, arm_specs
-    from specexp.bench.float32 import InFloat32, in_float32
     from specexp.bench.live import LiveBackend
-    from specexp.bench.make_arm import make_arm
 
     parted = {record.arm for record in records if record.difference is not None}
     if is_multi_sequence(config):

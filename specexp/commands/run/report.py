@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specexp.bench import clock
-from specexp.bench.acceptance_tables import acceptance_tables
-from specexp.bench.busy_machine import busy_machine_of
 from specexp.bench.experiment import ENGINE, curves_of
-from specexp.bench.figures import parameter_curves, phase_bars, speedup_bars
 from specexp.bench.metrics import figures_of
 from specexp.bench.page.charts import ratios_chart
-from specexp.bench.prompts_shown import prompts_shown, texts_of
+from specexp.bench.page.sections import prompts_shown, texts_of
+from specexp.bench.pictures import parameter_curves, phase_bars, speedup_bars
 from specexp.bench.publish import Report
 from specexp.bench.report import (
+    acceptance_tables,
+    busy_machine_of,
     category_table,
     fidelity_sentences,
     long_table,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
 
+    from specexp.bench.equality import InFloat32
     from specexp.bench.experiment import ExperimentArms
-    from specexp.bench.float32 import InFloat32
     from specexp.bench.record import PromptRecord
     from specexp.data.prompts import PromptDataModule
 

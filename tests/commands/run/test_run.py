@@ -12,8 +12,8 @@ import pytest
 import yaml
 from helpers import made_records
 
+from specexp.bench.publish import sole_writer
 from specexp.bench.record import read_records
-from specexp.bench.results_folder import sole_writer
 from specexp.commands.run.command import main
 from specexp.commands.run.report import answer_of
 from specexp.config.artifacts import load_artifact
