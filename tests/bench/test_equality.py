@@ -1,19 +1,30 @@
-"""Outputs may part at near ties of a low precision, and nowhere else."""
+"""Outputs may part at near ties of a low precision and nowhere else; they are compared once more in float32."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 import torch
+from helpers.made_records import record
 from helpers.tiny_pair import tiny_llama
 
 from specexp import Decoder
 from specexp.bench.arm import Generation
 from specexp.bench.decoder_arm import DecoderArm
-from specexp.bench.equality import compare, first_difference
+from specexp.bench.equality import (
+    InFloat32,
+    compare,
+    divergence,
+    first_difference,
+    in_float32,
+    near_tie_sentence,
+)
+from specexp.bench.record import Difference
+from specexp.bench.report import results_table
 from specexp.builders import TokenRecyclingTree
 from specexp.core.context import Context
 from specexp.drafters import TokenRecycling
+from specexp.models.pair import ModelPair
 from specexp.verifiers import Greedy, KeyedSampling
 
 GENERATION = Generation(max_new_tokens=12, stop_at_eos=False)
@@ -54,9 +65,9 @@ def test_the_gap_is_that_of_plain_decoding_at_the_first_difference(target, token
 
 def test_noise_is_part_of_the_gap(target, tokenizer, prompts):
     temperature = 0.7
-    arm = DecoderArm("engine", Decoder(target, verifier=KeyedSampling(temperature)), tokenizer, GENERATION)
-    reference = arm.decode(prompts[0])
     verifier = KeyedSampling(temperature)
+    arm = DecoderArm("engine", Decoder(target, verifier=verifier), tokenizer, GENERATION)
+    reference = arm.decode(prompts[0])
     context = Context(prompts[0].token_ids, sequence="p0#0")
     position = len(prompts[0].token_ids) + 3
     logits = torch.from_numpy(scores_at(arm, prompts[0], 3))
@@ -116,3 +127,97 @@ def test_bfloat16_parts_at_near_ties_only(tokenizer, prompts):
             reference = plain.decode(prompt, sample)
             found = compare(arm.decode(prompt, sample), reference, plain, prompt).difference
             assert found is None or found.near_tie
+
+
+PARTED = [
+    *(record("engine", n) for n in range(3)),
+    *(record("tree", n) for n in range(2)),
+    record("tree", 2, token_ids=(5, 6, 7, 9), difference=Difference(3, 0.06, near_tie=True)),
+]
+
+
+@pytest.fixture
+def pair(tokenizer):
+    return ModelPair(tiny_llama(0, torch.bfloat16), None, tokenizer, "tiny")
+
+
+@pytest.fixture
+def arms_of(tokenizer):
+    """Plain decoding and a tree, on whatever pair is given; the arms made are kept in ``arms_of.made``."""
+
+    def make(pair):
+        drafter = TokenRecycling(k=8)
+        parts = ((), (drafter, TokenRecyclingTree()))
+        engine, tree = (
+            DecoderArm(name, Decoder(pair.target, *given, verifier=KeyedSampling(0.7)), tokenizer, GENERATION)
+            for name, given in zip(("engine", "tree"), parts, strict=True)
+        )
+        make.made = [engine, tree]
+        return engine, [tree]
+
+    return make
+
+
+def test_outputs_that_parted_at_near_ties_are_equal_in_float32(pair, arms_of, prompts):
+    found = in_float32(pair, arms_of, prompts, PARTED, most=3)
+    assert [arm.dtype for arm in arms_of.made] == ["float32"] * 2
+    assert pair.target.dtype == torch.bfloat16
+    assert str(found.equality("tree")) == "3/3"
+    assert found.sentence(["tree"]) == (
+        "In float32, where there are no near ties, 3/3 outputs equal plain decoding's (3 of 8 prompts decoded once "
+        "more, outside the clock)."
+    )
+    table = results_table(PARTED, float32=found)
+    row = table.records()[1]
+    assert (row["equal in float32"], row["equal outputs"]) == ("3/3", "3/3 (2 equal, 1 near tie)")
+    assert near_tie_sentence("bfloat16") in table.notes
+    assert table.notes[-1] == found.sentence(["tree"])
+    assert divergence(found.records) is None
+
+
+def test_only_as_many_prompts_are_decoded_as_the_time_allows(pair, arms_of, prompts):
+    short = in_float32(pair, arms_of, prompts, [one for one in PARTED if one.arm != "engine"] + [
+        dataclasses.replace(one, decode_seconds=0.0) for one in PARTED if one.arm == "engine"
+    ], most=8, seconds=0.0)  # fmt: skip
+    assert short.prompts == 1
+    assert str(short.equality("tree")) == "1/1"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"most": 0}, "float32_prompts is 0"),
+        ({"seconds": 1.0}, "one prompt would take about 2 s by plain decoding, and all have 1 s"),
+    ],
+)
+def test_the_reason_is_stated_if_nothing_was_compared(pair, arms_of, prompts, given, why):
+    found = in_float32(pair, arms_of, prompts, PARTED, **{"most": 3, **given})
+    assert found == InFloat32(left_out=why)
+    assert found.sentence(["tree"]) == f"Not compared in float32: {why}."
+    assert "equal in float32" not in results_table(PARTED, float32=found).records()[0]
+
+
+def test_a_device_without_room_is_a_reason(pair, arms_of, prompts, monkeypatch):
+    monkeypatch.setattr("specexp.bench.equality._free_bytes", lambda device: 10**4)
+    found = in_float32(pair, arms_of, prompts, PARTED, most=3)
+    assert found.left_out == "a copy of the target takes 0.0 GB, and cpu has 0.0 GB left"
+
+
+def test_nothing_is_decoded_again_if_no_arm_of_ours_parted_in_16_bit(pair, arms_of, prompts):
+    assert in_float32(pair, lambda exact: (arms_of(exact)[0], []), prompts, PARTED, most=3) is None
+    exact = [dataclasses.replace(one, dtype="float32") for one in PARTED]
+    assert in_float32(pair, arms_of, prompts, PARTED[:5], most=3) is None
+    assert in_float32(pair, arms_of, prompts, exact, most=3) is None
+
+
+def test_a_difference_in_float32_that_no_rounding_makes_is_a_divergence():
+    def parted(gap, dtype="float32"):
+        return [record("tree", 1, dtype=dtype, difference=Difference(7, gap, near_tie=False))]
+
+    assert divergence(parted(0.5)) == (
+        "1 output of tree DIFFER from plain decoding's in float32, where no near tie excuses it, e.g. tree on prompt "
+        "'p1' from new token 7 on"
+    )
+    assert divergence(parted(None)) is not None
+    assert divergence(parted(1e-7)) is None
+    assert divergence(parted(0.5, "bfloat16")) is None

@@ -2,6 +2,7 @@
 
 import pytest
 from helpers.made_records import record
+from hypothesis import given, strategies as st
 
 from specexp.bench import metrics
 from specexp.bench.metrics import (
@@ -12,6 +13,7 @@ from specexp.bench.metrics import (
     constraints,
     figures_of,
     figures_of_counts,
+    loops,
     metric_named,
     objectives,
     violation,
@@ -103,3 +105,31 @@ def test_records_are_a_frame_to_group_by() -> None:
     assert frame["error"].notna().sum() == 1
     assert frame["record"][0] is TWO[0]
     assert {"prompt_id", "category", "dtype", "clock", "steps"} < set(frame.columns)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "expected"),
+    [
+        ([7] * 24, True),
+        ([7] * 23, False),
+        ([1, 2, 3] + [7] * 24, True),
+        ([7] * 24 + [1], False),
+        (list(range(32)) * 3, True),
+        (list(range(33)) * 4, False),
+        (list(range(10)) * 3, True),
+        (list(range(10)) * 2 + list(range(9)), False),
+        ([], False),
+    ],
+)
+def test_a_long_repeated_end_is_a_loop(token_ids: list[int], expected: bool) -> None:
+    assert loops(token_ids) is expected
+
+
+@given(
+    head=st.lists(st.integers(0, 5), max_size=20),
+    piece=st.lists(st.integers(0, 5), min_size=1, max_size=32),
+    more=st.integers(0, 40),
+)
+def test_a_long_repetition_loops_wherever_it_is_cut(head: list[int], piece: list[int], more: int) -> None:
+    repeated = (piece * 60)[: max(24, 3 * len(piece)) + more]
+    assert loops(head + repeated)

@@ -1,16 +1,29 @@
-"""Tables say in three forms what the records say, and mark what must be marked."""
+"""Tables hold in three forms what the records hold, and mark what must be marked; notes warn of bad runs."""
 
 import csv
 import dataclasses
 import io
 
 import pytest
+import yaml
 from helpers.made_records import PHASES, record
 from rich.console import Console
 
+from specexp.bench.experiment import curves_of
 from specexp.bench.pictures import Curve, parameter_curves, phase_bars, speedup_bars
-from specexp.bench.report import category_table, long_table, phase_table, results_table
+from specexp.bench.record import PromptRecord
+from specexp.bench.report import (
+    FEWEST_TOKENS,
+    acceptance_tables,
+    category_table,
+    long_table,
+    phase_table,
+    results_table,
+    short_answers,
+)
 from specexp.bench.statistics import breakdown
+from specexp.bench.table import Column, Table, columns
+from specexp.config import load_config
 
 
 @pytest.fixture
@@ -29,26 +42,51 @@ def records():
 
 
 def cell(table, arm, title):
-    titles = [column.title for column in table.columns]
-    return next(row for row in table.shown() if row[0] == arm)[titles.index(title)]
+    return next(row for row in table.shown() if row[0] == arm)[table.titles.index(title)]
 
 
-def test_results(records):
+def test_columns_are_one_line_and_a_row_by_headings_leaves_the_others_empty():
+    heads = (
+        "arm | tokens/step | busy:.1% | a:b step:.3 ms | at 4:.2x | of grafted phrases':.0 | gain:interval"
+    )
+    assert columns(heads) == [
+        Column("arm"),
+        Column("tokens/step"),
+        Column("busy", 1, "%"),
+        Column("a:b step", 3, " ms"),
+        Column("at 4", 2, "x"),
+        Column("of grafted phrases'", 0),
+        Column("gain", interval=True),
+    ]
+    with pytest.raises(ValueError, match="a heading is empty in"):
+        columns("arm | | steps")
+    table = Table("Arms", columns("arm | steps | busy:.1%"))
+    table.add({"busy": 0.25, "arm": "engine"})
+    assert table.shown() == [["engine", "-", "25.0 %"]]
+    with pytest.raises(ValueError, match="Arms: no column is headed 'step'"):
+        table.add({"step": 3})
+
+
+@pytest.mark.parametrize(
+    ("arm", "title", "shown"),
+    [
+        ("tree", "vs engine", "2.00x [2.00, 2.00]"),
+        ("tree", "vs hf-eager", "5.33x [5.33, 5.33]"),
+        ("tree", "tokens/step", "2.00"),
+        ("tree", "state", "cold"),
+        ("tree", "equal outputs", "8/8"),
+        ("engine", "vs engine", "-"),
+        ("engine", "equal outputs", "reference"),
+        ("wrong", "vs engine", "refused: 8 of 8 outputs differ from engine's other than at a near tie"),
+        ("wrong", "equal outputs", "0/8, 8 DIFFER"),
+        ("loose (LOSSY)", "equal outputs", "not compared"),
+        ("Lookahead (not run here)", "vs hf-eager", "1.27x published"),
+    ],
+)
+def test_results(records, arm, title, shown):
     published = [{"method": "Lookahead", "tokens_per_step": 1.64, "speedup": 1.27, "source": "Table 1"}]
     table = results_table(records, "Which?", published=published)
-    assert cell(table, "tree", "vs engine") == "2.00x [2.00, 2.00]"
-    assert cell(table, "tree", "vs hf-eager") == "5.33x [5.33, 5.33]"
-    assert cell(table, "tree", "tokens/step") == "2.00"
-    assert cell(table, "tree", "state") == "cold"
-    assert cell(table, "tree", "equal outputs") == "8/8"
-    assert cell(table, "engine", "vs engine") == "-"
-    assert cell(table, "engine", "equal outputs") == "reference"
-    assert cell(table, "wrong", "vs engine") == (
-        "refused: 8 of 8 outputs differ from engine's other than at a near tie"
-    )
-    assert cell(table, "wrong", "equal outputs") == "0/8, 8 DIFFER"
-    assert cell(table, "loose (LOSSY)", "equal outputs") == "not compared"
-    assert cell(table, "Lookahead (not run here)", "vs hf-eager") == "1.27x published"
+    assert cell(table, arm, title) == shown
     assert any("Not run here: figures as published by Table 1" in note for note in table.notes)
     assert any("Target in bfloat16 on cpu, verifier Greedy." in note for note in table.notes)
 
@@ -73,24 +111,10 @@ def test_the_three_forms_hold_the_same_rows(records):
 
 def test_by_category(records):
     table = category_table(records)
-    assert [column.title for column in table.columns] == ["arm", "a", "b", "all"]
+    assert table.titles == ["arm", "a", "b", "all"]
     assert cell(table, "tree", "a") == "2.00x (2.00)"
     assert cell(table, "wrong", "all") == "refused (1.00)"
     assert category_table([r for r in records if r.category == "a"]) is None
-
-
-def test_categories_of_few_prompts_are_told_together(records):
-    few = [
-        dataclasses.replace(r, category=f"few{r.prompt_id}") if r.prompt_id in ("p0", "p1") else r
-        for r in records
-    ]
-    table = category_table(few)
-    assert [column.title for column in table.columns] == ["arm", "a", "b", "others", "all"]
-    assert table.notes[1] == "Others, of fewer than 3 prompts each: fewp0, fewp1."
-    assert category_table([dataclasses.replace(r, category=r.prompt_id) for r in records]) is None
-
-
-def test_published_figures_of_other_categories_are_notes(records):
     theirs = [
         {"method": "theirs", "category": name, "speedup": 2.0 + n} for n, name in enumerate(("qa", "rag"))
     ]
@@ -99,13 +123,22 @@ def test_published_figures_of_other_categories_are_notes(records):
     assert "theirs (not run here): qa 2.00x, rag 3.00x." in table.notes
 
 
+def test_categories_of_few_prompts_are_put_together(records):
+    few = [
+        dataclasses.replace(r, category=f"few{r.prompt_id}") if r.prompt_id in ("p0", "p1") else r
+        for r in records
+    ]
+    table = category_table(few)
+    assert table.titles == ["arm", "a", "b", "others", "all"]
+    assert table.notes[1] == "Others, of fewer than 3 prompts each: fewp0, fewp1."
+    assert category_table([dataclasses.replace(r, category=r.prompt_id) for r in records]) is None
+
+
 def test_csv_has_every_arm_in_every_category(records):
     rows = list(csv.DictReader(io.StringIO(long_table(records).to_csv())))
-    assert {(row["arm"], row["category"]) for row in rows} == {
-        (arm, category)
-        for arm in ("engine", "hf-eager", "tree", "wrong", "loose")
-        for category in ("all", "a", "b")
-    }
+    arms = ("engine", "hf-eager", "tree", "wrong", "loose")
+    expected = {(arm, category) for arm in arms for category in ("all", "a", "b")}
+    assert {(row["arm"], row["category"]) for row in rows} == expected
     tree = next(row for row in rows if (row["arm"], row["category"]) == ("tree", "b"))
     assert (tree["prompts"], tree["equal"], tree["wrong"]) == ("4", "4", "0")
 
@@ -119,12 +152,9 @@ def test_the_phases_add_up(records):
     table = phase_table(records)
     assert cell(table, "tree", "target") == "70.0 %"
     assert cell(table, "tree", "outside forward passes") == "30.0 %"
-
-
-def test_a_draft_models_answers_count_as_forward_passes():
     shares = dict(zip(PHASES, (0.2, 0.0, 0.7, 0.1, 0.0, 0.0), strict=True))
     part = breakdown([record("draft", 0, 1.0, seconds=shares, draft_passes=4)], "draft")
-    assert part.outside_forward == pytest.approx(0.1)
+    assert part.outside_forward == pytest.approx(0.1), "a draft model's answers are forward passes"
 
 
 def test_a_run_in_which_everything_failed_has_a_table():
@@ -150,3 +180,81 @@ def test_figures_are_drawn(records, tmp_path):
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(100)
     bars.savefig(tmp_path / "c.png")
     assert all((tmp_path / name).stat().st_size > 5000 for name in ("a.png", "b.png", "c.png"))
+
+
+@pytest.mark.parametrize(
+    ("grid", "axis", "places", "titles"),
+    [
+        ({"drafter.init_args.temperature": [0.2, 1, 1.4]}, "temperature", [0.2, 1, 1.4], None),
+        (
+            {"builder.init_args.widths": [[2, 2], [4, *[1] * 7], [3, 2, 2, 1]]},
+            "nodes",
+            [6, 32, 33],
+            ["mine, widths=[2, 2]", "mine, widths=[4, 1 x 7]", "mine, widths=[3, 2, 2, 1]"],
+        ),
+        ({"drafter.init_args.coupled": [False, True]}, None, None, None),  # a switch
+        ({"builder.init_args.widths": [[2, 2]]}, None, None, None),  # a single point
+        ({"builder.init_args.widths": [[2], [1]], "drafter.init_args.top_k": [5]}, None, None, None),
+    ],
+)
+def test_arms_that_sweep_one_number_are_points_of_a_curve(tmp_path, grid, axis, places, titles):
+    content = {
+        "drafter": {"class_path": "DraftModel"},
+        "builder": {"class_path": "KConfig", "init_args": {"widths": [1]}},
+        "verifier": {"class_path": "KeyedSampling"},
+        "arms": {"one": {"title": "mine", "grid": grid}},
+    }
+    (tmp_path / "curves.yaml").write_text(yaml.safe_dump(content))
+    found = curves_of(load_config(tmp_path / "curves.yaml"))
+    assert [(curve.title, curve.axis) for curve in found] == ([("mine", axis)] if axis else [])
+    for curve in found:
+        assert [place for place, _ in curve.points] == places
+        assert titles is None or [name for _, name in curve.points] == titles
+
+
+DRAFTED = [
+    dataclasses.replace(record(arm, prompt), category="code", drafted_at=at, accepted_at=accepted)
+    for arm, prompt, at, accepted in (
+        ("plain", 0, (), ()),
+        ("chain", 0, (4, 2), (3, 1)),
+        ("chain", 1, (4,), (1,)),
+        ("tree", 0, (2, 2, 2), (1,)),
+    )
+]
+
+
+def test_a_position_counts_in_the_steps_that_drafted_it():
+    (table,) = acceptance_tables(DRAFTED).values()
+    chain, tree = table.records()
+    assert (chain["arm"], chain["1"], chain["2"], chain["3"]) == ("chain", 4 / 8, 1 / 2, None)
+    assert chain["alpha"] == pytest.approx(5 / 10)
+    assert (tree["1"], tree["2"], tree["3"], tree["alpha"]) == (0.5, 0.0, 0.0, 1 / 6)
+    assert acceptance_tables(DRAFTED[:1]) == {}
+
+
+def test_acceptance_by_category():
+    many = [
+        dataclasses.replace(record("chain", n), category=category, drafted_at=(of,), accepted_at=(1,))
+        for n, (category, of) in enumerate([("code", 2)] * 5 + [("chat", 4)] * 5)
+    ]
+    (row,) = acceptance_tables(many)["acceptance"].records()
+    assert (row["code"], row["chat"], row["all"]) == (0.5, 0.25, 10 / 30)
+
+
+@pytest.mark.parametrize(
+    ("answers", "start"),
+    [
+        ([(1, "eos"), (1, "eos"), (40, "length")], "Warning: the median answer of plain has 1 token, "),
+        ([(FEWEST_TOKENS, "eos"), (FEWEST_TOKENS, "eos")], None),
+        ([(4, "length"), (4, "length"), (2, "eos")], None),  # no more were requested
+        ([], None),
+    ],
+)
+def test_a_short_median_answer_warns(answers, start):
+    records = [
+        PromptRecord("plain", str(n), "c", turn_tokens=(tokens,), finish_reasons=(reason,))
+        for n, (tokens, reason) in enumerate(answers)
+    ]
+    found = short_answers(records, "plain")
+    assert found is None if start is None else found.startswith(start)
+    assert short_answers(records, "other") is None

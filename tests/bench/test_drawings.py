@@ -1,12 +1,54 @@
-"""The picture of a time line: every span is a bar in the row of who did it."""
+"""A drawing of a tree shows every node once; in a time line every span is a bar in its row."""
 
-import io
+from __future__ import annotations
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
+from matplotlib.patches import Circle
+from PIL import Image
 
-from specexp.bench.drawings import COLOURS, draw_time_line
+from specexp.bench.drawings import COLOURS, draw_time_line, draw_tree, lay_out
+from specexp.builders import Chain, TokenRecyclingTree
+from specexp.core.tree import ROOT_ONLY, TreeShape
 from specexp.scheduling.timeline import TimeLine
+
+BUSH = TreeShape.from_rank_paths([[rank] for rank in range(4)])
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [ROOT_ONLY, BUSH, Chain(length=8).shape, TokenRecyclingTree().shape],
+    ids=["root", "bush", "chain", "80"],
+)
+def test_every_node_is_drawn_and_named_by_its_rank(shape, tmp_path):
+    figure = draw_tree(shape, title="A tree")
+    (axes,) = figure.axes
+    assert len([patch for patch in axes.patches if isinstance(patch, Circle)]) == shape.num_nodes + 1
+    assert [text.get_text() for text in axes.texts] == ["root", *map(str, shape.ranks[1:])]
+
+    figure.savefig(tmp_path / "tree.png")
+    pixels = np.asarray(Image.open(tmp_path / "tree.png").convert("L"))
+    assert pixels.std() > 0
+    assert (pixels[:, [0, -1]] == 255).all(), "something is cut off at the side"
+
+
+def test_hit_rates_are_written_below_their_nodes_and_add_up():
+    shape = TreeShape.from_rank_paths([[0], [1], [2], [0, 0]])
+    figure = draw_tree(shape, {(0,): 0.613, (1,): 0.004, (2,): 0.0001, (0, 0): 0.25})
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts == ["root", "0", "61%", "1", ".4%", "2", "0%", "0", "25%"]
+    assert "4 nodes, depth 2, 1.87 tokens per step" in figure.texts[1].get_text()
+
+
+def test_nodes_of_a_depth_are_apart_and_parents_above_their_children():
+    shape = TokenRecyclingTree().shape
+    x = lay_out(shape)
+    for depth in range(1, shape.max_depth + 1):
+        assert (np.diff(np.sort(x[shape.depths == depth])) >= 1 - 1e-9).all()
+    for node, children in enumerate(shape.children):
+        if children:
+            assert x[list(children)].min() <= x[node] <= x[list(children)].max()
 
 
 def scheduled(passes=4, milliseconds=10):
@@ -35,9 +77,10 @@ def texts_of(axes):
     return [text.get_text() for text in axes.texts]
 
 
-def test_a_span_is_a_bar_in_the_row_of_who_did_it_and_the_colour_of_what():
+def test_a_span_is_a_bar_in_its_row_and_a_pass_names_the_draft_it_verifies(tmp_path):
     """In ms from the start of the run, which began with the first draft at 99.995 s."""
-    (axes,) = draw_time_line({"scheduled": scheduled()}, "One run").axes
+    figure = draw_time_line({"scheduled": scheduled()}, "One run")
+    (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Target", "Draft 1", "Draft 2"]
     assert bars_of(axes, "target") == [
         (pytest.approx(5 + 10 * number), pytest.approx(13 + 10 * number), 0) for number in range(4)
@@ -45,19 +88,16 @@ def test_a_span_is_a_bar_in_the_row_of_who_did_it_and_the_colour_of_what():
     assert [row for *_, row in bars_of(axes, "draft")] == [1, 1, 2, 2]
     assert len(bars_of(axes, "resample")) == 4
     assert bars_of(axes, "verify") == []
-
-
-def test_a_pass_tells_whose_draft_it_verifies():
-    (axes,) = draw_time_line({"scheduled": scheduled()}, "One run").axes
     assert [text for text in texts_of(axes) if text in "12"] == ["1", "2", "1", "2"]
-
-
-def test_passes_too_short_to_number_are_not():
-    (axes,) = draw_time_line({"scheduled": scheduled(passes=400)}, "One run").axes
+    (legend,) = figure.legends
+    labels = ["target pass", "verify, resample after a rejection", "draft"]
+    assert [text.get_text() for text in legend.get_texts()] == labels, "only these spans exist"
+    figure.savefig(tmp_path / "line.png")
+    (axes,) = draw_time_line({"scheduled": scheduled(passes=400)}, "Passes too short to number").axes
     assert not [text for text in texts_of(axes) if text in "12"]
 
 
-def test_panels_share_their_axis_and_each_tells_the_share_of_its_whole_run():
+def test_panels_share_their_axis_and_each_states_the_share_of_its_whole_run():
     short, long = scheduled(passes=2), scheduled(passes=8)
     first, second = draw_time_line({"short": short, "long": long}, "Two runs").axes
     assert first.get_xlim() == second.get_xlim() == (0, pytest.approx(1000 * long.seconds))
@@ -66,17 +106,13 @@ def test_panels_share_their_axis_and_each_tells_the_share_of_its_whole_run():
     assert not any("done" in text for text in texts_of(second))
 
 
-def test_a_window_shows_the_beginning_alone():
+def test_a_window_shows_the_beginning_and_skips_most_of_a_long_prefill():
+    """The first pass begins 200 ms after the prefill; a fifth of 30 ms is shown before it."""
     line = scheduled(passes=100)
     (axes,) = draw_time_line({"scheduled": line}, "The beginning", seconds=0.03).axes
     assert axes.get_xlim() == (0, pytest.approx(30))
     assert len(bars_of(axes, "target")) == 3
     assert f"target busy {100 * line.utilisation():.0f} %,  run 1005 ms" in texts_of(axes)
-
-
-def test_a_window_skips_most_of_a_long_prefill():
-    """The first pass begins 200 ms after the prefill; a fifth of 30 ms is shown before it."""
-    line = scheduled()
     line.add("target", "prefill", 99.8, 100.0, "a", 500)
     (axes,) = draw_time_line({"scheduled": line}, "A window", seconds=0.03).axes
     assert bars_of(axes, "target")[0][0] == pytest.approx(6)
@@ -86,30 +122,14 @@ def test_a_window_skips_most_of_a_long_prefill():
     assert axes.get_xlabel() == "ms since the start of the run"
 
 
-def test_only_what_was_done_is_in_the_legend():
-    figure = draw_time_line({"scheduled": scheduled()}, "One run")
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [
-        "target pass",
-        "verify, resample after a rejection",
-        "draft",
-    ]
-
-
-def test_it_can_be_written():
-    png = io.BytesIO()
-    draw_time_line({"scheduled": scheduled(), "again": scheduled(2)}, "Two runs").savefig(png, format="png")
-    assert png.getvalue().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(
-    ("lines", "seconds", "said"),
+    ("lines", "seconds", "message"),
     [
         ({}, None, "no time line"),
         ({"a": TimeLine()}, None, "without a span"),
         ({"a": scheduled()}, 0, "seconds was 0"),
     ],
 )
-def test_nothing_to_draw_is_refused(lines, seconds, said):
-    with pytest.raises(ValueError, match=said):
+def test_nothing_to_draw_is_refused(lines, seconds, message):
+    with pytest.raises(ValueError, match=message):
         draw_time_line(lines, "", seconds)
