@@ -9,10 +9,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from helpers.made_outcomes import outcome_of
+from helpers.made_records import record as four_tokens
 from matplotlib.figure import Figure
 
-from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
-from specexp.bench.page.sections import folding_tree, prompt_section
+from specexp.bench.analysis import BONUS, CORRECTED, Sources, steps_of
+from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart, tokens_at_a_step
+from specexp.bench.page.sections import folding_tree, pieces, prompt_section, prompts_shown
 from specexp.bench.publish import PAGE, Report, html_page, publish
 from specexp.bench.record import PromptRecord
 from specexp.bench.table import Column, Table
@@ -125,40 +128,29 @@ def test_speeds_are_paired_prompt_by_prompt() -> None:
     assert ratios_chart(RECORDS, "none") is None
 
 
-def test_a_search_shows_the_trials_that_have_a_speedup() -> None:
-    rows = [
-        {
-            "name": "trial 1",
-            "state": "complete",
-            "nodes_per_step": 4.0,
-            "speedup": 1.2,
-            "builder.init_args.nodes": 4,
-        },
-        {"name": "trial 2", "state": "failed", "nodes_per_step": None, "speedup": None},
-    ]
-    chart = search_chart(rows, None)
-    assert chart is not None
-    assert [one["name"] for one in chart["data"]["values"]] == ["trial 1"]
-    assert search_chart(rows[1:], None) is None
-
-
-def test_the_line_of_a_search_joins_what_no_smaller_tree_reached() -> None:
+def test_a_search_shows_trials_with_a_speedup_and_the_line_no_smaller_tree_reached() -> None:
     found = [
         (2, 1.1, "complete"),
         (4, 1.6, "complete"),
         (3, 1.9, "pruned"),
         (8, 1.5, "complete"),
         (9, 1.7, "complete"),
+        (None, None, "failed"),
     ]
-    rows = [{"name": str(n), "nodes_per_step": n, "speedup": s, "state": state} for n, s, state in found]
-    chart = search_chart(rows, None)
+    rows = [
+        {"name": str(n), "nodes_per_step": n, "speedup": s, "state": state, "builder.nodes": n}
+        for n, s, state in found
+    ]
+    chart = search_chart(rows, "builder.nodes")
     assert chart is not None
+    assert [one["builder nodes"] for one in chart["data"]["values"]] == [2, 4, 3, 8, 9]
     line = next(layer for layer in chart["layer"] if layer["mark"]["type"] == "line")
     assert [(one["nodes_per_step"], one["speedup"]) for one in line["data"]["values"]] == [
         (2, 1.1),
         (4, 1.6),
         (9, 1.7),
     ]
+    assert search_chart(rows[-1:], None) is None
 
 
 def test_importances_are_shares_with_the_number_of_trials() -> None:
@@ -182,6 +174,56 @@ def test_prompts_show_what_was_decoded_and_what_it_took() -> None:
     assert "1 &lt; 2" in text
     assert "(1, 2, 3, 4)" in text
     assert "not decoded" not in text
+
+
+CHAIN, BUSH = [-1, 0, 1], [-1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "found"),
+    [
+        (outcome_of(BUSH, (2,)), [1, BONUS]),  # nothing was drafted below the second child
+        (outcome_of(CHAIN, (1,)), [0, CORRECTED]),  # the node below the first was another token
+        (outcome_of(CHAIN, ()), [CORRECTED]),
+        (outcome_of([-1], ()), [BONUS]),  # plain decoding drafts nothing
+        (outcome_of(CHAIN, (1, 2), bonus=False), [0, 1]),  # the output ended inside the draft
+    ],
+)
+def test_a_drafted_token_has_its_rank_and_the_targets_own_the_reason(outcome, found: list[int]) -> None:
+    sources = Sources()
+    sources(outcome)
+    assert sources.found == found
+
+
+def test_steps_end_with_the_targets_own_token_or_with_the_turn() -> None:
+    found = [0, 0, CORRECTED, BONUS, 1, CORRECTED]
+    assert [list(step) for step in steps_of(found, [3, 2, 1])] == [[0, 1, 2], [3], [4], [5]]
+
+
+class Letters:
+    def decode(self, ids) -> str:
+        return "".join("abcdefgh<"[one] for one in ids)
+
+
+def test_a_report_shows_text_steps_and_output_of_each_prompt() -> None:
+    plain, tree = four_tokens("engine", 0), four_tokens("tree", 0, sources=(0, 1, CORRECTED, BONUS))
+    assert tokens_at_a_step(tree) == {1: 0.5, 3: 0.5}
+    found = prompts_shown({"p0": "Why?"}, [tree, plain], {"tree": "Tree", "engine": "AR"}, Letters())  # type: ignore[arg-type]
+    assert [row[:3] for row in found.data["prompts"].rows] == [["p0", "Why?", "Tree"], ["p0", "Why?", "AR"]]
+    assert {row["text"] for row in found.charts["steps"]["data"]["values"]} == {"Why?"}
+    text = found.fragments["prompts"]
+    assert "Prompts, and what Tree made of them" in text
+    boxes = text.partition("hover over it")[2]
+    assert boxes.count('class="step"') == 2
+    assert 'title="step 1: 3 tokens, drafted ranks 0, 1"' in boxes
+    assert '<i>f</i><i class="r">g</i><u>h</u></span>' in boxes
+    assert "<b>&lt;</b>" in boxes
+    assert prompts_shown({"p0": "Why?"}, [plain], {"tree": "Tree"}, None).fragments == {}
+
+
+def test_a_character_of_several_tokens_belongs_to_the_last_of_them() -> None:
+    found = pieces([*"aé<".encode()], lambda ids: bytes(ids).decode(errors="replace"))
+    assert list(found) == ["a", "", "é", "<"]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import re
 from io import StringIO
 from pathlib import Path
+from unittest.mock import MagicMock, call
 
 import pytest
 from rich.console import Console
@@ -13,47 +14,13 @@ from specexp.bench.publish import Attached, Report, files_of, publish
 from specexp.bench.table import Column, Table
 
 
-class Run:
-    """Notes what is tracked."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, object]] = []
-
-    def table(self, key, records):
-        self.told.append((key, records))
-
-    def picture(self, key, picture):
-        self.told.append((key, picture))
-
-    def html(self, key, page):
-        self.told.append((key, page))
-
-    def summary(self, values):
-        self.told.append(("summary", dict(values)))
-
-    def artifact(self, folder, name, kind):
-        self.told.append((name, kind))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-
-class Tracker:
-    name = "study"
-
-    def __init__(self) -> None:
-        self.opened: list[tuple[str, str, object]] = []
-        self.tracked = Run()
-
-    def run(self, name, job_type="run", config=None):
-        self.opened.append((name, job_type, config))
-        return self.tracked
-
-    def sync_hint(self):
-        return "wandb sync there"
+@pytest.fixture
+def tracker():
+    made = MagicMock()
+    made.name = "study"
+    made.sync_hint.return_value = "wandb sync there"
+    made.tracked = made.run.return_value.__enter__.return_value
+    return made
 
 
 def table(title: str = "Speed") -> Table:
@@ -92,17 +59,13 @@ def test_a_page_holds_heading_tables_sentences_and_pictures(tmp_path: Path) -> N
         for piece in ("# Answer", "**Speed**", "**More**", "It [is] fast.", "![two words](two_words.png)")
     ]
     assert places == sorted(places)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "points.csv",
-        "report.html",
-        "table.md",
-        "two_words.png",
-    ]
+    names = ["points.csv", "report.html", "table.md", "two_words.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert "It [is] fast." in told
     assert "Points" not in told
 
 
-def test_parts_are_published_after_the_report_and_tracked_in_the_same_run(tmp_path: Path) -> None:
+def test_parts_are_published_after_the_report_and_tracked_in_the_same_run(tmp_path: Path, tracker) -> None:
     figure, _ = new_figure(3, 2)
     part = Report({"part": table("Part")}, {"picture": figure}, {"part.json": json.dumps([1])})
     report = Report(
@@ -111,31 +74,31 @@ def test_parts_are_published_after_the_report_and_tracked_in_the_same_run(tmp_pa
         artifacts=[Attached(tmp_path, "best", "static-tree")],
         parts=[part],
     )
-    tracker = Tracker()
     told = published(report, tmp_path, tracker=tracker, kind="profile", config={"name": "study"})
-    assert tracker.opened == [("study", "profile", {"name": "study"})]
-    assert [key for key, _ in tracker.tracked.told] == ["arms", "summary", "best", "part", "picture"]
+    tracker.run.assert_called_once_with("study", job_type="profile", config={"name": "study"})
+    rows = table().records()
+    assert tracker.tracked.mock_calls == [
+        call.table("arms", rows),
+        call.summary({"speedup": 2.0}),
+        call.artifact(tmp_path, "best", "static-tree"),
+        call.table("part", rows),
+        call.picture("picture", tmp_path / "picture.png"),
+    ]
     assert told.index("Speed") < told.index("Part") < told.index("Results in")
     assert told.rstrip().endswith("W&B: wandb sync there")
     assert json.loads((tmp_path / "part.json").read_text()) == [1]
-    assert set(files_of(report)) == {
-        *("arms.md", "arms.csv", "part.md", "part.csv", "picture.png", "part.json"),
-    }
+    assert {"arms.md", "arms.csv", "part.md", "part.csv", "picture.png", "part.json"} == set(files_of(report))
 
 
-def test_a_section_of_the_page_is_a_panel_of_its_own_and_the_last_line_is_onward(tmp_path: Path) -> None:
-    tracker = Tracker()
-    published(
-        Report(
-            {"arms": table()}, fragments={"tree": "<h2>The tree</h2>"}, onward={"serve it": "python serve"}
-        ),
-        tmp_path,
-        tracker=tracker,
+def test_a_section_of_the_page_is_a_panel_and_the_last_line_is_onward(tmp_path: Path, tracker) -> None:
+    report = Report(
+        {"arms": table()}, fragments={"tree": "<h2>The tree</h2>"}, onward={"serve it": "python serve"}
     )
-    (_, (key, panel)) = tracker.tracked.told
+    published(report, tmp_path, tracker=tracker)
+    key, panel = tracker.tracked.html.call_args.args
     assert key == "tree_view"
-    assert str(panel).startswith("<!doctype html>")
-    assert "<h2>The tree</h2>" in str(panel)
+    assert panel.startswith("<!doctype html>")
+    assert "<h2>The tree</h2>" in panel
     assert "<p>To serve it:</p><pre>python serve</pre>" in (tmp_path / "report.html").read_text()
 
 

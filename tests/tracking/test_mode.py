@@ -17,29 +17,27 @@ def netrc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "netrc"
 
 
-def test_without_account_runs_are_offline() -> None:
-    assert not logged_in()
-    assert resolve_mode() == "offline"
+KEY = {"WANDB_API_KEY": "0" * 40}
+LOGIN = "machine api.wandb.ai\n  login user\n  password " + "0" * 40 + "\n"
 
 
-def test_a_key_in_the_environment_means_online(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    assert resolve_mode() == "online"
-
-
-def test_a_login_in_netrc_means_online(netrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    netrc.write_text("machine api.wandb.ai\n  login user\n  password " + "0" * 40 + "\n")
-    assert resolve_mode() == "online"
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert resolve_mode() == "offline"
-
-
-def test_the_environment_says_the_mode_and_the_configuration_overrules_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert resolve_mode() == "disabled"
-    assert resolve_mode("offline") == "offline"
+@pytest.mark.parametrize(
+    ("login", "environment", "mode", "expected"),
+    [
+        ("", {}, None, "offline"),
+        ("", KEY, None, "online"),
+        (LOGIN, {}, None, "online"),
+        (LOGIN, {"WANDB_BASE_URL": "https://wandb.example.org"}, None, "offline"),
+        ("", {"WANDB_MODE": "disabled"}, None, "disabled"),
+        ("", {"WANDB_MODE": "disabled"}, "offline", "offline"),
+    ],
+)
+def test_runs_are_online_only_with_an_account(netrc, monkeypatch, login, environment, mode, expected) -> None:
+    netrc.write_text(login)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert logged_in() is (expected == "online")
+    assert resolve_mode(mode) == expected
 
 
 def test_online_without_account_is_offline_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
