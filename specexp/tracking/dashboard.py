@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Workspace
 
 TRIAL_TABLE = "trials"
-TREE_PICTURE = "tree"
-PROMPT_TABLE = "prompts"
-VIEWS = ("prompts_view", "tree_view")
-"""Sections of the report's page: outputs token by token, and the tree that folds."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +33,9 @@ class DashboardPanel:
 
     Attributes:
         kind: Name of its class in ``wandb_workspaces.reports.v2``.
-        title: Heading; empty where it has none.
+        title: Heading; may be empty.
         options: Its other arguments; ``x`` and ``y`` are names of summary values, ``searched`` keys of the space,
-            ``by`` is a key of the configuration that runs are taken together by, or ``Group``.
+            ``by`` is the configuration's key that groups runs, or ``Group``.
     """
 
     kind: str
@@ -52,12 +48,9 @@ class Dashboard:
     """A workspace, before anything of W&B is needed.
 
     Attributes:
-        name: Name of the workspace.
-        runs: Attribute of a run, ``Group`` or ``JobType``, and the value of those that it shows.
-        entity: W&B entity that will own it.
-        project: W&B project of the runs.
+        runs: Attribute of the runs that it shows, ``Group`` or ``JobType``, and its value.
         speedup: Summary value that the runs are ordered by.
-        pinned: Summary values that stand beside a run's name.
+        pinned: Summary values next to a run's name.
         sections: Panels by heading.
     """
 
@@ -71,20 +64,19 @@ class Dashboard:
 
 
 def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashboard:
-    """Say what the workspace of all studies of a project shows: their winners, by study, method, model and device.
+    """Return the workspace of all studies of a project: their winners, by study, method, model and device.
 
     Args:
         entity: W&B entity that will own it.
         project: W&B project of the runs.
-        modelled: Whether the studies are those whose seconds are a latency profile's.
+        modelled: Whether to show the studies with seconds of a latency profile instead.
     """
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedup, rate = f"{before}confirmed_{SPEEDUP}", f"{before}{TOKENS_PER_SECOND}"
-
-    def bars(of: str, by: str, key: str, called: str) -> DashboardPanel:
-        return DashboardPanel("BarPlot", f"{called} by {by}", {"metrics": [of], "by": key})
-
     places = {"study": "Group", "method": "method", "model": "model", "device": "device_name"}
+    won = [_bars(f"{word}confirmed speedup over AR by {by}", speedup, by=key) for by, key in places.items()]
+    fast = [_bars(f"{word}tokens per second by {by}", rate, by=places[by]) for by in ("model", "device")]
+    title = f"{word}confirmed speedup by tokens per step".capitalize()
     return Dashboard(
         f"specexp {word}studies",
         ("JobType", STUDY),
@@ -93,19 +85,8 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
         speedup,
         ("winner", speedup, f"{speedup}_low", f"{speedup}_high", rate),
         {
-            "What won, and by how much": [
-                bars(speedup, by, key, f"{word}confirmed speedup over AR") for by, key in places.items()
-            ],
-            "How fast that is": [
-                *(
-                    bars(rate, by, key, f"{word}tokens per second")
-                    for by, key in places.items()
-                    if by in ("model", "device")
-                ),
-                _scatter(
-                    f"{word}confirmed speedup by tokens per step".capitalize(), TOKENS_PER_STEP, speedup
-                ),
-            ],
+            "What won, and by how much": won,
+            "How fast that is": [*fast, _scatter(title, TOKENS_PER_STEP, speedup)],
         },
     )
 
@@ -113,7 +94,7 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
 def describe_dashboard(
     study: str, searched: Sequence[str], entity: str, project: str, modelled: bool = False
 ) -> Dashboard:
-    """Say what the workspace of a study shows.
+    """Return the workspace of a study.
 
     Args:
         study: Name of the study.
@@ -129,6 +110,9 @@ def describe_dashboard(
     before = MODELLED if modelled else ""
     speedup, word = f"{before}{SPEEDUP}", before.replace("_", " ")
     called = speedup.replace("_", " ")
+    phases = [before + PHASE_PREFIX + phase for phase in PHASES]
+    seconds = f"{word}seconds"
+    importance = DashboardPanel("ParameterImportancePlot", options={"with_respect_to": speedup})
     return Dashboard(
         f"specexp {study}",
         ("Group", study),
@@ -144,33 +128,17 @@ def describe_dashboard(
                 DashboardPanel(
                     "ParallelCoordinatesPlot", f"Searched values and {called}", {"searched": list(searched)}
                 ),
-                DashboardPanel("ParameterImportancePlot", options={"with_respect_to": speedup}),
+                importance,
             ],
             "Where a step spends its time": [
-                DashboardPanel(
-                    "BarPlot",
-                    f"{word}seconds per phase".capitalize(),
-                    {
-                        "metrics": [before + PHASE_PREFIX + phase for phase in PHASES],
-                        "title_x": f"{word}seconds",
-                    },
-                ),
-                DashboardPanel(
-                    "BarPlot",
-                    f"{word}tokens per second".capitalize(),
-                    {"metrics": [before + TOKENS_PER_SECOND]},
-                ),
+                _bars(f"{word}seconds per phase".capitalize(), *phases, title_x=seconds),
+                _bars(f"{word}tokens per second".capitalize(), before + TOKENS_PER_SECOND),
             ],
-            "Trials and trees": [
-                DashboardPanel("WeavePanelSummaryTable", options={"table_name": TRIAL_TABLE}),
-                DashboardPanel("MediaBrowser", "Tree", {"media_keys": [TREE_PICTURE], "num_columns": 1}),
-            ],
+            "Trials and trees": [_table(TRIAL_TABLE), _media("Tree", "tree")],
             "Prompts, token by token": [
-                DashboardPanel("WeavePanelSummaryTable", options={"table_name": PROMPT_TABLE}),
-                *(
-                    DashboardPanel("MediaBrowser", words, {"media_keys": [view], "num_columns": 1})
-                    for view, words in zip(VIEWS, ("Outputs", "Tree, folding"), strict=True)
-                ),
+                _table("prompts"),
+                _media("Outputs", "prompts_view"),
+                _media("Tree, folding", "tree_view"),
             ],
         },
     )
@@ -180,37 +148,48 @@ def _scatter(title: str, x: str, y: str) -> DashboardPanel:
     return DashboardPanel("ScatterPlot", title, {"x": x, "y": y, "regression": False})
 
 
-def build_workspace(dashboard: Dashboard) -> Workspace:
-    """Make the workspace; needs neither the network nor an account.
+def _bars(title: str, *metrics: str, **options: str) -> DashboardPanel:
+    return DashboardPanel("BarPlot", title, {"metrics": list(metrics), **options})
 
-    Returns:
-        A ``wandb_workspaces`` workspace, not yet saved: ``.save()`` publishes it.
+
+def _table(name: str) -> DashboardPanel:
+    return DashboardPanel("WeavePanelSummaryTable", options={"table_name": name})
+
+
+def _media(title: str, key: str) -> DashboardPanel:
+    return DashboardPanel("MediaBrowser", title, {"media_keys": [key], "num_columns": 1})
+
+
+def build_workspace(dashboard: Dashboard) -> Workspace:
+    """Make the ``wandb_workspaces`` workspace, without network or account; its ``.save()`` publishes it.
 
     Raises:
-        ImportError: the extra ``dashboard`` is not installed.
+        ImportError: The extra ``dashboard`` is not installed.
     """
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb_workspaces.workspaces as ws
 
     attribute, value = dashboard.runs
+    sections = [
+        ws.Section(
+            name=name,
+            panels=[_panel(panel, dashboard.speedup) for panel in panels],
+            is_open=True,
+            pinned=place == 0,
+        )
+        for place, (name, panels) in enumerate(dashboard.sections.items())
+    ]
+    runset = ws.RunsetSettings(
+        filters=ws.And(ws.Metric(attribute) == value),
+        order=[ws.Ordering(ws.Summary(dashboard.speedup), ascending=False)],
+        pinned_columns=[f"summary:{name}" for name in dashboard.pinned],
+    )
     return ws.Workspace(
         entity=dashboard.entity,
         project=dashboard.project,
         name=dashboard.name,
-        sections=[
-            ws.Section(
-                name=name,
-                panels=[_panel(panel, dashboard.speedup) for panel in panels],
-                is_open=True,
-                pinned=place == 0,
-            )
-            for place, (name, panels) in enumerate(dashboard.sections.items())
-        ],
-        runset_settings=ws.RunsetSettings(
-            filters=ws.And(ws.Metric(attribute) == value),
-            order=[ws.Ordering(ws.Summary(dashboard.speedup), ascending=False)],
-            pinned_columns=[f"summary:{name}" for name in dashboard.pinned],
-        ),
+        sections=sections,
+        runset_settings=runset,
     )
 
 
@@ -222,14 +201,10 @@ def _panel(panel: DashboardPanel, speedup: str) -> Any:
         options[axis] = wr.SummaryMetric(options[axis])
     if "searched" in options:
         searched = options.pop("searched")
+        column = wr.ParallelCoordinatesPlotColumn
         keys = [parameter_key(key, searched) for key in searched]
-        options["columns"] = [
-            *(
-                wr.ParallelCoordinatesPlotColumn(wr.Config(f"{PARAMETERS}.{key}"), display_name=key)
-                for key in keys
-            ),
-            wr.ParallelCoordinatesPlotColumn(wr.SummaryMetric(speedup)),
-        ]
+        columns = [column(wr.Config(f"{PARAMETERS}.{key}"), display_name=key) for key in keys]
+        options["columns"] = [*columns, column(wr.SummaryMetric(speedup))]
     if "by" in options:
         key = options.pop("by")
         options |= {"groupby": key if key == "Group" else wr.Config(key), "groupby_aggfunc": "mean"}

@@ -15,9 +15,9 @@ TOKENS_PER_STEP = "tokens_per_step"
 TOKENS_PER_SECOND = "tokens_per_second"
 STATE = "state"
 MODELLED = "modelled_"
-"""What the name of a figure begins with where a latency profile, not a clock, gives its seconds."""
+"""Prefix of figures with seconds of a latency profile instead of a clock."""
 PHASE_PREFIX = "seconds/"
-"""Seconds per phase of a step stand under ``seconds/<phase>``."""
+"""Prefix of the seconds per phase of a step."""
 
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
 """The engine's phases (:data:`specexp.core.generation.PHASES`, whose import would load torch)."""
@@ -26,16 +26,16 @@ STUDY = "study"
 """W&B's job type of a study as a whole."""
 
 PARAMETERS = "params"
-"""Where a trial's searched values stand in the configuration of its run."""
+"""Key of a trial's searched values in the configuration of its run."""
 
 Scalar = str | int | float | bool | None
 
 
 def parameter_key(key: str, searched: Iterable[str]) -> str:
-    """Where the searched ``key`` stands below :data:`PARAMETERS`: the same dotted key as in YAML.
+    """Return the key of a searched ``key`` below :data:`PARAMETERS`: the same dotted key as in YAML.
 
-    A key that is itself the start of another searched one (``builder`` beside ``builder.init_args.nodes``)
-    stands at ``builder.name``, because one place cannot hold both a value and what is below it.
+    A key that is itself the start of another searched one (``builder`` and ``builder.init_args.nodes``) becomes
+    ``builder.name``, because one place cannot hold both a value and a mapping.
 
     Example:
         >>> parameter_key("builder", ["builder", "builder.init_args.nodes"])
@@ -47,8 +47,7 @@ def parameter_key(key: str, searched: Iterable[str]) -> str:
 def nest_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
     """Turn dotted keys into the nested mapping that W&B shows under the same dotted keys.
 
-    Args:
-        params: Searched values by dotted key; a whole part (a mapping) counts as its ``name`` or class path.
+    A value that is a part (a mapping) becomes its ``name`` or class path.
 
     Example:
         >>> nest_parameters({"builder.init_args.nodes": 16})
@@ -67,7 +66,7 @@ def nest_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Reduce a value to what JSON has: mappings, lists, strings, finite numbers, true, false and null."""
+    """Reduce a value to JSON: mappings, lists, strings, finite numbers, true, false and null."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (str, bool)) or value is None:
@@ -86,13 +85,9 @@ def plain(value: Any) -> Any:
 
 
 def table_columns(records: Sequence[Mapping[str, Any]]) -> tuple[list[str | int], list[list[Scalar]]]:
-    """Lay records out as a table whose columns hold one type each, which W&B insists on.
+    """Return column names and rows of records; a column holds one type, which W&B insists on.
 
-    Args:
-        records: One mapping a row; keys a record lacks are empty cells.
-
-    Returns:
-        Column names in order of first appearance, and rows of scalars: numbers, else text (lists as JSON).
+    Keys that a record lacks are empty cells; mixed types become text (lists as JSON).
     """
     columns = list(dict.fromkeys(key for record in records for key in record))
     by_column = [_one_type([plain(record.get(column)) for record in records]) for column in columns]
