@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from specexp.core.outcome import Outcome
     from specexp.core.runtime import Runtime
     from specexp.data import Prompt
-    from specexp.data.searches.search import Request, Search, SearchResult
+    from specexp.data.searches.search import Search, SearchResult
     from specexp.data.task_items import Problem
     from specexp.scheduling import Execution
 
@@ -34,6 +34,13 @@ CONTINUATIONS = "continuations"
 Component = Literal["generator", "evaluator"]
 _Ask = Callable[[Component, Sequence[str], Sequence[str], Ending], list[str]]
 """Component, what randomness is keyed by, prompts and ending of sequences that run side by side; gives their texts."""
+
+
+def _together(runs: Sequence[tuple[str, Run]]) -> TimeLine:
+    line = TimeLine()
+    for _, run in runs:
+        line.extend(run.timeline)
+    return line
 
 
 @dataclass(frozen=True)
@@ -56,24 +63,22 @@ class Solution:
 
     def timeline(self) -> TimeLine:
         """Return the time lines of all runs, one behind the other."""
-        line = TimeLine()
-        for _, run in self.runs:
-            line.extend(run.timeline)
-        return line
+        return _together(self.runs)
 
 
+@dataclass(frozen=True)
 class Solver:
     """Answers a search's requests by decoding: thought generator and state evaluator are the same target.
 
     Randomness is keyed by the item, the sample and the path of a state, so the text of a state is the same in every
     strategy and in every order of expansion.
 
-    Args:
+    Attributes:
         search: Chooses the states to expand.
         tokenizer: The target's.
         eos_token_ids: Tokens that end an output.
         seed: The seed of the keyed noise.
-        max_new_tokens: The longest generation, where a task allows more; None for the task's own limits.
+        max_new_tokens: The longest generation; None for the task's own limits.
         chat_template: Whether prompts are written with the tokenizer's chat template.
 
     Example:
@@ -81,22 +86,12 @@ class Solver:
         ...     Solver(BreadthFirst(), tokenizer).solve(task, task.load()[0], executor).check
     """
 
-    def __init__(
-        self,
-        search: Search,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        eos_token_ids: Collection[int] = frozenset(),
-        seed: int = 0,
-        max_new_tokens: int | None = None,
-        chat_template: bool = False,
-    ) -> None:
-        self.search = search
-        self.tokenizer = tokenizer
-        self.eos_token_ids = frozenset(eos_token_ids)
-        self.seed = seed
-        self.max_new_tokens = max_new_tokens
-        self.chat_template = chat_template
+    search: Search
+    tokenizer: PreTrainedTokenizerBase
+    eos_token_ids: Collection[int] = frozenset()
+    seed: int = 0
+    max_new_tokens: int | None = None
+    chat_template: bool = False
 
     def solve(
         self,
@@ -108,12 +103,12 @@ class Solver:
         max_new_tokens: int | None = None,
         observers: Sequence[Callable[[Outcome], None]] = (),
     ) -> Solution:
-        """Search for the answer of one item.
+        """Search for the answer of one item; every request of the search is one run of the executor.
 
         Args:
             task: The item's.
             item: The problem.
-            executor: Decodes; every request of the search is one run.
+            executor: Decodes.
             sample: Which search of the item; the same one gives the same again.
             max_new_tokens: The longest generation, instead of the solver's own (for warming up).
             observers: Called with every step's outcome.
@@ -122,17 +117,13 @@ class Solver:
             ValueError: A prompt does not fit the target.
         """
         started = perf_counter()
-        name = f"{task.name}/{item.item_id}#{sample}"
         most = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         runs: list[tuple[Component, Run]] = []
 
         def ask(role: Component, places: Sequence[str], prompts: Sequence[str], ending: Ending) -> list[str]:
-            run = executor.run(
-                self._jobs([f"{name}/{place}" for place in places], prompts, ending, most),
-                seed=self.seed,
-                eos_token_ids=self.eos_token_ids,
-                observers=observers,
-            )
+            names = [f"{task.name}/{item.item_id}#{sample}/{place}" for place in places]
+            jobs = self._jobs(names, prompts, ending, most)
+            run = executor.run(jobs, seed=self.seed, eos_token_ids=self.eos_token_ids, observers=observers)
             runs.append((role, run))
             return [ending.cut(self._text(result.token_ids)) for result in run.results]
 
@@ -141,49 +132,21 @@ class Solver:
         try:
             request = next(exploration)
             while True:
-                role: Component = "generator" if isinstance(request, Continuations) else "evaluator"
-                prompts, ending = self._asked(task, item, request)
-                texts = ask(role, _places(request), prompts, ending)
-                if isinstance(request, Continuations) and not request.last:
-                    texts = self._complete(task, item, request, texts, ask)
                 if isinstance(request, Values):
-                    values = [task.value(text) for text in texts]
+                    prompts = [task.value_prompt(item, state.thoughts) for state in request.states]
+                    places = [f"value {_dotted(state.path)}" for state in request.states]
+                    values = [
+                        task.value(text) for text in ask("evaluator", places, prompts, task.value_ending)
+                    ]
                     unparsable += sum(not value.parsed for value in values)
                     request = exploration.send([value.value for value in values])
                 else:
-                    n = request.n
+                    texts, n = _thoughts(task, item, request, ask), request.n
                     request = exploration.send([texts[at : at + n] for at in range(0, len(texts), n)])
         except StopIteration as found:
             result: SearchResult = found.value
         wall = perf_counter() - started
         return Solution(result, task.check(item, result.final.thoughts), unparsable, tuple(runs), wall)
-
-    def _asked(self, task: Task, item: Item, request: Request) -> tuple[list[str], Ending]:
-        """Return the prompt of every sequence, and where an answer ends."""
-        if isinstance(request, Values):
-            return [task.value_prompt(item, state.thoughts) for state in request.states], task.value_ending
-        prompts = [
-            task.thought_prompt(item, state.thoughts, request.last)
-            for state in request.states
-            for _ in range(request.n)
-        ]
-        return prompts, task.thought_ending(request.last)
-
-    def _complete(
-        self, task: Task, item: Item, request: Continuations, begun: Sequence[str], ask: _Ask
-    ) -> list[str]:
-        """Return whole thoughts, some of which a second generation completes."""
-        states = [state for state in request.states for _ in range(request.n)]
-        prompts = [
-            prompt
-            for state, text in zip(states, begun, strict=True)
-            if (prompt := task.completion_prompt(item, state.thoughts, text)) is not None
-        ]
-        if not prompts:
-            return list(begun)
-        places = [f"rest of {place}" for place in _places(request)]
-        rests = ask("generator", places, prompts, task.completion_ending())
-        return [task.completed(*parts) for parts in zip(begun, rests, strict=True)]
 
     def _jobs(
         self, names: Sequence[str], prompts: Sequence[str], ending: Ending, most: int | None
@@ -201,14 +164,24 @@ class Solver:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 
-def _places(request: Request) -> list[str]:
-    """Return the keys of randomness: the paths of the new states, or of the states that are valued."""
-    if isinstance(request, Values):
-        return [f"value {_dotted(state.path)}" for state in request.states]
+def _thoughts(task: Task, item: Item, request: Continuations, ask: _Ask) -> list[str]:
+    """Return ``request.n`` thoughts of every state, some of which a second generation completes."""
+    states = [(state, number) for state in request.states for number in range(request.n)]
     kind = "last" if request.last else "thought"
-    return [
-        f"{kind} {_dotted((*state.path, number))}" for state in request.states for number in range(request.n)
+    places = [f"{kind} {_dotted((*state.path, number))}" for state, number in states]
+    prompts = [task.thought_prompt(item, state.thoughts, request.last) for state, _ in states]
+    texts = ask("generator", places, prompts, task.thought_ending(request.last))
+    if request.last:
+        return texts
+    prompts = [
+        prompt
+        for (state, _), text in zip(states, texts, strict=True)
+        if (prompt := task.completion_prompt(item, state.thoughts, text)) is not None
     ]
+    if not prompts:
+        return texts
+    rests = ask("generator", [f"rest of {place}" for place in places], prompts, task.completion_ending())
+    return [task.completed(*parts) for parts in zip(texts, rests, strict=True)]
 
 
 def _dotted(path: Sequence[int]) -> str:
@@ -262,84 +235,24 @@ class ExecutionArm(EngineArm):
     @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         executor = self._opened()
-        problem = self.problems.get(prompt.prompt_id)
+        started = perf_counter()
+        solution = None
+        runs: list[tuple[str, Run]]
         try:
-            if problem is None:
-                started = perf_counter()
-                run = self._continue(executor, prompt, max_new_tokens)
-                solution, runs, wall = None, [(CONTINUATIONS, run)], perf_counter() - started
-            else:
-                assert self.solver is not None
-                task, item = problem
-                solution = self.solver.solve(
-                    task, item, executor, sample=sample, max_new_tokens=max_new_tokens
-                )
+            if prompt.prompt_id in self.problems:
+                solution = self._solve(executor, prompt, sample, max_new_tokens)
                 runs, wall = list(solution.runs), solution.wall_seconds
+            else:
+                runs = [(CONTINUATIONS, self._continue(executor, prompt, max_new_tokens))]
+                wall = perf_counter() - started
             memory = executor.memory()
         except BaseException:
-            self._executor = None  # what failed is closed: the next prompt starts anew
+            self._executor = None  # an executor that failed is closed, and the next prompt opens another
             executor.close()
             raise
-        line = TimeLine()
-        for _, run in runs:
-            line.extend(run.timeline)
+        line = _together(runs)
         for observe in self.timeline_observers:
             observe(prompt.prompt_id, line)
-        return self._record(prompt, sample, runs, line, wall, memory, solution)
-
-    @override
-    def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
-        execution = Serial() if self.parts.drafter is None else SerialSpeculative()
-        problem = self.problems.get(prompt.prompt_id)
-        with execution.open(self.model, self.parts) as executor:
-            if problem is None:
-                self._continue(executor, prompt, observers=(observe,))
-            else:
-                assert self.solver is not None
-                self.solver.solve(*problem, executor, sample=sample, observers=(observe,))
-
-    @override
-    def reset(self) -> None:
-        if self._executor is not None:
-            self._executor.reset(self.drafter_state or None, self.controller_state or None)
-
-    @override
-    def close(self) -> None:
-        if self._executor is not None:
-            self._executor.close()
-            self._executor = None
-
-    def _opened(self) -> Executor:
-        if self._executor is None:
-            self._executor = self.execution.open(self.model, self.parts)
-            if self.drafter_state or self.controller_state:
-                self.reset()
-        return self._executor
-
-    def _continue(
-        self,
-        executor: Executor,
-        prompt: Prompt,
-        max_new_tokens: int | None = None,
-        observers: Sequence[OutcomeObserver] = (),
-    ) -> Run:
-        most = max_new_tokens or self.generation.max_new_tokens
-        jobs = [
-            Job(prompt.token_ids, sequence_name(prompt, number), most)
-            for number in range(self.generation.samples)
-        ]
-        return executor.run(jobs, seed=self.generation.seed, eos_token_ids=self.eos, observers=observers)
-
-    def _record(
-        self,
-        prompt: Prompt,
-        sample: int,
-        runs: Sequence[tuple[str, Run]],
-        line: TimeLine,
-        wall: float,
-        memory: dict[str, int],
-        solution: Solution | None,
-    ) -> PromptRecord:
         results = [result for _, run in runs for result in run.results]
         return PromptRecord.of(
             self,
@@ -362,6 +275,62 @@ class ExecutionArm(EngineArm):
                 draft_bytes=memory,
             ),
         )
+
+    @override
+    def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
+        execution = Serial() if self.parts.drafter is None else SerialSpeculative()
+        with execution.open(self.model, self.parts) as executor:
+            if prompt.prompt_id in self.problems:
+                self._solve(executor, prompt, sample, None, (observe,))
+            else:
+                self._continue(executor, prompt, observers=(observe,))
+
+    @override
+    def reset(self) -> None:
+        if self._executor is not None:
+            self._executor.reset(self.drafter_state or None, self.controller_state or None)
+
+    @override
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
+
+    def _opened(self) -> Executor:
+        if self._executor is None:
+            self._executor = self.execution.open(self.model, self.parts)
+            if self.drafter_state or self.controller_state:
+                self.reset()
+        return self._executor
+
+    def _solve(
+        self,
+        executor: Executor,
+        prompt: Prompt,
+        sample: int,
+        max_new_tokens: int | None,
+        observers: Sequence[OutcomeObserver] = (),
+    ) -> Solution:
+        if self.solver is None:
+            raise ValueError(f"arm {self.name!r} has items of tasks, but no solver")
+        task, item = self.problems[prompt.prompt_id]
+        return self.solver.solve(
+            task, item, executor, sample=sample, max_new_tokens=max_new_tokens, observers=observers
+        )
+
+    def _continue(
+        self,
+        executor: Executor,
+        prompt: Prompt,
+        max_new_tokens: int | None = None,
+        observers: Sequence[OutcomeObserver] = (),
+    ) -> Run:
+        most = max_new_tokens or self.generation.max_new_tokens
+        jobs = [
+            Job(prompt.token_ids, sequence_name(prompt, number), most)
+            for number in range(self.generation.samples)
+        ]
+        return executor.run(jobs, seed=self.generation.seed, eos_token_ids=self.eos, observers=observers)
 
 
 def _role(runs: Sequence[Run]) -> Role:
