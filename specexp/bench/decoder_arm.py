@@ -38,7 +38,7 @@ class DecoderArm(EngineArm):
         tokenizer: The target's.
         generation: How much to generate.
         count_useful: Also count useful tokens (outside the clock).
-        latency: Profile that models seconds, if it has one; None measures them.
+        latency: Profile that models seconds; measured if None, or if the profile does not model them.
         controller_state: State of the controller from other prompts, with which every run starts.
 
     Example:
@@ -168,15 +168,8 @@ def draft_matches(
 ) -> NDArray[np.bool_]:
     """``[n]`` whether the draft's best token after everything before it is the output's, by teacher forcing.
 
-    Takes one draft pass over the whole output, or over each block of a long one.
-
-    Args:
-        drafter: A draft model; its state is reset.
-        prompt: ``[p]`` tokens before the output.
-        output: ``[n]`` tokens.
-        seed: Seed of the run.
-        sequence: Which continuation.
-        noise_temperature: Temperature of the target's noise, for a coupled draft.
+    Takes one draft pass over the whole output ``[n]``, or over each block of a long one, and resets the drafter, which
+    must be a draft model. The noise is that of a coupled draft.
     """
     found: list[NDArray[np.bool_]] = []
     for start in range(0, len(output), _BLOCK):
@@ -211,7 +204,7 @@ def best_schedule(
     Args:
         matches: ``[n]`` whether the draft's best token is the output's.
         latency: Cost of a step.
-        max_depth: Longest draft.
+        max_depth: Length of the longest draft.
         max_new_tokens: Length the output might have had; a draft never reaches beyond the one before.
         prefix: Tokens in the cache before the output; None takes the number that ``latency`` is stated at.
 

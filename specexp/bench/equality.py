@@ -83,15 +83,10 @@ def _comparable(record: PromptRecord, reference: PromptRecord) -> bool:
 
 
 def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, prompt: Prompt) -> PromptRecord:
-    """Return the record with its difference from plain decoding, if there is one.
+    """Return the record with its difference from ``reference``, if there is one.
 
-    The scores at the first difference are recomputed by decoding the prompt once more up to there.
-
-    Args:
-        record: Record of any arm.
-        reference: Plain decoding's, of the same prompt and sample.
-        plain: The arm that made it.
-        prompt: The prompt.
+    The reference is of the same prompt and sample, by the arm ``plain`` of plain decoding. The scores at the first
+    difference are recomputed by decoding the prompt once more up to there.
     """
     if not _comparable(record, reference):
         return record

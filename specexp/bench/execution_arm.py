@@ -105,13 +105,8 @@ class Solver:
     ) -> Solution:
         """Search for the answer of one item; every request of the search is one run of the executor.
 
-        Args:
-            task: The item's.
-            item: The problem.
-            executor: Decodes.
-            sample: Which search of the item; the same one gives the same again.
-            max_new_tokens: The longest generation, instead of the solver's own (for warming up).
-            observers: Called with every step's outcome.
+        The same ``sample`` gives the same answer again. ``max_new_tokens`` replaces the solver's own, for warming up;
+        ``observers`` are called with every step's outcome.
 
         Raises:
             ValueError: A prompt does not fit the target.

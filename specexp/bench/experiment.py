@@ -178,12 +178,7 @@ def is_plain(config: Config) -> bool:
 
 
 def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> list[ArmSpec]:
-    """Return plain decoding, Hugging Face's if it is a baseline, then the file's own arms.
-
-    Args:
-        config: Configuration of the experiment.
-        composed: Its arms, checked already; None checks them.
-    """
+    """Return plain decoding, Hugging Face's if it is a baseline, then the file's own arms, checked if not given."""
     from specexp.core.parts import Parts
     from specexp.scheduling import Serial, SerialSpeculative
 

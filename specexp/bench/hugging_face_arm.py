@@ -281,16 +281,7 @@ class HuggingFaceArm(Arm):
         )
 
     def generate(self, asked: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
-        """Call ``generate`` once and count.
-
-        Args:
-            asked: The prompt.
-            sequence: Key of its randomness.
-            max_new_tokens: New tokens, instead of the arm's own.
-
-        Raises:
-            ValueError: The prompt does not fit.
-        """
+        """Call ``generate`` once and count; raises ValueError if the prompt does not fit."""
         room = self._limit - len(asked)
         if room < 1:
             raise ValueError(

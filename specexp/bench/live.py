@@ -63,10 +63,7 @@ class LiveBackend:
     ) -> Self:
         """Load the models of an experiment, and its tasks if several sequences are decoded for a prompt.
 
-        Args:
-            config: Configuration of the experiment.
-            pair: Models loaded already; the experiment's own if None.
-            problems: Items of tasks by prompt id; those of ``data`` if None.
+        A loaded pair replaces the experiment's own, and ``problems`` (by prompt id) the items of ``data``.
 
         Raises:
             ConfigError: The models cannot be loaded.

@@ -40,13 +40,9 @@ WIDE = 16
 
 
 def bare_figure(width: float, height: float, *, dpi: int = DPI, layout: Any = None) -> Figure:
-    """Return a figure of matplotlib's Agg canvas, without pyplot, axes or title.
+    """Return a figure (inches) of matplotlib's Agg canvas, without pyplot, axes or title.
 
-    Args:
-        width: Width in inches.
-        height: Height in inches.
-        dpi: Dots per inch of the saved picture.
-        layout: Layout engine, or its name; None leaves positions to the caller.
+    Without a layout engine positions are the caller's.
     """
     figure = Figure(figsize=(width, height), dpi=dpi, layout=layout)
     FigureCanvasAgg(figure)
@@ -63,16 +59,10 @@ def new_figure(
     dpi: int = DPI,
     **subplots: Any,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure with a title above a grid of plain axes, and its axes by row and column.
+    """Return a figure (inches) with a title above a grid of plain axes, and its axes by row and column.
 
-    Args:
-        width: Width in inches.
-        height: Height in inches.
-        title: Text above; a line too long for the width is broken.
-        rows: Rows of axes.
-        columns: Columns of axes.
-        dpi: Dots per inch of the saved picture.
-        subplots: Further arguments of ``Figure.subplots``, such as ``sharey="row"`` or ``width_ratios``.
+    Lines of the title that are too long for the width are broken. ``subplots`` are further arguments of
+    ``Figure.subplots``, such as ``sharey="row"`` or ``width_ratios``.
 
     Example:
         >>> figure, [[left, right]] = new_figure(8, 4, "Two panels", 1, 2, sharey=True)
@@ -173,14 +163,7 @@ def speedup_bars(
     title: str = "",
     published: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Draw one bar an arm, its 95 % interval across its end; refused speedups have a name but no bar.
-
-    Args:
-        records: Records of a run.
-        baseline: The arm at 1.
-        title: Line above.
-        published: Figures of a paper by name, drawn hollow: not run here.
-    """
+    """Draw the speedup of each arm as :func:`bars_of` does."""
     records = list(records)
     speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]
     used = summarise(records, baseline).clock  # of every bar: a speedup over another clock is refused
@@ -200,7 +183,7 @@ def bars_of(
         notes: Text behind the figure of each.
         title: Title of the picture.
         axis: Label of the axis.
-        published: Figures of a paper by name, drawn hollow: not run here.
+        published: Figures of a paper by name, which were not run here: drawn hollow.
     """
     rows = len(speedups) + len(published)
     figure, [[ax]] = new_figure(7.5, 1.3 + 0.36 * max(rows, 2), title)

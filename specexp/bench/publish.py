@@ -130,9 +130,9 @@ def publish(
 
     Args:
         report: The report.
-        folder: Folder of the files; it exists or is made.
+        folder: Folder of the files, made if it does not exist.
         tracker: Bridge to W&B; None tracks nothing.
-        console: Where to print; :func:`terminal` if None.
+        console: :func:`terminal` if None.
         kind: W&B's job type of the run.
         config: Resolved configuration, for the tracked run.
 
@@ -173,10 +173,7 @@ def publish(
 def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str:
     """Return the page as one file that opens from a disk and fetches nothing.
 
-    Args:
-        report: The report.
-        files: Its files; pictures are taken from there.
-        folder: If it has ``config.yaml`` and ``environment.json``, the page shows them.
+    It has the pictures among ``files``, and ``config.yaml`` and ``environment.json`` of the folder.
     """
     from markupsafe import Markup
 
@@ -271,10 +268,6 @@ def sole_writer(
     folder: Path, advice: str = "wait for it, or give this one another name (--name NEW)"
 ) -> Iterator[None]:
     """Hold a folder, made if it does not exist, for this process; the lock ends with the process.
-
-    Args:
-        folder: The folder.
-        advice: The end of the error's sentence.
 
     Raises:
         FolderBusyError: Another process holds it.

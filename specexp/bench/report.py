@@ -242,11 +242,8 @@ def category_table(
 ) -> Table | None:
     """Return speedup and tokens per step by category, small ones together; None if there is only one.
 
-    Args:
-        records: Records of a run.
-        baseline: The arm that speedups are over.
-        published: Rows of a paper's table; of those with a ``category`` each method has a row, or a note if the
-            run has none of these categories.
+    Of the rows of a paper's table with a ``category`` each method has a row, or a note if the run has none of these
+    categories.
     """
     records = list(records)
     groups = grouped(records)

@@ -123,12 +123,8 @@ def paired_speedup(
 ) -> Speedup:
     """Return the paired speedup of an arm, refused if the two are not comparable.
 
-    Args:
-        records: Records of a run, also of other arms.
-        arm: Name of the arm.
-        baseline: Name of the arm it is compared with.
-        cost: Cost per token of a record that did not fail, None if it has none; decode seconds per token by default.
-        interval: As in :meth:`Speedup.of`.
+    ``cost`` is the cost per token of a record that did not fail, None if it has none; decode seconds per token by
+    default. ``interval`` is as in :meth:`Speedup.of`.
 
     Example:
         >>> records = read_records("runs/train_free/records.jsonl")  # doctest: +SKIP

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 def build_trainer(config: Config, **overrides: Any) -> Trainer:
     """Return the Trainer of the ``trainer:`` section, with defaults that write nothing of their own.
 
-    Args:
-        config: Configuration of the experiment.
-        overrides: Arguments set by the command, whatever the file says.
+    ``overrides`` are arguments set by the command, whatever the file says.
 
     Raises:
         ConfigError: Lightning refuses the arguments, or a ``class_path`` among them cannot be made.

@@ -25,7 +25,8 @@ Spec = dict[str, Any]
 def _spec(chart: Any, rows: Sequence[Spec], about: str, height: Any) -> Spec:
     data = alt.InlineData(values=list(rows))
     spec: Spec = chart.properties(data=data, description=about, width="container", height=height).to_dict()
-    return spec
+    # the page's Vega-Lite may be an older minor version than altair's, of which it would complain
+    return {**spec, "$schema": "https://vega.github.io/schema/vega-lite/v6.json"}
 
 
 def _tips(*names: str) -> list[alt.Tooltip]:
@@ -52,11 +53,7 @@ def ratios_chart(
 ) -> Spec | None:
     """Chart how many times as fast as the baseline each arm decoded each prompt; None if nothing can be compared.
 
-    Args:
-        records: Records of a run.
-        baseline: The arm that speeds are over.
-        titles: Displayed names by arm; arms without one are not drawn. None draws all.
-        texts: Prompts by id.
+    Arms without a displayed name in ``titles`` are not drawn; ``texts`` are prompts by id.
     """
     pace = {(one.arm, *one.key): (seconds, one) for one in records if (seconds := one.seconds_per_token)}
     rows: list[Spec] = [
@@ -94,9 +91,8 @@ def ratios_chart(
 def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spec | None:
     """Chart the trials of a study, nodes against speedup; None if no trial has both.
 
-    Args:
-        trials: Rows with ``name``, ``state``, ``nodes_per_step``, ``speedup`` and the searched values.
-        choice: Key of the searched choice that colours them.
+    Trials have ``name``, ``state``, ``nodes_per_step``, ``speedup`` and the searched values; ``choice`` is the searched
+    key that colours them.
     """
     rows: list[Spec] = [
         # a dot in a name is a path in Vega

@@ -26,13 +26,7 @@ _MARKS = {CORRECTED: ("u", ""), BONUS: ("b", ""), 0: ("i", "")}
 def folding_tree(
     rank_paths: Iterable[Sequence[int]], accepted: Mapping[tuple[int, ...], float], title: str
 ) -> str:
-    """Return the HTML of a static tree whose branches fold.
-
-    Args:
-        rank_paths: Its nodes, in any order.
-        accepted: Share of the steps that accepted a node, by rank path, where it was counted.
-        title: The heading.
-    """
+    """Return the HTML of a static tree whose branches fold, with the share of steps that ``accepted`` each node."""
     children = defaultdict(list)
     for node in {tuple(path) for path in rank_paths if len(path)}:
         children[node[:-1]].append(node)
