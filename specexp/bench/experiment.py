@@ -148,8 +148,7 @@ def _check_several(config: Config, composed: Sequence[ComposedArm], analyses: Se
         if analysis.watches_steps is several:
             what = "watches single steps" if several else "looks at groups of sequences"
             decoded = "groups of sequences" if several else "one at a time"
-            name = type(analysis).__name__
-            why = f" {what}, and this experiment decodes {decoded}: leave {name} out"
+            why = f" {what}, and this experiment decodes {decoded}: leave {type(analysis).__name__} out"
             raise config.checker.error(("analyses", str(number)), why)
     for arm in composed if several else ():
         if arm.reference is not None:

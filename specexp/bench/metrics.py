@@ -271,10 +271,7 @@ METRICS: tuple[Metric, ...] = (
 
 def metric_named(name: str) -> Metric:
     """Return a metric by its name, or raise KeyError."""
-    for metric in METRICS:
-        if metric.name == name:
-            return metric
-    raise KeyError(name)
+    return {metric.name: metric for metric in METRICS}[name]
 
 
 def figures_of(records: Sequence[PromptRecord]) -> dict[str, float]:

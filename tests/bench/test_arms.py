@@ -107,22 +107,18 @@ def test_an_arm_states_what_it_is(target, tokenizer, prompts):
     assert DecoderArm("c", Decoder(target, cache, Chain(3)), tokenizer, Generation()).state == "carry+cold"
     keyed = Decoder(target, verifier=KeyedSampling(0.7, top_k=5))
     found = DecoderArm("k", keyed, tokenizer, Generation(max_new_tokens=4)).decode(prompts[0])
-    assert found.verifier == "KeyedSampling(temperature=0.7, top_k=5)"
+    assert (
+        found.verifier == describe(KeyedSampling(0.7, top_k=5)) == "KeyedSampling(temperature=0.7, top_k=5)"
+    )
+    assert describe(Greedy()) == "Greedy"
 
 
-def test_useful_tokens_are_summed_when_asked_for(target, tokenizer, prompts):
+def test_useful_tokens_are_summed_if_requested_and_phases_add_up(target, tokenizer, prompts):
     decoder = Decoder(target, TokenRecycling(), Chain(3))
     arm = DecoderArm("c", decoder, tokenizer, Generation(max_new_tokens=24), count_useful=True)
     found = arm.decode(prompts[1])
     assert found.useful_tokens is not None
     assert found.accepted_drafts <= found.useful_tokens <= found.drafted_nodes
-
-
-def test_phases_add_up_to_the_decoding(target, tokenizer, prompts):
-    arm = DecoderArm(
-        "t", Decoder(target, TokenRecycling(), Chain(3)), tokenizer, Generation(max_new_tokens=24)
-    )
-    found = arm.decode(prompts[1])
     assert sum(found.seconds.values()) == pytest.approx(found.decode_seconds)
 
 
@@ -140,11 +136,3 @@ def test_float64_and_eos_of_the_model_config(tokenizer, prompts):
     assert plain.eos == eager.eos == {EOS, 9}
     for prompt in prompts:
         assert eager.decode(prompt).token_ids == plain.decode(prompt).token_ids
-
-
-def test_a_part_is_described_by_its_arguments_alone() -> None:
-    assert describe(KeyedSampling(0.7)) == "KeyedSampling(temperature=0.7)"
-    assert describe(KeyedSampling(0.7)) == describe(KeyedSampling(0.7)), (
-        "what is kept beside them says nothing"
-    )
-    assert describe(Greedy()) == "Greedy"

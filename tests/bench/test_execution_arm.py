@@ -1,6 +1,7 @@
 """Groups of sequences: items of tasks as trees of thought, the same however they are decoded, or continuations."""
 
 import dataclasses
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from specexp.bench.analysis import Analysis
 from specexp.bench.arm import Generation
 from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.module import EvaluationModule
-from specexp.bench.publish import Report
 from specexp.bench.record import read_records
 from specexp.builders import Chain, KConfig
 from specexp.core.language_model import LanguageModel
@@ -41,15 +41,11 @@ def arm(model):
     made = []
     problems = {f"Countdown/{item.item_id}": Problem(Countdown(), item) for item in Countdown().load()}
 
-    def make(name, execution, parts=None, **arguments):
+    def make(name, execution, parts=None):
         parts = parts or Parts(TokenRecycling(k=4), Chain(3), VERIFIER)
-        solver = Solver(BreadthFirst(1, 3), DigitTokenizer())
         tokenizer = DigitTokenizer()
-        made.append(
-            ExecutionArm(
-                name, model, parts, execution, tokenizer, Generation(), problems, solver, **arguments
-            )
-        )
+        solver = Solver(BreadthFirst(1, 3), tokenizer)
+        made.append(ExecutionArm(name, model, parts, execution, tokenizer, Generation(), problems, solver))
         return made[-1]
 
     yield make
@@ -63,25 +59,6 @@ def items():
         Prompt(f"Countdown/{item.item_id}", "Countdown", (item.problem,), (1, 2), item.index)
         for item in Countdown().load()
     ]
-
-
-class Watcher(Analysis):
-    """Keeps what it is shown."""
-
-    name = "watcher"
-    watches_steps = False
-
-    def begin(self, arms):
-        self.seen = []
-
-    def observe(self, arm, outcome):
-        raise AssertionError("groups show no steps")
-
-    def observe_run(self, arm, prompt_id, timeline):
-        self.seen.append((arm, prompt_id, timeline.seconds))
-
-    def report(self, records):
-        return Report()
 
 
 def test_the_record_of_an_item_holds_all_sequences(arm, items):
@@ -103,13 +80,9 @@ def test_the_record_of_an_item_holds_all_sequences(arm, items):
 
 
 def test_all_arms_say_the_same_in_one_run_and_show_their_time_lines(arm, items, tmp_path):
-    arms = [
-        arm("engine", Serial()),
-        arm("serial", SerialSpeculative()),
-        arm("in step", Batched(2)),
-        arm("SEED", SEED),
-    ]
-    watcher = Watcher()
+    executions = {"engine": Serial(), "serial": SerialSpeculative(), "in step": Batched(2), "SEED": SEED}
+    arms = [arm(name, execution) for name, execution in executions.items()]
+    watcher = Mock(spec=Analysis)
     module = EvaluationModule(arms, records_path=tmp_path / "r.jsonl", analyses=[watcher])
     run_test(module, items)
     assert len(module.records) == 4 * len(items)
@@ -118,9 +91,9 @@ def test_all_arms_say_the_same_in_one_run_and_show_their_time_lines(arm, items, 
         ours = [record for record in module.records if record.prompt_id == item.prompt_id]
         assert len({(record.token_ids, record.turn_tokens, record.group.correct) for record in ours}) == 1
         assert all(record.difference is None for record in ours)
-    assert sorted((name, prompt) for name, prompt, _ in watcher.seen) == sorted(
-        (one.name, item.prompt_id) for one in arms for item in items
-    )
+    watched = [call.args[:2] for call in watcher.observe_run.call_args_list]
+    assert sorted(watched) == sorted((one.name, item.prompt_id) for one in arms for item in items)
+    watcher.observe.assert_not_called()  # groups have no single steps
     module.close()
 
 

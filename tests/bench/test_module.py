@@ -18,13 +18,12 @@ GENERATION = Generation(max_new_tokens=8)
 
 
 class Broken(Arm):
-    """Fails on the prompts with odd numbers, and notes what it was asked."""
+    """Fails on every prompt, and notes them."""
+
+    name, generation = "broken", GENERATION
 
     def __init__(self):
-        self.name = "broken"
-        self.generation = GENERATION
-        self.asked = []
-        self.resets = 0
+        self.asked, self.resets = [], 0
 
     def decode(self, prompt, sample=0, max_new_tokens=None):
         self.asked.append((prompt.prompt_id, sample, max_new_tokens))
@@ -35,16 +34,9 @@ class Broken(Arm):
 
 
 def test(module, prompts):
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-    )
-    return trainer.test(
-        module, DataLoader(prompts, batch_size=1, collate_fn=lambda batch: batch[0]), verbose=False
-    )
+    off = ("logger", "enable_checkpointing", "enable_model_summary", "enable_progress_bar")
+    loader = DataLoader(prompts, batch_size=1, collate_fn=lambda batch: batch[0])
+    return Trainer(accelerator="cpu", **dict.fromkeys(off, False)).test(module, loader, verbose=False)
 
 
 test.__test__ = False  # a helper
@@ -76,14 +68,9 @@ def test_every_arm_decodes_every_prompt_in_rotated_order(arms, prompts, tmp_path
     }
     assert read_records(tmp_path / "r.jsonl") == module.records
     assert all(record.difference is None for record in module.records)
+    assert not module.state_dict(), "models stay out of it"
     speedup = paired_speedup(module.records, "chain", "engine")
     assert logged["log_speedup/chain"] == pytest.approx(speedup.mean_log_ratio, rel=1e-3)
-
-
-def test_models_stay_out_of_the_state_dict(arms):
-    module = EvaluationModule(arms)
-    assert not module.state_dict()
-    assert not list(module.parameters())
 
 
 def test_warming_up_leaves_no_record_and_no_state(arms, prompts):

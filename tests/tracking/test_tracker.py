@@ -7,7 +7,8 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from helpers.offline_runs import forget_account, offline_runs, records
@@ -90,23 +91,18 @@ def test_a_failing_trial_is_recorded_and_its_error_passes(tmp_path: Path) -> Non
     assert (pruned["summary"]["state"], pruned["exit_code"]) == ("pruned", 0)
 
 
-def test_the_hint_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    tracker = Tracker("tree shape", "my runs/tree shape")
-    assert tracker.sync_hint() == ""
-    with tracker.run("arms") as run:
-        run.log({"speedup": 1.0})
-    assert tracker.sync_hint() == "wandb sync 'my runs/tree shape/wandb'/offline-run-*"
-    assert len(list(Path("my runs/tree shape/wandb").glob("offline-run-*"))) == 1
-
-
-def test_runs_go_where_the_working_directory_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_and_the_hint_are_of_the_present_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("first", "second"):  # one service writes both
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        with Tracker("study", "runs").run("one") as run:
+        tracker = Tracker("tree shape", "my runs/tree shape")
+        assert tracker.sync_hint() == ""
+        with tracker.run("arms") as run:
             run.log({"speedup": 1.0})
-        assert len([*(tmp_path / name).rglob("*.wandb")]) == 1
+        assert tracker.sync_hint() == "wandb sync 'my runs/tree shape/wandb'/offline-run-*"
+        assert len(list(Path("my runs/tree shape/wandb").glob("offline-run-*"))) == 1
 
 
 def test_disabled_never_imports_wandb(tmp_path: Path) -> None:
@@ -131,10 +127,7 @@ def test_a_broken_wandb_warns_once_and_never_raises(
 ) -> None:
     import wandb
 
-    def broken(**_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(wandb, "init", broken)
+    monkeypatch.setattr(wandb, "init", Mock(side_effect=OSError("no space left on device")))
     tracker = Tracker("study", tmp_path, mode="offline")
     with caplog.at_level(logging.WARNING):
         for number in range(3):
@@ -186,19 +179,12 @@ def test_a_connection_lost_midway_is_part_of_the_hint(
 ) -> None:
     import wandb
 
-    class LostRun:
-        """An online run whose last bytes find no server."""
-
-        offline = False
-        url = "https://wandb.example/run"
-        summary: ClassVar[dict[str, Any]] = {}
-        dir = str(tmp_path / "wandb" / "run-1" / "files")
-
-        def finish(self, exit_code: int) -> None:
-            raise TimeoutError("Timed out finishing run.")
-
+    lost = Mock(
+        offline=False, url="https://wandb.example/run", dir=str(tmp_path / "wandb" / "run-1" / "files")
+    )
+    lost.finish.side_effect = TimeoutError("Timed out finishing run.")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setattr(wandb, "init", lambda **_: LostRun())
+    monkeypatch.setattr(wandb, "init", Mock(return_value=lost))
     monkeypatch.chdir(tmp_path)
     tracker = Tracker("study", tmp_path, mode="online")
     with tracker.trial(0, {}) as run:
