@@ -11,7 +11,7 @@ from typing import Any
 import specexp
 from specexp.__main__ import COMMANDS
 from specexp.artifacts import all_kinds
-from specexp.bench.metric_table import documentation
+from specexp.bench.report import metric_table
 from specexp.config.explain import argument_docs, contracts, default_words
 from specexp.config.families import find_part, parts_of
 from specexp.config.schema import Experiment

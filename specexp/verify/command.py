@@ -58,7 +58,7 @@ def _act(config: Config, dry_run: bool) -> int:
         print(f"{type(engine_to_verify(config)).__name__}: with speculation against without, token by token")
         return 0
     if dry_run:
-        from specexp.bench.rehearsal import rehearse
+        from specexp.bench.experiment import rehearse
         from specexp.verify.claims import claims_of, ours
 
         kept, skipped = ours(config)

@@ -18,7 +18,7 @@ from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.equality import compare, token_equality
 from specexp.bench.experiment import arm_specs
 from specexp.bench.live import LiveBackend
-from specexp.bench.make_arm import make_arm
+from specexp.bench.arm_spec import make_arm
 from specexp.config import Config, build_parts, build_verifier
 from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.live import LiveBackend
-from specexp.bench.make_arm import make_arm
+from specexp.bench.arm_spec import make_arm
 from specexp.bench.table import Table, columns
 from specexp.config import (
     Config,
