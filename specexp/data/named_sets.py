@@ -1,18 +1,16 @@
-"""Prompt sets that turn each row of one table into a prompt: published ones by name, and raw text."""
+"""Prompt sets read from one table: published ones by name, and raw text."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
-from specexp.data.row import Row, is_text
-from specexp.data.source import SourceTable, read_table
+from specexp.data.source import Row, SourceTable, is_text, read_table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -20,9 +18,31 @@ if TYPE_CHECKING:
 MT_BENCH_CATEGORIES = frozenset(
     {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
 )
-MULTI_TURN = "multi-turn conversation"
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
-"""What SPEED-Bench's file on the hub holds where a prompt belongs to another data set."""
+"""Text in SPEED-Bench's file on the hub for a prompt of another data set."""
+
+
+class Columns(NamedTuple):
+    """The columns that make a prompt.
+
+    Attributes:
+        turns: column of the prompt, a text or (``several``) a list of one or more texts.
+        prompt_id: column of the id; by default the row number from 0.
+        category: column of the category; by default ``name`` is the category.
+        name: category of all rows.
+        others: other columns that the table must have.
+        several: whether the prompt is a list of turns.
+    """
+
+    turns: str
+    prompt_id: str | None = None
+    category: str | None = None
+    name: str = ""
+    others: tuple[str, ...] = ()
+    several: bool = False
+
+
+_QUESTIONS = Columns("turns", "question_id", "category", several=True)
 
 
 @dataclass(frozen=True)
@@ -34,32 +54,51 @@ class TablePrompts(PromptSet):
         subset: the subset of a hub data set; a file has none.
         split: the split of a hub data set; a file has none.
 
+    Attributes:
+        columns: The forms of the table. The first whose prompt column is present is read; if none is, the last.
+
     Example::
 
         @dataclass(frozen=True)
         class Riddles(TablePrompts):
             path: str = "somebody/riddles"
-
-            def rows(self, table):
-                return (PromptRow(row.label("id"), "riddle", [row.text("text")]) for row in table.rows("id", "text"))
+            columns = (Columns("text", "id", name="riddle"),)
     """
 
     path: str
     subset: str | None = None
     split: str = "train"
+    columns: ClassVar[tuple[Columns, ...]]
 
     @property
     def limit(self) -> int | None:
-        """How many rows are read, from the first; None reads all of them."""
+        """Number of rows that are read, from the first; None reads all of them."""
         return None
 
-    @abstractmethod
     def rows(self, table: SourceTable) -> Iterable[PromptRow]:
-        """The prompts of a table, in its order.
+        """Yield the prompts of a table, in its order.
 
         Raises:
-            PromptSetError: a column is missing, or a row does not hold what it should.
+            PromptSetError: a column is missing, or a row has a value of another form.
         """
+        columns = next((one for one in self.columns if table.has(one.turns)), self.columns[-1])
+        keys = (columns.prompt_id, columns.category, *columns.others, columns.turns)
+        for row in table.rows(*(key for key in keys if key is not None)):
+            category = (
+                columns.name if columns.category is None else self.category_of(row.text(columns.category))
+            )
+            if category is None:
+                continue
+            prompt_id = str(row.number - 1) if columns.prompt_id is None else row.label(columns.prompt_id)
+            yield PromptRow(prompt_id, category, self.turns_of(row, columns))
+
+    def category_of(self, name: str) -> str | None:
+        """Return the category of a row from its name in the table; None leaves the row out."""
+        return name
+
+    def turns_of(self, row: Row, columns: Columns) -> list[str]:
+        """Return the turns of a row."""
+        return row.texts(columns.turns) if columns.several else [row.text(columns.turns)]
 
     @override
     def load(self) -> Dataset:
@@ -73,21 +112,14 @@ class SpecBench(TablePrompts):
 
     The eight MT-bench categories are one category, ``multi-turn conversation``, as in the benchmark's own tables.
     To see them one by one, read the same file as :class:`MTBench`.
-
-    Example::
-
-        SpecBench("spec_bench/question.jsonl").load()[0]
-        # {"prompt_id": "81", "category": "multi-turn conversation", "turns": ["Compose ...", "Rewrite ..."]}
     """
 
     path: str = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
+    columns = (_QUESTIONS,)
 
     @override
-    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
-        for row in table.rows("question_id", "category", "turns"):
-            category = row.text("category")
-            group = MULTI_TURN if category in MT_BENCH_CATEGORIES else category
-            yield PromptRow(row.label("question_id"), group, row.texts("turns"))
+    def category_of(self, name: str) -> str:
+        return "multi-turn conversation" if name in MT_BENCH_CATEGORIES else name
 
 
 @dataclass(frozen=True)
@@ -95,20 +127,14 @@ class MTBench(TablePrompts):
     """MT-bench (Zheng et al. 2023): ``question_id, category, turns``; rows of other categories are left out.
 
     The hub's copy, with ``prompt_id, category, prompt``, is read as well.
-
-    Example::
-
-        MTBench("mt_bench/question.jsonl").load()[0]["category"]  # "writing"
     """
 
     path: str = "HuggingFaceH4/mt_bench_prompts"
+    columns = (Columns("prompt", "prompt_id", "category", several=True), _QUESTIONS)
 
     @override
-    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
-        id_key, turns_key = ("prompt_id", "prompt") if table.has("prompt") else ("question_id", "turns")
-        for row in table.rows(id_key, "category", turns_key):
-            if row.text("category") in MT_BENCH_CATEGORIES:
-                yield PromptRow(row.label(id_key), row.text("category"), row.texts(turns_key))
+    def category_of(self, name: str) -> str | None:
+        return name if name in MT_BENCH_CATEGORIES else None
 
 
 @dataclass(frozen=True)
@@ -123,25 +149,22 @@ class SpeedBench(TablePrompts):
         path: the prepared file, on this machine.
         subset: not used: a file is one subset.
         split: not used.
-
-    Example::
-
-        SpeedBench("speed_bench/qualitative.jsonl").load()[0]["category"]  # "coding"
     """
 
+    columns = tuple(
+        Columns(turns, "question_id", "category", others=("sub_category", "difficulty", "multiturn"))
+        for turns in ("turns", "messages")
+    )
+
     @override
-    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
-        turns_key = "turns" if table.has("turns") else "messages"
-        for row in table.rows(
-            "question_id", "category", "sub_category", "difficulty", "multiturn", turns_key
-        ):
-            turns = row.texts("turns") if turns_key == "turns" else _user_turns(row)
-            if any(PLACEHOLDER in turn for turn in turns):
-                raise row.refusal(
-                    f": question {row.label('question_id')} is a placeholder; fetch the texts with SPEED-Bench's own "
-                    "prepare.py, and give the file it writes."
-                )
-            yield PromptRow(row.label("question_id"), row.text("category"), turns)
+    def turns_of(self, row: Row, columns: Columns) -> list[str]:
+        turns = row.texts("turns") if columns.turns == "turns" else _user_turns(row)
+        if any(PLACEHOLDER in turn for turn in turns):
+            raise row.refusal(
+                f": question {row.label('question_id')} is a placeholder; fetch the texts with SPEED-Bench's own "
+                "prepare.py, and give the file it writes."
+            )
+        return turns
 
 
 def _user_turns(row: Row) -> list[str]:
@@ -160,20 +183,11 @@ def _user_turns(row: Row) -> list[str]:
 
 @dataclass(frozen=True)
 class HumanEval(TablePrompts):
-    """HumanEval (Chen et al. 2021): ``task_id, prompt, ...``; a prompt is a signature and docstring to continue.
-
-    Example::
-
-        HumanEval("humaneval/HumanEval.jsonl.gz").load()[0]["prompt_id"]  # "HumanEval/0"
-    """
+    """HumanEval (Chen et al. 2021): ``task_id, prompt, ...``; a prompt is a signature and docstring to continue."""
 
     path: str = "openai/openai_humaneval"
     split: str = "test"
-
-    @override
-    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
-        for row in table.rows("task_id", "prompt"):
-            yield PromptRow(row.label("task_id"), "code", [row.text("prompt")])
+    columns = (Columns("prompt", "task_id", name="code"),)
 
 
 @dataclass(frozen=True)
@@ -183,28 +197,20 @@ class MBPP(TablePrompts):
     - ``question_id, category, turns``: the Spec-Bench form that Token Recycling measures on, with its turns unchanged.
     - ``task_id, text, test_list``: the original. The prompt is the task and its first test as a docstring, as in the
       other form, but with a line break at its end.
-
-    Example::
-
-        MBPP("mbpp/question.jsonl").load()[0]["prompt_id"]  # "2"
     """
 
     path: str = "google-research-datasets/mbpp"
     subset: str | None = "full"
     split: str = "test"
+    columns = (_QUESTIONS, Columns("text", "task_id", name="code", others=("test_list",)))
 
     @override
-    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
-        if table.has("turns"):
-            for row in table.rows("question_id", "category", "turns"):
-                yield PromptRow(row.label("question_id"), row.text("category"), row.texts("turns"))
-        else:
-            for row in table.rows("task_id", "text", "test_list"):
-                yield PromptRow(row.label("task_id"), "code", [mbpp_docstring(row)])
+    def turns_of(self, row: Row, columns: Columns) -> list[str]:
+        return [mbpp_docstring(row)] if columns.turns == "text" else row.texts("turns")
 
 
 def mbpp_docstring(row: Row) -> str:
-    """A task of MBPP's original form as the prompt of the other one."""
+    """Return a task of MBPP's original form as the prompt of the other one."""
     task, first_test = row.text("text"), row.texts("test_list")[0]
     return f'Create a Python script for this problem:\n```python\n"""\n{task}\n{first_test}\n"""\n\n```\n'
 
@@ -214,20 +220,12 @@ class GSM8K(TablePrompts):
     """GSM8K (Cobbe et al. 2021): ``question, answer``; the question is the prompt, the row number from 0 its id.
 
     :class:`specexp.data.tasks.gsm8k.GSM8K` reads the same files, with the answers.
-
-    Example::
-
-        GSM8K("gsm8k/test.jsonl").load()[0]["category"]  # "math_reasoning"
     """
 
     path: str = "openai/gsm8k"
     subset: str | None = "main"
     split: str = "test"
-
-    @override
-    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
-        for row in table.rows("question"):
-            yield PromptRow(str(row.number - 1), "math_reasoning", [row.text("question")])
+    columns = (Columns("question", name="math_reasoning"),)
 
 
 @dataclass(frozen=True)
@@ -235,21 +233,15 @@ class Alpaca(TablePrompts):
     """Alpaca (Taori et al. 2023): ``instruction, input, output``; the instruction, a blank line, the input.
 
     The row number, from 0, is the prompt id.
-
-    Example::
-
-        Alpaca("alpaca_data.json").load()[0]["turns"]  # ["Sort these numbers.\\n\\n3, 1, 2"]
     """
 
     path: str = "tatsu-lab/alpaca"
+    columns = (Columns("instruction", name="instruction", others=("input",)),)
 
     @override
-    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
-        for row in table.rows("instruction", "input"):
-            prompt = row.text("instruction")
-            if row.values.get("input"):  # most rows have none, written as an empty text
-                prompt = f"{prompt}\n\n{row.text('input')}"
-            yield PromptRow(str(row.number - 1), "instruction", [prompt])
+    def turns_of(self, row: Row, columns: Columns) -> list[str]:
+        instruction = row.text("instruction")
+        return [f"{instruction}\n\n{row.text('input')}" if row.values.get("input") else instruction]
 
 
 @dataclass(frozen=True)
@@ -289,12 +281,7 @@ class RawText(TablePrompts):
 
 @dataclass(frozen=True)
 class C4(RawText):
-    """C4 (Raffel et al. 2020): the first texts of its English validation split; a shard is a file.
-
-    Example::
-
-        C4("c4-validation.00000-of-00008.json.gz", items=100).load()[0]["category"]  # "web_text"
-    """
+    """C4 (Raffel et al. 2020): the first texts of its English validation split; a shard is a file."""
 
     path: str = "allenai/c4"
     subset: str | None = "en"
@@ -304,12 +291,7 @@ class C4(RawText):
 
 @dataclass(frozen=True)
 class CNNDailyMail(RawText):
-    """CNN/DailyMail (Hermann et al. 2015; See et al. 2017): the first articles of its test split.
-
-    Example::
-
-        CNNDailyMail("cnn_dailymail.parquet", items=100).load()[0]["category"]  # "news"
-    """
+    """CNN/DailyMail (Hermann et al. 2015; See et al. 2017): the first articles of its test split."""
 
     path: str = "abisee/cnn_dailymail"
     subset: str | None = "3.0.0"
@@ -320,12 +302,7 @@ class CNNDailyMail(RawText):
 
 @dataclass(frozen=True)
 class OpenWebText(RawText):
-    """OpenWebText (Gokaslan and Cohen 2019): its first texts.
-
-    Example::
-
-        OpenWebText("openwebtext.jsonl", items=100).load()[0]["category"]  # "web_text"
-    """
+    """OpenWebText (Gokaslan and Cohen 2019): its first texts."""
 
     # The repository itself needs a loading script, which datasets no longer runs; the hub's conversion does not.
     path: str = "hf://datasets/Skylion007/openwebtext@refs/convert/parquet/**/*.parquet"

@@ -1,18 +1,20 @@
-"""Which prompts of a set are decoded, in which order, and how they become tokens.
+"""The choice of prompts of a set that are decoded, their order, and their tokens.
 
 This module does not import Lightning, so that a configuration with a workload is checked in well under a second;
-:class:`~specexp.data.prompts.PromptDataModule` hands the prompts to a Lightning trainer.
+:class:`~specexp.data.prompts.PromptDataModule` passes the prompts to a Lightning trainer.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from specexp.core.checked import Checked
-from specexp.core.messages import first_line
-from specexp.data.preparation import Preparation
+from specexp.core.messages import counted, first_line
 from specexp.data.prompt import Prompt, ends_inside_a_token, first_turn_ids
 from specexp.data.prompt_set import Message, PromptSet, PromptSetError
 
@@ -20,31 +22,106 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
+PROMPTS = "prompts.json"
+"""File with every change to a prompt on its way to the model."""
+
+
+@dataclass
+class Preparation:
+    """Changes to prompts between the file and the model, of one loading of a workload.
+
+    Attributes:
+        taken: Number of prompts that are decoded.
+        too_long: Policy for prompts above ``max_prompt_tokens``.
+        max_prompt_tokens: Maximal number of tokens of a prompt; None for no limit.
+        cut: Original length in tokens of each cut prompt, by id.
+        skipped: The same for prompts that were left out.
+        prompt_tokens: Length to which raw texts are cut; None for other prompts.
+        openings: Ids of raw texts that were longer.
+        repeated: Number of prompts whose text equals an earlier one's.
+        end_inside_a_token: Ids of prompts that end in white space that becomes other tokens when a word follows.
+        remarks: Sentences about parts of the rows that are not obeyed.
+    """
+
+    taken: int = 0
+    too_long: str = "refuse"
+    max_prompt_tokens: int | None = None
+    cut: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    prompt_tokens: int | None = None
+    openings: list[str] = field(default_factory=list)
+    repeated: int = 0
+    end_inside_a_token: list[str] = field(default_factory=list)
+    remarks: Sequence[str] = ()
+
+    def notes(self) -> list[str]:
+        """Return the changes in sentences; none if prompts are decoded as they are."""
+        taken = counted(self.taken, "prompt")
+        notes = list(self.remarks)
+        if self.cut:
+            end = "last" if self.too_long == "keep-last" else "first"
+            notes.append(
+                f"{len(self.cut)} of {taken} cut to the {end} {self.max_prompt_tokens} of up to "
+                f"{max(self.cut.values())} tokens (too_long: {self.too_long})."
+            )
+        if self.skipped:
+            skipped = counted(len(self.skipped), "prompt")
+            notes.append(f"{skipped} of more than {self.max_prompt_tokens} tokens left out (too_long: skip).")
+        if self.openings:
+            notes.append(
+                f"{len(self.openings)} of {taken} are the first {self.prompt_tokens} tokens of a longer text "
+                "(prompt_tokens)."
+            )
+        if self.repeated:
+            notes.append(
+                f"{self.repeated} of {taken} repeat the text of an earlier one, so the intervals are narrower than "
+                "they should be."
+            )
+        return [*notes, *self.warnings()]
+
+    def warnings(self) -> list[str]:
+        """Return a sentence, to be printed before decoding, if prompts end inside a token."""
+        if not self.end_inside_a_token:
+            return []
+        first, count = self.end_inside_a_token[0], len(self.end_inside_a_token)
+        return [
+            f"{count} of {counted(self.taken, 'prompt')} end in white space that becomes other tokens when a word "
+            f"follows (the first is {first!r}); specexp does no token healing, so remove it."
+        ]
+
+    def files(self) -> dict[str, str]:
+        """Return :data:`PROMPTS` and its content; none if prompts are decoded as they are."""
+        if not self.notes():
+            return {}
+        found = asdict(self)
+        opening = {"prompt_tokens": found.pop("prompt_tokens"), "prompts": found.pop("openings")}
+        return {PROMPTS: f"{json.dumps({**found, 'first_tokens_of_longer_texts': opening}, indent=1)}\n"}
+
 
 class Workload(metaclass=Checked):
     """A choice of prompts from a set.
 
-    The order is fixed first (the file's, or shuffled by ``shuffle_seed``), then ``offset`` prompts are passed
-    over, then at most ``max_prompts`` are taken. Two workloads with the same seed, the second with an
-    ``offset`` of the first's ``max_prompts``, share no prompt: search on the one, confirm on the other.
+    The order is fixed first (the file's, or shuffled by ``shuffle_seed``), then ``offset`` prompts are skipped, then
+    at most ``max_prompts`` are taken. Two workloads with the same seed, the second with an ``offset`` of the first's
+    ``max_prompts``, share no prompt: search on the one, confirm on the other.
 
     Args:
         prompts: the set the prompts come from.
         max_prompts: how many prompts are taken at most; None for all that are left after ``offset``.
         shuffle_seed: the seed of one fixed shuffled order, the same for every trial and every arm; None for the file's
             order.
-        offset: how many prompts of that order are passed over.
+        offset: how many prompts of that order are skipped.
         max_prompt_tokens: the longest first turn, in tokens, template and special tokens included; None for no limit.
             Later turns depend on the answers: see :meth:`Prompt.longest_context`.
         too_long: what happens to a longer one. ``refuse``: the run stops before it starts. ``keep-last``: the last
-            tokens stay, for what is asked stands mostly at the end, and with them a leading BOS token. ``keep-first``:
-            the first tokens stay. ``skip``: it is left out, and no other takes its place. All are counted and told.
+            tokens stay, since the question is mostly at the end, and with them a leading BOS token. ``keep-first``:
+            the first tokens stay. ``skip``: it is left out, and no other takes its place. All are counted and reported.
         chat_template: whether turns are written with the tokenizer's chat template. If null, chat messages are and
             other prompts are not; if false, messages are joined by blank lines.
         field: the field of prompts of your own that holds them, where several could; recognised if null.
 
     Attributes:
-        preparation: what became of the prompts when they were last loaded.
+        preparation: Changes to the prompts when they were last loaded.
 
     Example::
 
@@ -90,7 +167,9 @@ class Workload(metaclass=Checked):
                 token, all were left out, or the tokenizer has no chat template and one is needed.
         """
         self.preparation = Preparation(
-            policy=self.too_long, limit=self.max_prompt_tokens, opening_tokens=self.prompts.prompt_tokens
+            too_long=self.too_long,
+            max_prompt_tokens=self.max_prompt_tokens,
+            prompt_tokens=self.prompts.prompt_tokens,
         )
         prompts = [prompt for row in self.rows() if (prompt := self._prompt(tokenizer, row)) is not None]
         self.preparation.taken = len(prompts)
@@ -120,7 +199,7 @@ class Workload(metaclass=Checked):
         # A template's own text follows a turn, and the first tokens of a raw text end at a token's end.
         ends_as_written = not chat_template and self.prompts.prompt_tokens is None
         if ends_as_written and any(ends_inside_a_token(tokenizer, turn) for turn in turns):
-            self.preparation.inside_a_token.append(prompt_id)
+            self.preparation.end_inside_a_token.append(prompt_id)
         return Prompt(prompt_id, row["category"], turns, tuple(ids), row["index"], chat_template, context)
 
     def _no_template(self, prompt_id: str) -> str:

@@ -8,31 +8,19 @@ import pytest
 from hypothesis import given, strategies as st
 
 import specexp.data.tasks
-from specexp.data.planning.blocks import (
+from specexp.data.tasks.blocks import (
     OPERATORS,
     Action,
     IllegalActionError,
+    PDDLError,
     apply,
     describe,
-    inconsistency,
+    read_problem,
     run_plan,
     unmet,
 )
-from specexp.data.planning.pddl import PDDLError, read_domain, read_plan, read_problem
 
 NAMES = "abcde"
-DOMAIN = """
-(define (domain blocksworld-4ops) ; the four operators
- (:action pick-up :parameters (?ob)
-  :precondition (and (clear ?ob) (ontable ?ob) (handempty))
-  :effect (and (holding ?ob) (not (clear ?ob)) (not (ontable ?ob)) (not (handempty))))
- (:action PUT-DOWN :parameters (?x) :precondition (holding ?x)
-  :effect (and (clear ?x) (handempty) (ontable ?x) (not (holding ?x))))
- (:action stack :parameters (?a ?b) :precondition (and (clear ?b) (holding ?a))
-  :effect (and (handempty) (clear ?a) (on ?a ?b) (not (clear ?b)) (not (holding ?a))))
- (:action unstack :parameters (?a ?b) :precondition (and (on ?a ?b) (clear ?a) (handempty))
-  :effect (and (holding ?a) (clear ?b) (not (on ?a ?b)) (not (clear ?a)) (not (handempty)))))
-"""
 
 
 def facts_of(stacks, held=None):
@@ -85,21 +73,10 @@ def all_actions(blocks):
 
 
 @given(arrangements())
-def test_a_random_arrangement_is_one(facts):
-    assert inconsistency(facts, blocks_of(facts)) is None
-
-
-@given(arrangements())
 def test_an_action_and_its_inverse_are_the_identity(facts):
     inverse = {"pick-up": "put-down", "put-down": "pick-up", "stack": "unstack", "unstack": "stack"}
     for action in legal_actions(facts):
         assert apply(apply(facts, action), Action(inverse[action.operator], action.blocks)) == facts
-
-
-@given(arrangements())
-def test_a_legal_action_leads_to_an_arrangement(facts):
-    for action in legal_actions(facts):
-        assert inconsistency(apply(facts, action), blocks_of(facts)) is None
 
 
 @given(arrangements())
@@ -115,9 +92,10 @@ def test_any_other_action_is_refused_with_a_reason(facts):
 
 @given(arrangements(), st.data())
 def test_no_action_loses_a_block(facts, data):
+    blocks = sorted(blocks_of(facts))
     for _ in range(6):
         facts = apply(facts, data.draw(st.sampled_from(legal_actions(facts))))
-    assert inconsistency(facts, blocks_of(facts)) is None
+        assert sorted(named[0] for name, *named in facts if name in ("on", "ontable", "holding")) == blocks
 
 
 @given(st.sampled_from(all_actions("abz")))
@@ -161,43 +139,6 @@ def test_an_arrangement_in_words():
     assert describe(facts_of(["a"])) == "a lies on the table. The arm is empty."
 
 
-@pytest.mark.parametrize(
-    ("facts", "reason"),
-    [
-        (facts_of(["a"]) | {("ontable", "b")}, "clear"),
-        (facts_of(["a"]), "'b' is nowhere"),
-        (facts_of(["a", "bc"]), "there is no block 'c'"),
-        (facts_of(["a", "b"]) | {("on", "a", "b")}, "'a' is in two places"),
-        (facts_of(["a", "b"], "b"), "'b' is in two places"),
-        (facts_of(["a", "b"]) - {("handempty",)}, "hand"),
-        (frozenset({("on", "a", "b"), ("on", "b", "a"), ("handempty",)}), "ring"),
-        (facts_of(["a", "b"]) | {("heavy", "a")}, "(heavy a) is no fact"),
-    ],
-)
-def test_what_is_no_arrangement(facts, reason):
-    assert reason in inconsistency(facts, ("a", "b"))
-
-
-def test_two_blocks_on_one_are_no_arrangement():
-    facts = {
-        ("ontable", "a"),
-        ("on", "b", "a"),
-        ("on", "c", "a"),
-        ("clear", "b"),
-        ("clear", "c"),
-        ("handempty",),
-    }
-    assert inconsistency(frozenset(facts), "abc") == "two blocks are in one place"
-
-
-def test_the_operators_are_those_of_the_domain():
-    assert read_domain(DOMAIN) == OPERATORS
-
-
-def test_a_plan_in_pddl():
-    assert read_plan("(pick-up a)\n(stack a b)\n") == [("pick-up", "a"), ("stack", "a", "b")]
-
-
 PROBLEM = "(define (problem p) (:objects a b) (:init {init}) (:goal {goal}))"
 INIT = "(handempty) (ontable a) (ontable b) (clear a) (clear b)"
 
@@ -218,30 +159,20 @@ def test_a_problem_in_pddl():
         ("(define (problem p)))", "closed that was not opened"),
         ("word", "in parentheses is expected"),
         ("(define (problem p))", "no :objects"),
-        (PROBLEM.format(init="(handempty)", goal="(on a b)"), ":init is no arrangement of the blocks: 'a'"),
+        (
+            PROBLEM.format(init="(ontable c)", goal="(on a b)"),
+            ":init: .* is no fact about the problem's blocks",
+        ),
         (PROBLEM.format(init="(a (b))", goal="(on a b)"), "is no fact"),
         (PROBLEM.format(init=INIT, goal=""), "no :goal"),
-        (PROBLEM.format(init=INIT, goal="(and)"), "no :goal"),
-        (PROBLEM.format(init=INIT, goal="(on a z)"), r"\(on a z\) is no fact about the problem's blocks"),
+        (PROBLEM.format(init=INIT, goal="()"), "no :goal"),
+        (PROBLEM.format(init=INIT, goal="(on a z)"), r"'z'\] is no fact about the problem's blocks"),
         (PROBLEM.format(init=INIT, goal="(not (on a b))"), "is no fact"),
     ],
 )
 def test_what_is_no_problem(text, message):
     with pytest.raises(PDDLError, match=message):
         read_problem(text)
-
-
-@pytest.mark.parametrize(
-    ("action", "message"),
-    [
-        ("(:action (x))", "no name"),
-        ("(:action lift)", "lift has no :parameters"),
-        ("(:action lift :parameters (?x) :effect (clear ?x))", "lift has no :precondition"),
-    ],
-)
-def test_what_is_no_action(action, message):
-    with pytest.raises(PDDLError, match=message):
-        read_domain(f"(define (domain d) {action})")
 
 
 PROMPTS = Path(specexp.data.tasks.__file__).parent / "prompts" / "blocksworld"

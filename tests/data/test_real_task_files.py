@@ -6,9 +6,8 @@ import pytest
 from transformers import AutoTokenizer
 
 import specexp
-from specexp.data.planning.blocks import OPERATORS, Action
-from specexp.data.planning.pddl import read_domain, read_problem
 from specexp.data.tasks import GSM8K, Blocksworld, CreativeWriting
+from specexp.data.tasks.blocks import Action, read_problem
 from specexp.testing.tasks import TaskContract
 
 CONTEXT = 2048
@@ -92,7 +91,6 @@ class TestBlocksworld(RealFile):
         return Blocksworld(
             str(folder / "split_v1_step_6_data.json"),
             str(folder / "instances_step_6.json"),
-            str(folder / "generated_domain.pddl"),
         )
 
     def solution(self, item):
@@ -106,10 +104,6 @@ class TestBlocksworld(RealFile):
     def test_every_instance_is_one_of_three_to_five_blocks(self, task):
         counts = [len(read_problem(item.reference[0]).blocks) for item in task.load()]
         assert [counts.count(blocks) for blocks in (3, 4, 5)] == [39, 102, 11]
-
-
-def test_the_domain_is_the_one_simulated(specexp_data):
-    assert read_domain((specexp_data / "blocksworld/generated_domain.pddl").read_text()) == OPERATORS
 
 
 def test_all_references_of_gsm8k_are_numbers(specexp_data):

@@ -177,7 +177,7 @@ def test_prompts_that_end_inside_a_token_are_warned_of():
     texts = ["Answer: ", "def f():\n   ", "def f():\n", "Answer:", "It is so.", "a\n\n"]
     workload = Workload(Letters(texts))
     workload.load(joins_blanks)
-    assert workload.preparation.inside_a_token == ["p0", "p1"]
+    assert workload.preparation.end_inside_a_token == ["p0", "p1"]
     assert workload.preparation.warnings() == workload.preparation.notes()
     assert workload.preparation.warnings() == [
         "2 of 6 prompts end in white space that becomes other tokens when a word follows (the first is 'p0'); specexp "
@@ -194,7 +194,7 @@ def test_a_chat_template_and_the_cut_of_raw_text_end_no_prompt_inside_a_token():
         Workload(Letters(["Answer: "], prompt_tokens=4)),
     ):
         workload.load(joins_blanks)
-        assert workload.preparation.inside_a_token == []
+        assert workload.preparation.end_inside_a_token == []
 
 
 @pytest.mark.parametrize(

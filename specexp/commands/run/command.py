@@ -298,7 +298,7 @@ def decode(
     from specexp.bench.module import EvaluationModule
     from specexp.bench.publish import PAGE
     from specexp.bench.trainer import interruptible
-    from specexp.data.preparation import PROMPTS
+    from specexp.data.workload import PROMPTS
 
     use_threads(config)
     for earlier in (path, path.with_name(PROMPTS), path.with_name(PAGE)):

@@ -11,17 +11,17 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.messages import did_you_mean
-from specexp.data.planning.blocks import (
-    OPERATORS,
+from specexp.data.prompt_set import PromptSetError
+from specexp.data.tasks.blocks import (
     Action,
     IllegalActionError,
+    PDDLError,
     describe,
+    read_problem,
     run_plan,
     sentence,
     unmet,
 )
-from specexp.data.planning.pddl import PDDLError, read_domain, read_plan, read_problem
-from specexp.data.prompt_set import PromptSetError
 from specexp.data.tasks.task import Check, Ending, Item, Task, read_json, read_prompt, read_text
 
 GOOD, BAD = 10.0, 1.0
@@ -41,7 +41,6 @@ class Blocksworld(Task):
         path: the split, as ``split_v1_step_6_data.json``, which is a list of ``[instance, a valid plan, its length]``.
         instances: where the instances are, by the paths that the split gives: a JSON file of PDDL texts by path, or
             the folder that the paths start from.
-        domain: PDDL of the domain, to make sure that it is the one simulated; None trusts it to be.
         unparsable: the value of a state whose evaluation is neither good nor bad.
 
     Raises:
@@ -57,20 +56,16 @@ class Blocksworld(Task):
         self,
         path: str,
         instances: str,
-        domain: str | None = None,
         unparsable: Annotated[float, Field(le=1)] = 0.0,
     ) -> None:
         self.path = path
         self.instances = instances
-        self.domain = domain
         self.unparsable = unparsable
 
     @override
     def load(self) -> list[Item]:
         # An instance's folder and name, as ``generated_basic/instance-3``, is its id; the reference is its PDDL and the
         # plan that the split gives, which no prompt and no check uses.
-        if self.domain is not None:
-            _check_domain(self.domain)
         rows = read_json(self.path)
         if not isinstance(rows, list) or not rows:
             raise PromptSetError(f"{self.path}: a list of at least one [instance, plan, length] is needed")
@@ -132,7 +127,6 @@ class Blocksworld(Task):
         if not isinstance(row, list) or len(row) != 3 or not all(isinstance(text, str) for text in row[:2]):
             raise PromptSetError(f"{where}: [instance, plan, length] is needed")
         instance, plan, _ = row
-        _check_plan(where, plan)
         text = self._instance(where, instance, texts)
         try:
             problem = read_problem(text)
@@ -151,29 +145,6 @@ class Blocksworld(Task):
                 f"{where}: {self.instances} has no text for {instance!r}{did_you_mean(instance, texts)}"
             )
         return text
-
-
-def _check_plan(where: str, text: str) -> None:
-    try:
-        steps = read_plan(text)
-    except PDDLError as error:
-        raise PromptSetError(f"{where}: the plan cannot be read: {error}") from error
-    for name, *blocks in steps:
-        if name not in OPERATORS or OPERATORS[name].blocks != len(blocks):
-            step = " ".join((name, *blocks))
-            raise PromptSetError(f"{where}: the plan has a step ({step}){did_you_mean(name, OPERATORS)}")
-
-
-def _check_domain(path: str) -> None:
-    try:
-        operators = read_domain(read_text(path))
-    except PDDLError as error:
-        raise PromptSetError(f"{path}: {error}") from error
-    for name in sorted({*operators, *OPERATORS}):
-        if operators.get(name) != OPERATORS.get(name):
-            raise PromptSetError(
-                f"{path}: action {name} is not that of the domain with the four operators {', '.join(OPERATORS)}"
-            )
 
 
 _THOUGHT = read_prompt(__file__, "thought")

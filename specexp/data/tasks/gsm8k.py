@@ -10,8 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.data.row import Row
-from specexp.data.source import read_table
+from specexp.data.source import Row, read_table
 from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt, score_out_of_ten
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"

@@ -1,4 +1,4 @@
-"""Blocks on a table and one arm: the four operators, what forbids an action, and whether a plan reaches a goal.
+"""Blocks on a table and one arm: the four operators, their preconditions, plans, and problems in PDDL.
 
 A state is the set of facts that hold, as in PDDL: ``("on", "a", "b")``, ``("ontable", "b")``, ``("clear", "a")``,
 ``("holding", "c")``, ``("handempty",)``.
@@ -7,7 +7,7 @@ A state is the set of facts that hold, as in PDDL: ``("on", "a", "b")``, ``("ont
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Fact = tuple[str, ...]
@@ -179,39 +179,6 @@ def run_plan(facts: Facts, plan: Iterable[Action]) -> Facts:
     return facts
 
 
-def inconsistency(facts: Facts, blocks: Collection[str]) -> str | None:
-    """Why no arrangement of the blocks has exactly these facts, in one sentence; None if one has."""
-    below: dict[str, str | None] = {}  # block to what it lies on, None for the table or the arm
-    for name, *named in sorted(facts):
-        if name not in ARITY or len(named) != ARITY[name]:
-            return f"({' '.join((name, *named))}) is no fact about blocks"
-        if unknown := [block for block in named if block not in blocks]:
-            return f"there is no block {unknown[0]!r}"
-        if name in (ON, ON_TABLE, HOLDING):
-            if named[0] in below:
-                return f"{named[0]!r} is in two places"
-            below[named[0]] = named[1] if name == ON else None
-    for block in blocks:
-        if block not in below:
-            return f"{block!r} is nowhere"
-        seen, under = {block}, below[block]
-        while under is not None:
-            if under in seen:
-                return f"{block!r} stands in a ring"
-            seen.add(under)
-            under = below[under]
-    held = [block for name, *named in facts if name == HOLDING for block in named]
-    covered = [under for under in below.values() if under is not None]
-    if len(held) > 1 or len(set(covered)) < len(covered) or set(held) & set(covered):
-        return "two blocks are in one place"
-    free = {(CLEAR, block) for block in blocks if block not in covered and block not in held}
-    if {fact for fact in facts if fact[0] == CLEAR} != free:
-        return "what is said to be clear is not what is clear"
-    if ((HAND_EMPTY,) in facts) == bool(held):
-        return "the hand is said to be empty and not to be, or neither"
-    return None
-
-
 def sentence(fact: Fact) -> str:
     """One fact in words.
 
@@ -247,3 +214,61 @@ def unmet(facts: Facts, goal: Facts) -> str | None:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+Expression = str | list["Expression"]
+
+
+class PDDLError(ValueError):
+    """A text is not the PDDL that was expected; the message is what is missing or wrong."""
+
+
+def read_problem(text: str) -> BlocksProblem:
+    """Read a problem in PDDL: ``:objects``, ``:init`` and a ``:goal`` that is one fact or a conjunction.
+
+    Raises:
+        PDDLError: a part is missing, or a fact is about something else than the problem's blocks.
+    """
+    expression = _parse(text)
+    parts = [part for part in expression if isinstance(part, list) and part]
+    sections = {part[0]: part[1:] for part in parts if isinstance(part[0], str)}
+    if expression[:1] != ["define"] or "problem" not in sections:
+        raise PDDLError("the text defines no problem")
+    blocks = tuple(word for word in sections.get(":objects", []) if isinstance(word, str))
+    (goal, *_) = sections.get(":goal") or [[]]
+    wanted = goal[1:] if goal[:1] == ["and"] else [goal]
+    if not blocks or not goal:
+        raise PDDLError(f"the problem has no {':goal' if blocks else ':objects'}")
+    start = _facts(sections.get(":init", []), ":init", blocks)
+    return BlocksProblem(blocks, start, _facts(wanted, ":goal", blocks))
+
+
+def _parse(text: str) -> list[Expression]:
+    """The first expression of a text, as nested lists, in lower case, since PDDL ignores case."""
+    stack: list[list[Expression]] = [[]]
+    for token in re.findall(r"[()]|[^\s()]+", re.sub(r";.*", "", text).lower()):
+        if token == "(":
+            stack.append([])
+        elif token != ")":
+            stack[-1].append(token)
+        elif len(stack) == 1:
+            raise PDDLError("a parenthesis is closed that was not opened")
+        else:
+            done = stack.pop()
+            stack[-1].append(done)
+    if len(stack) > 1:
+        raise PDDLError("a parenthesis is not closed")
+    (first, *_) = stack[0] or [[]]
+    if not isinstance(first, list):
+        raise PDDLError(f"an expression in parentheses is expected, found {first!r}")
+    return first
+
+
+def _facts(expressions: Sequence[Expression], where: str, blocks: Sequence[str]) -> Facts:
+    facts: set[Fact] = set()
+    for expression in expressions:
+        name, *named = (str(word) for word in expression) if isinstance(expression, list) else ("",)
+        if ARITY.get(name) != len(named) or not set(named) <= set(blocks):
+            raise PDDLError(f"{where}: {expression!r} is no fact about the problem's blocks")
+        facts.add((name, *named))
+    return frozenset(facts)
