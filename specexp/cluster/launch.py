@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 import shlex
@@ -11,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, redirect_stderr
 from pathlib import Path
 from typing import TypeAlias
@@ -20,6 +19,7 @@ from specexp.cluster.options import ClusterOptions
 from specexp.config.command import fail
 from specexp.config.errors import ConfigError
 from specexp.config.files import COMMAND_LINE
+from specexp.core import supervisor
 from specexp.core.messages import counted, first_line
 from specexp.core.start import SIGNALS
 
@@ -98,40 +98,23 @@ def run_worker(command: Sequence[str], folder: str, log: str, environment: Mappi
         try:
             return worker.wait()
         except BaseException:  # the task is cancelled, or its SLURM job requeued
-            _end([worker])
+            supervisor.end(worker)
             raise
 
 
 def _started(
     command: Sequence[str], folder: str, log: str, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a worker that Linux asks to end when this process dies, however it dies."""
+    """Start a worker that ends with this process, however this process ends."""
     with Path(log).open("ab") as file:
-        return subprocess.Popen(
+        return supervisor.start(
             command,
+            GRACE,
             cwd=folder,
             env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            preexec_fn=_follow_parent,
         )
-
-
-def _follow_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # SLURM sends it to all processes, and submitit handles it
-
-
-def _end(workers: Collection[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + GRACE
-    for worker in workers:
-        worker.terminate()
-    for worker in workers:
-        try:
-            worker.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            worker.kill()
 
 
 def _reason(log: Path, outcome: int | Exception) -> str:
@@ -158,7 +141,7 @@ def _local(jobs: Jobs, gpus: int) -> Outcomes:
                 yield name, running.pop(name).returncode
             time.sleep(POLL)
     finally:
-        _end(running.values())
+        supervisor.end(*running.values())
 
 
 def _slurm(jobs: Jobs, gpus: int, threads: int, folder: Path, given: Mapping[str, str | int]) -> Outcomes:

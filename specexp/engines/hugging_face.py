@@ -11,7 +11,7 @@ from typing_extensions import override
 from specexp.bench.arm import Generation
 from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
-from specexp.engines.settings.hugging_face import HuggingFaceSettings
+from specexp.engines.settings import HuggingFaceSettings
 
 if TYPE_CHECKING:
     from specexp.bench.hugging_face_arm import Reference

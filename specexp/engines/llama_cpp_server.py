@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Hashable, Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
@@ -13,7 +14,7 @@ from typing_extensions import override
 from specexp.core.masks import context_limit
 from specexp.engines.engine import EngineError
 from specexp.engines.http_engine import HttpEngine, Requests, Seconds
-from specexp.engines.settings.llama_cpp import LlamaCppSettings
+from specexp.engines.settings import LlamaCppSettings
 from specexp.models.gguf import is_gguf
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ class LlamaCppServer(HttpEngine):
         settings: Its speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
         target: The target's GGUF file, ``pair.target`` by default. llama.cpp's ``convert_hf_to_gguf.py`` writes one.
         program: Name or path of the program.
-        threads: Of the CPU.
-        start_seconds: How long it may take to start.
-        answer_seconds: How long an answer may take.
-        concurrency: Requests that it answers at once, the measured one among them.
+        threads: CPU threads.
+        start_seconds: Limit for its start.
+        answer_seconds: Limit for an answer.
+        concurrency: Number of requests at once, with the measured one.
 
     Example:
         >>> engine = LlamaCppServer(LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=4), "target.gguf")
@@ -64,15 +65,9 @@ class LlamaCppServer(HttpEngine):
 
     @override
     def plain(self) -> LlamaCppServer:
-        return LlamaCppServer(
-            _PLAIN,
-            self.target,
-            self.program,
-            self.threads,
-            self.start_seconds,
-            self.answer_seconds,
-            self.concurrency,
-        )
+        other = copy(self)
+        other.settings = _PLAIN
+        return other
 
     @override
     def deployed_settings(self) -> dict[str, Any]:
@@ -118,13 +113,8 @@ class LlamaCppServer(HttpEngine):
         }
         if pair.target.dtype == torch.float32:
             both = ("", "spec-draft-") if self.settings.spec_draft_model else ("",)
-            given |= {_cache_flag(whose, kind): "f32" for whose in both for kind in "kv"}
+            given |= {f"{model or 'cache-'}type-{kind}": "f32" for model in both for kind in "kv"}
         if self.concurrency > 1:  # every request has the whole context
             given["ctx-size"] = self.concurrency * context_limit(pair.target.config)
         given |= {name.replace("_", "-"): value for name, value in self.settings.given().items()}
         return [self.program, *(word for name, value in given.items() for word in (f"--{name}", f"{value}"))]
-
-
-def _cache_flag(whose: str, kind: str) -> str:
-    """Of the type that keys or values are kept in."""
-    return f"{whose}type-{kind}" if whose else f"cache-type-{kind}"

@@ -1,20 +1,22 @@
-"""One streamed completion of a server that speaks OpenAI's API, with the time each piece came."""
+"""One streamed completion of a server that speaks OpenAI's API, with the time of arrival of each piece."""
 
 from __future__ import annotations
 
-import http.client
 import json
+import ssl
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from time import monotonic, perf_counter
 from typing import Any
-from urllib.parse import urlsplit
+
+import httpx
 
 from specexp.core.messages import did_you_mean
 from specexp.engines.engine import EngineError
 
 COMPLETIONS = "/v1/completions"
-_MOST_BYTES = 16 * 2**20
 _SHOWN = 200
 
 
@@ -23,16 +25,15 @@ class Streamed:
     """A completion.
 
     Attributes:
-        text: All of it.
-        times: Seconds after the request at which pieces of it came.
+        text: The whole text.
+        times: Seconds after the request at which its pieces arrived.
         finish_reason: ``stop`` or ``length``.
-        tokens: New tokens as the server counts them; None where it does not.
-        speculation: vLLM's ``metrics.speculative_decoding``, also of servers that tell it by other names; empty where
-            the server tells nothing.
-        logprobs: Of every token the best ones with their log-probabilities; empty where they are not told.
-        pieces: The tokens' texts, as far as logprobs are told.
-        token_ids: The tokens; empty where they are not told.
-        generation_seconds: From the first token to the last one by the server's own clock; None where it is not told.
+        tokens: Number of new tokens by the server's count; None if it has none.
+        speculation: Counts by the names of vLLM's ``metrics.speculative_decoding``; empty if the server has none.
+        logprobs: For each token the log-probabilities of the best ones; empty if not sent.
+        pieces: Text of each token, as far as logprobs are sent.
+        token_ids: The tokens; empty if not sent.
+        generation_seconds: From the first token to the last one by the server's own clock; None if not sent.
     """
 
     text: str = ""
@@ -46,49 +47,64 @@ class Streamed:
     generation_seconds: float | None = None
 
     def split(self) -> tuple[float, float]:
-        """Seconds until the first token, and from it to the last one.
+        """Return the seconds until the first token, and from it to the last one.
 
-        By the server's clock where it tells: on a machine that the server keeps busy a client is woken late, and all
-        of a short answer's pieces seem to come at once.
+        The server's clock is preferred: on a machine that the server keeps busy a client is woken late, and all
+        pieces of a short answer seem to arrive at once.
         """
         whole = self.times[-1]
-        rest = (
-            whole - self.times[0] if self.generation_seconds is None else min(self.generation_seconds, whole)
-        )
+        rest = whole - self.times[0]
+        if self.generation_seconds is not None:
+            rest = min(self.generation_seconds, whole)
         return whole - rest, rest
 
 
-def models(url: str, seconds: float) -> list[str]:
-    """Names of the models that a server has.
+@cache
+def _client() -> httpx.Client:
+    """The connections of this process, which are kept open from request to request."""
+    limits = httpx.Limits(max_connections=None)
+    # The system's certificates, and no proxy between a server and its measurement.
+    headers = {"Accept-Encoding": "identity"}  # pieces are read as they arrive
+    return httpx.Client(verify=ssl.create_default_context(), limits=limits, trust_env=False, headers=headers)
 
-    Raises:
-        EngineError: It does not say.
-    """
-    content = _json(_read(url, "GET", "/v1/models", None, monotonic() + seconds))
-    listed = content.get("data") if isinstance(content, dict) else None
-    return [str(one["id"]) for one in listed or () if isinstance(one, dict) and "id" in one]
+
+@contextmanager
+def _request(method: str, url: str, seconds: float, body: object = None) -> Iterator[httpx.Response]:
+    try:
+        with _client().stream(method, url, json=body, timeout=seconds) as answer:
+            if answer.status_code != 200:
+                shown = " ".join(answer.read()[:_SHOWN].decode(errors="replace").split())
+                raise EngineError(f"{url} answered {answer.status_code}: {shown}")
+            yield answer
+    except (httpx.TimeoutException, TimeoutError) as error:
+        raise EngineError(f"{url} did not answer in time") from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise EngineError(f"{url} broke off ({type(error).__name__}: {error})") from error
 
 
 def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -> str:
-    """The model that requests are to name.
+    """Return the name of the model for requests.
 
     Args:
-        url: Of the server.
-        wanted: Its name; None for the only one that the server has.
-        seconds: The server must say by then.
-        key: What a sentence calls the name's key.
+        url: Address of the server.
+        wanted: The name; None for the only model of the server.
+        seconds: Timeout.
+        key: Configuration key of the name, for errors.
 
     Raises:
-        EngineError: It is none that the server lists, or there is not exactly one.
+        EngineError: The server does not list the name, or has not exactly one model.
     """
-    found = models(url, seconds)
+    with _request("GET", f"{url}/v1/models", seconds) as answer:
+        content = _json(answer.read())
+    listed = content.get("data") if isinstance(content, dict) else None
+    found = [str(one["id"]) for one in listed or () if isinstance(one, dict) and "id" in one]
     if wanted is not None and (wanted in found or not found):  # some servers list none, and answer
         return wanted
-    listed = f"the models {', '.join(found)}" if found else "no model"
+    models = f"the models {', '.join(found)}" if found else "no model"
     if wanted is not None:
-        raise EngineError(f"{url} lists {listed}, and {key} is {wanted!r}{did_you_mean(wanted, found)}")
+        raise EngineError(f"{url} lists {models}, and {key} is {wanted!r}{did_you_mean(wanted, found)}")
     if len(found) != 1:
-        raise EngineError(f"{url} lists {listed}: name one as {key}")
+        raise EngineError(f"{url} lists {models}: name one as {key}")
     return found[0]
 
 
@@ -99,45 +115,68 @@ def complete(
     stopped: Callable[[], bool] = lambda: False,
     path: str = COMPLETIONS,
 ) -> Streamed:
-    """Ask for a completion as a stream.
+    """Request a completion as a stream.
 
     Args:
-        url: Of the server.
-        body: The request, without what makes it a stream.
-        seconds: It must be whole by then.
-        stopped: Whether nobody wants it any more; asked at every piece.
-        path: OpenAI's, or llama.cpp's own ``/completion``, which tells tokens.
+        url: Address of the server.
+        body: The request, without the fields that make it a stream.
+        seconds: The answer must be whole by then.
+        stopped: Whether the answer is no longer needed; called at each piece.
+        path: OpenAI's, or llama.cpp's own ``/completion``, whose answers have token ids.
 
     Raises:
-        EngineError: It is not: no answer, an error, no stream, or a stream that ends early or holds something else.
+        EngineError: There is no answer, an error, no stream, or a stream that ends early or holds something else.
     """
-    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    request = {**body, "stream": True, "stream_options": {"include_usage": True}}
     found, ended = Streamed(), False
-    begun = perf_counter()
-    for line in _lines(url, path, asked, monotonic() + seconds):
-        if not line.startswith(b"data:"):
-            continue
-        data = line[5:].strip()
-        if data == b"[DONE]":
-            ended = True
-            break
-        content = _json(data)
-        if isinstance(content, dict) and "content" in content and "choices" not in content:
-            ended = _take_llama(found, content, perf_counter() - begun)
-        else:
-            _take(found, content, perf_counter() - begun)
-        if stopped():
-            return found
+    begun, deadline = perf_counter(), monotonic() + seconds
+    with _request("POST", f"{url}{path}", seconds, request) as answer:
+        for line in _lines(answer.iter_raw()):
+            if monotonic() > deadline:
+                raise TimeoutError
+            data = line.removeprefix(b"data:").strip()
+            if ended or not line.startswith(b"data:"):  # read to the end, so that the connection is kept
+                continue
+            if data == b"[DONE]":
+                ended = True
+                continue
+            content = _json(data)
+            at = perf_counter() - begun
+            if isinstance(content, dict) and "content" in content and "choices" not in content:
+                ended = _take_llama(found, content, at)
+            else:
+                _take(found, content, at)
+            if stopped():
+                return found
     if not ended or not found.finish_reason:
         raise EngineError(f"{url} ended its stream early, after {len(found.text)} characters")
     return found
 
 
+def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+    yield rest
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise EngineError(f"the server sent {data[:60]!r}, which is no JSON") from error
+
+
+def _no_completion(content: Any) -> EngineError:
+    return EngineError(f"the stream holds {str(content)[:_SHOWN]!r}, which is no completion")
+
+
 def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
-    """An event of llama.cpp's own stream; whether it is the last."""
+    """Add an event of llama.cpp's own stream; returns whether it is the last."""
     text, tokens = content["content"], content.get("tokens", [])
     if not isinstance(text, str) or not all(isinstance(one, int) for one in tokens):
-        raise EngineError(f"the stream holds {str(content)[:_SHOWN]!r}, which is no completion")
+        raise _no_completion(content)
     if tokens:
         found.text += text
         found.token_ids += tokens
@@ -151,7 +190,7 @@ def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
 
 
 def _take_timings(found: Streamed, timings: Any) -> None:
-    """llama.cpp's counts by vLLM's names, and its clock; nothing where there are none."""
+    """Add llama.cpp's counts by vLLM's names, and its clock, if they are sent."""
     if isinstance(timings, dict) and isinstance(timings.get("predicted_n"), int):
         if isinstance(timings.get("predicted_ms"), (int, float)):
             found.generation_seconds = max(0.0, timings["predicted_ms"] / 1000)
@@ -165,88 +204,35 @@ def _take_timings(found: Streamed, timings: Any) -> None:
 
 def _take(found: Streamed, content: Any, at: float) -> None:
     if not isinstance(content, dict) or not isinstance(content.get("choices", []), list):
-        raise EngineError(f"the stream holds {str(content)[:_SHOWN]!r}, which is no completion")
+        raise _no_completion(content)
     if content.get("error"):
         raise EngineError(f"the server answered with the error {str(content['error'])[:_SHOWN]}")
     for choice in content.get("choices", []):
         text = choice.get("text") if isinstance(choice, dict) else None
         if not isinstance(text, str | None):
-            raise EngineError(f"the stream holds {str(choice)[:_SHOWN]!r}, which is no completion")
+            raise _no_completion(choice)
         if text:
             found.text += text
             found.times.append(at)
         found.finish_reason = (choice or {}).get("finish_reason") or found.finish_reason
         _take_logprobs(found, (choice or {}).get("logprobs") or {})
-    usage, metrics, timings = content.get("usage"), content.get("metrics"), content.get("timings")
+    usage, metrics = content.get("usage"), content.get("metrics")
     if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
         found.tokens = usage["completion_tokens"]
     if isinstance(metrics, dict) and isinstance(metrics.get("speculative_decoding"), dict):
         found.speculation = metrics["speculative_decoding"]
     else:
-        _take_timings(found, timings)
+        _take_timings(found, content.get("timings"))
 
 
-def _take_logprobs(found: Streamed, told: Any) -> None:
-    """Of completions: the pieces and their best ones beside; or, of chats and llama.cpp, an object for each piece."""
+def _take_logprobs(found: Streamed, logprobs: Any) -> None:
+    """Add the logprobs of completions (parallel lists), or of chats and llama.cpp (an object for each piece)."""
     try:
-        if "content" in told:
-            for one in told["content"] or ():
-                found.pieces.append(str(one["token"]))
-                found.logprobs.append(
-                    {str(best["token"]): float(best["logprob"]) for best in one["top_logprobs"]}
-                )
-            return
-        found.logprobs += [dict(one or {}) for one in told.get("top_logprobs") or ()]
-        found.pieces += [str(one) for one in told.get("tokens") or ()]
+        for one in logprobs.get("content") or ():
+            found.pieces.append(str(one["token"]))
+            best = {str(best["token"]): float(best["logprob"]) for best in one["top_logprobs"]}
+            found.logprobs.append(best)
+        found.logprobs += [dict(one or {}) for one in logprobs.get("top_logprobs") or ()]
+        found.pieces += [str(one) for one in logprobs.get("tokens") or ()]
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise EngineError(
-            f"the stream holds the logprobs {str(told)[:_SHOWN]!r}, which nobody knows"
-        ) from error
-
-
-def _lines(url: str, path: str, body: Mapping[str, Any], deadline: float) -> Iterator[bytes]:
-    rest = b""
-    for piece in _pieces(url, "POST", path, json.dumps(body).encode(), deadline):
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
-    yield rest
-
-
-def _read(url: str, method: str, path: str, body: bytes | None, deadline: float) -> bytes:
-    return b"".join(_pieces(url, method, path, body, deadline))
-
-
-def _pieces(url: str, method: str, path: str, body: bytes | None, deadline: float) -> Iterator[bytes]:
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=max(0.1, deadline - monotonic()))
-    try:
-        connection.request(method, parts.path + path, body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        if answer.status != 200:
-            said = " ".join(answer.read(_SHOWN).decode(errors="replace").split())
-            raise EngineError(f"{url}{path} answered {answer.status}: {said}")
-        size = 0
-        while piece := answer.read1(65536):
-            size += len(piece)
-            if size > _MOST_BYTES:
-                raise EngineError(f"{url}{path} answered more than {_MOST_BYTES} bytes")
-            yield piece
-            left = deadline - monotonic()
-            if left <= 0:
-                raise TimeoutError
-            if connection.sock is not None:
-                connection.sock.settimeout(left)
-    except TimeoutError as error:
-        raise EngineError(f"{url}{path} did not answer in time") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise EngineError(f"{url}{path} broke off ({type(error).__name__}: {error})") from error
-    finally:
-        connection.close()
-
-
-def _json(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise EngineError(f"the server sent {data[:60]!r}, which is no JSON") from error
+        raise EngineError(f"the stream holds the unknown logprobs {str(logprobs)[:_SHOWN]!r}") from error

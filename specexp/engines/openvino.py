@@ -13,7 +13,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
-from specexp.engines.settings.openvino import OpenVinoSettings
+from specexp.engines.settings import OpenVinoSettings
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair

@@ -1,20 +1,27 @@
-"""An engine as an arm: it answers prompts as any other, greedily, and its steps cannot be watched."""
+"""Other engines as arms, and the backend that decodes with them and with our loop."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from specexp.bench.arm import EngineArm, eos_of, turns
+from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord
 from specexp.core.masks import context_limit
+from specexp.core.parts import Parts
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
 
 if TYPE_CHECKING:
+    from specexp.bench.arm import Arm
+    from specexp.bench.arm_spec import ArmSpec
+    from specexp.bench.solver import Solver
     from specexp.core.decode import OutcomeObserver
     from specexp.data import Prompt
+    from specexp.data.task_items import Problem
     from specexp.models.pair import ModelPair
 
 
@@ -133,3 +140,26 @@ class ServedArm(EngineArm):
     @override
     def close(self) -> None:
         self.pool.leave(id(self))
+
+
+class ServedBackend(LiveBackend):
+    """A pair of models, and the engines that were started on it.
+
+    Attributes:
+        pool: The running engines, which the maker of the backend closes.
+    """
+
+    def __init__(
+        self, pair: ModelPair, problems: Mapping[str, Problem] | None = None, solver: Solver | None = None
+    ) -> None:
+        super().__init__(pair, problems, solver)
+        self.pool = EnginePool(pair)
+
+    @override
+    def arm(self, spec: ArmSpec) -> Arm:
+        if spec.engine is None:
+            return super().arm(spec)
+        assert spec.parts is not None
+        scorer = super().arm(replace(spec, engine=None, parts=Parts(verifier=spec.parts.verifier)))
+        assert isinstance(scorer, EngineArm)
+        return ServedArm(spec.name, spec.engine, self.pool, scorer)

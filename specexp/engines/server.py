@@ -7,28 +7,26 @@ import os
 import shlex
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from urllib.error import URLError
-from urllib.request import urlopen
 
+import httpx
+
+from specexp.core import supervisor
 from specexp.core.messages import did_you_mean
-from specexp.engines import guard
 from specexp.engines.engine import EngineError
 
 _HEALTH = ("/health", "/v1/models")
 _LAST_BYTES = 400
 _POLL_SECONDS = 0.1
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def filled(template: str, values: Mapping[str, object]) -> list[str]:
-    """The words of a command, with values in the place of ``{names}``.
+    """Return the words of a command, with values in the place of ``{names}``.
 
-    A word is split from the others before it is filled, so that a value is one word whatever it holds; no shell runs.
+    The command is split before it is filled, so that a value is one word whatever it holds; no shell runs.
 
     Raises:
         EngineError: a name has no value.
@@ -46,17 +44,17 @@ def filled(template: str, values: Mapping[str, object]) -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port on which no process listens now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 class StartedServer:
-    """A command at work, which ends with this process whatever happens to it.
+    """A running command, which ends with this process however that ends.
 
     Args:
-        command: Its words.
+        command: Program and arguments.
         url: Where it will listen.
         start_seconds: How long it may take until it is healthy.
 
@@ -67,82 +65,64 @@ class StartedServer:
     def __init__(self, command: Sequence[str], url: str, start_seconds: float) -> None:
         self.url = url
         self._log = TemporaryFile()  # noqa: SIM115 - as long as the server
-        self._command = command
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(guard.__file__)), *command],
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-        )
+        self._process = supervisor.start(command, stdout=self._log, stderr=self._log)
         try:
-            self._wait(start_seconds)
+            self._wait(command[0], start_seconds)
         except BaseException:
             self.close()
             raise
 
     def ended(self, seconds: float = 0.0) -> bool:
-        """Whether it has ended, or does so within some seconds."""
+        """Return whether it has ended, or ends within some seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._guard.wait(seconds)
-        return self._guard.returncode is not None
+            self._process.wait(seconds)
+        return self._process.returncode is not None
 
     def last_lines(self) -> str:
-        """What it said last, in one line."""
+        """Return the end of its output, in one line."""
         self._log.seek(0, 2)
         self._log.seek(max(0, self._log.tell() - _LAST_BYTES))
         return " ".join(self._log.read().decode(errors="replace").split()) or "it said nothing"
 
     def memory_bytes(self) -> int | None:
-        """What its processes hold of main memory together; None where the system does not tell."""
+        """Return the resident memory of all its processes; None if the system has no ``/proc``."""
         try:
-            (command,) = _words(f"/proc/{self._guard.pid}/task/{self._guard.pid}/children")
-            return sum(
-                int(_words(f"{folder}/statm")[1]) * _PAGE_BYTES
-                for folder in Path("/proc").glob("[0-9]*")
-                if _session_of(folder) == command
-            )
+            pid = self._process.pid
+            session = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").strip()
+            page = os.sysconf("SC_PAGE_SIZE")
+            folders = [folder for folder in Path("/proc").glob("[0-9]*") if _session_of(folder) == session]
+            return sum(int((one / "statm").read_text(encoding="utf-8").split()[1]) * page for one in folders)
         except (OSError, ValueError, IndexError):
             return None
 
     def close(self) -> None:
-        """End it, and all that it started."""
-        if self._guard.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._guard.stdin.close()
-        self._guard.wait()
+        """End it, and all processes that it started."""
+        supervisor.end(self._process)
 
-    def _wait(self, start_seconds: float) -> None:
+    def _wait(self, program: str, start_seconds: float) -> None:
         deadline = time.monotonic() + start_seconds
         while not self._healthy():
             if self.ended():
                 raise EngineError(
-                    f"{self._command[0]} ended with {self._guard.returncode} before it answered: {self.last_lines()}"
+                    f"{program} ended with {self._process.returncode} before it answered: {self.last_lines()}"
                 )
             if time.monotonic() > deadline:
                 raise EngineError(
-                    f"{self._command[0]} did not answer {self.url}{_HEALTH[0]} within {start_seconds:g} seconds: "
+                    f"{program} did not answer {self.url}{_HEALTH[0]} within {start_seconds:g} seconds: "
                     f"{self.last_lines()}"
                 )
             time.sleep(_POLL_SECONDS)
 
     def _healthy(self) -> bool:
         for path in _HEALTH:
-            try:
-                with urlopen(f"{self.url}{path}", timeout=5) as answer:
-                    if answer.status == 200:
-                        return True
-            except (URLError, OSError, ValueError):
-                continue
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}{path}", timeout=5, trust_env=False).status_code == 200:
+                    return True
         return False
 
 
-def _words(file: str) -> list[str]:
-    return Path(file).read_text(encoding="utf-8").split()
-
-
 def _session_of(folder: Path) -> str:
-    """Of a process, which the guard gave to the command it started; empty where it has ended meanwhile."""
+    """The session of a process, which is the command's pid; empty if the process has ended meanwhile."""
     try:
         return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[3]
     except (OSError, IndexError):

@@ -19,7 +19,7 @@ from specexp.engines.llama_cpp_server import LlamaCppServer
 from specexp.engines.openai_client import Streamed
 from specexp.engines.openai_endpoint import OpenAIEndpoint
 from specexp.engines.server import filled
-from specexp.engines.settings.llama_cpp import LlamaCppSettings
+from specexp.engines.settings import LlamaCppSettings
 from specexp.models.pair import ModelPair
 
 COMMAND = f"{sys.executable} {fake_server.__file__} {{port}}"

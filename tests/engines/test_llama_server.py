@@ -12,7 +12,7 @@ import torch
 from specexp.data import StdlibFunctions, Workload
 from specexp.engines.engine import EngineError
 from specexp.engines.llama_cpp_server import LlamaCppServer
-from specexp.engines.settings.llama_cpp import LlamaCppSettings
+from specexp.engines.settings import LlamaCppSettings
 from specexp.models.pair import load_pair
 
 PROGRAM = shutil.which(os.environ.get("LLAMA_SERVER", "llama-server"))

@@ -7,7 +7,7 @@ import pytest
 from specexp.engines.engine import ForeignEngine, RunningEngine
 from specexp.engines.openvino import OpenVINO
 from specexp.engines.served_arm import EnginePool
-from specexp.engines.settings.openvino import OpenVinoSettings
+from specexp.engines.settings import OpenVinoSettings
 
 
 class Fake(ForeignEngine):

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
-    from specexp.engines.served_backend import ServedBackend
+    from specexp.engines.served_arm import ServedBackend
     from specexp.models.pair import ModelPair
 
 USAGE = """usage: python -m specexp.run EXPERIMENT.yaml [--dry-run] [--key value ...]
@@ -204,7 +204,7 @@ def _opened(
         backend, data = open_replay(config)
         experiment = build_experiment(config, backend)
     else:
-        from specexp.engines.served_backend import ServedBackend
+        from specexp.engines.served_arm import ServedBackend
 
         backend = live = ServedBackend.of(config, pair)
         experiment = build_experiment(config, backend)

@@ -12,7 +12,7 @@ from typing_extensions import override
 from specexp.artifacts import ArtifactError
 from specexp.core.messages import first_line
 from specexp.deploy.export.export_format import ExportedFile, Format, Given
-from specexp.engines.settings.vllm import VllmSettings
+from specexp.engines.settings import VllmSettings
 
 _LONGEST = 64
 _TOLERANCE = 0.02

@@ -1,0 +1,95 @@
+"""Run a command so that none of its processes outlives its starter, however the starter ends.
+
+As a program, ``python supervisor.py GRACE COMMAND ...`` starts the command in a process group of its own and ends that
+group when its own standard input ends: the starter holds the other end of that pipe, which closes even if the starter
+is killed. It imports nothing of specexp, so that it starts at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the starter decides when the command ends
+
+
+def start(command: Sequence[str], grace: float = GRACE, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a command under a supervisor, the returned process.
+
+    Its exit code is the command's (negative if a signal ended it), or 127 if the command cannot be started.
+
+    Args:
+        command: program and arguments.
+        grace: seconds between SIGTERM and SIGKILL when the command is ended.
+        options: of :class:`subprocess.Popen`, except for ``stdin``.
+    """
+    words = [sys.executable, "-I", "-S", __file__, str(grace), *command]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, **options)
+
+
+def end(*processes: subprocess.Popen[bytes]) -> None:
+    """End supervised commands, and all processes that they started, side by side."""
+    for process in processes:
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+    for process in processes:
+        process.wait()
+
+
+def _begin() -> None:
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL)
+    with contextlib.suppress(OSError, AttributeError):  # elsewhere than on Linux
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # if the supervisor itself is killed
+
+
+def _supervise(grace: float, command: list[str]) -> int:
+    """Run the command until it ends or the starter is gone; returns its exit code."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # SLURM sends it to all processes, and submitit handles it
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_begin)
+    except OSError as error:
+        print(f"{command[0]} cannot be started ({error.strerror or error})", file=sys.stderr)
+        return 127
+    while child.poll() is None:
+        if select.select([0], [], [], 0.1)[0] and not os.read(0, 1):
+            break
+    deadline = time.monotonic() + grace
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        while number == signal.SIGTERM and _group_lives(child) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    return child.wait()
+
+
+def _group_lives(child: subprocess.Popen[bytes]) -> bool:
+    child.poll()  # a zombie would still be a member
+    try:
+        os.killpg(child.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    code = _supervise(float(sys.argv[1]), sys.argv[2:])
+    if code < 0:  # end by the same signal
+        with contextlib.suppress(OSError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)

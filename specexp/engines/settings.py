@@ -1,0 +1,319 @@
+"""Settings of other engines' speculation, by the engines' own names, as their deployments read them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar, Literal
+
+import yaml
+from pydantic import ConfigDict, Field
+from typing_extensions import override
+
+from specexp.core.checked import Checked
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Ngram = Annotated[int, Field(ge=1, le=1024)]
+Least = Annotated[int, Field(ge=0, le=1024)]
+
+
+class SettingsError(ValueError):
+    """Settings that an engine would refuse or misread; one sentence."""
+
+
+class Settings(metaclass=Checked):
+    """Fields of one engine, by the engine's own names; None leaves a field to the engine.
+
+    A further engine is one frozen dataclass, whose annotations are its bounds.
+
+    Attributes:
+        engine: Name of the engine.
+        read_for: Version of the engine that the fields are those of.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    engine: ClassVar[str]
+    read_for: ClassVar[str]
+
+    def deployed(self) -> Any:
+        """Return what the engine's deployment loads: JSON values, or the text of a file or of flags."""
+        return self.given()
+
+    def given(self, *but: str) -> dict[str, Any]:
+        """Return the fields that are set, in their order, except for some."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if value is not None and name not in but}
+
+
+@dataclass(frozen=True)
+class VllmSettings(Settings):
+    """Its fields by their own names; what is None is left to vLLM.
+
+    Args:
+        method: how drafts are made.
+        num_speculative_tokens: length of the chain.
+        model: the draft model, the heads, or the dotted path of a class.
+        num_speculative_tokens_per_batch_size: ``[first, last, length]`` of requests at once, ends among them.
+        prompt_lookup_min: shortest n-gram looked up.
+        prompt_lookup_max: longest n-gram looked up.
+        suffix_decoding_max_tree_depth: deepest suffix kept.
+        suffix_decoding_max_cached_requests: answers kept; 0 keeps none.
+        suffix_decoding_max_spec_factor: drafted tokens for each one that matched.
+        suffix_decoding_min_token_prob: least share of a continuation.
+        draft_tensor_parallel_size: devices of the draft model.
+        max_model_len: tokens of the draft model's context.
+        rejection_sample_method: how drafts are accepted; ``synthetic`` is for benchmarks alone.
+        synthetic_acceptance_rates: of every position, that all drafts up to it are accepted.
+        synthetic_acceptance_length: tokens of a step, the bonus token among them.
+        draft_sample_method: how the draft model chooses.
+        use_heterogeneous_vocab: whether the draft model has another vocabulary.
+        parallel_drafting: whether the drafts of a step come from one pass.
+    """
+
+    engine: ClassVar[str] = "vllm"
+    read_for: ClassVar[str] = "vLLM 0.32.0"
+
+    method: Literal[
+        "ngram", "ngram_gpu", "suffix", "draft_model", "medusa", "mlp_speculator", "eagle", "eagle3", "mtp", "dflash",
+        "dspark", "extract_hidden_states", "custom_class",
+    ]  # fmt: skip
+    num_speculative_tokens: Positive
+    model: str | None = None
+    num_speculative_tokens_per_batch_size: list[list[Annotated[int, Field(ge=0)]]] | None = None
+    prompt_lookup_min: Positive | None = None
+    prompt_lookup_max: Positive | None = None
+    suffix_decoding_max_tree_depth: Positive | None = None
+    suffix_decoding_max_cached_requests: Annotated[int, Field(ge=0)] | None = None
+    suffix_decoding_max_spec_factor: Annotated[float, Field(ge=0)] | None = None
+    suffix_decoding_min_token_prob: Share | None = None
+    draft_tensor_parallel_size: Positive | None = None
+    max_model_len: Positive | None = None
+    rejection_sample_method: Literal["standard", "synthetic", "block"] | None = None
+    synthetic_acceptance_rates: list[Share] | None = None
+    synthetic_acceptance_length: Annotated[float, Field(ge=1)] | None = None
+    draft_sample_method: Literal["greedy", "probabilistic"] | None = None
+    use_heterogeneous_vocab: bool | None = None
+    parallel_drafting: bool | None = None
+
+
+@dataclass(frozen=True)
+class SglangSettings(Settings):
+    """Its flags without ``--speculative-`` and with underscores; what is None is left to SGLang.
+
+    Args:
+        algorithm: how drafts are made; ``STANDALONE`` is a draft model of its own.
+        draft_model_path: the draft model or the heads.
+        num_steps: draft passes of a step: depth.
+        eagle_topk: branches of a node; 1 drafts a chain.
+        num_draft_tokens: tokens verified in a step, the root among them.
+        use_rejection_sampling: accepts by rejection sampling.
+        ngram_min_bfs_breadth: fewest continuations of a node.
+        ngram_max_bfs_breadth: most continuations of a node.
+        ngram_match_type: which continuations are taken.
+        ngram_max_trie_depth: longest n-gram kept.
+        ngram_capacity: nodes kept.
+        ngram_external_corpus_path: JSONL, every line one JSON text.
+        ngram_external_sam_budget: nodes for that text.
+        ngram_external_corpus_max_tokens: most tokens of it.
+        adaptive: the adaptive file: by requests at once the ``candidate_steps`` and hystereses, and global keys.
+    """
+
+    engine: ClassVar[str] = "sglang"
+    read_for: ClassVar[str] = "SGLang's main branch of autumn 2026"
+
+    algorithm: Literal["DFLASH", "DSPARK", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"]
+    draft_model_path: str | None = None
+    num_steps: Positive | None = None
+    eagle_topk: Positive | None = None
+    num_draft_tokens: Positive | None = None
+    # Below 1 the output is not the target's.
+    accept_threshold_single: Annotated[float, Field(ge=1, le=1)] | None = None
+    accept_threshold_acc: Annotated[float, Field(ge=1, le=1)] | None = None
+    use_rejection_sampling: bool | None = None
+    ngram_min_bfs_breadth: Positive | None = None
+    ngram_max_bfs_breadth: Positive | None = None
+    ngram_match_type: Literal["BFS", "PROB"] | None = None
+    ngram_max_trie_depth: Positive | None = None
+    ngram_capacity: Positive | None = None
+    ngram_external_corpus_path: str | None = None
+    ngram_external_sam_budget: Positive | None = None
+    ngram_external_corpus_max_tokens: Positive | None = None
+    adaptive: dict[str, Any] | None = None
+
+    @override
+    def deployed(self) -> str:
+        """The flags in one line; where there is an adaptive file, what it holds in the next."""
+        words = [
+            f"--speculative-{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+            for name, value in self.given("adaptive").items()
+            if value is not False
+        ]
+        if self.adaptive is None:
+            return " ".join(words) + "\n"
+        words.append("--speculative-adaptive --speculative-adaptive-config adaptive.json")
+        return f"{' '.join(words)}\n{json.dumps(self.adaptive)}\n"
+
+
+@dataclass(frozen=True)
+class TrtllmSettings(Settings):
+    """Its fields by their own names; what is None is left to TensorRT-LLM.
+
+    Args:
+        decoding_type: how drafts are made.
+        max_draft_len: length of a chain, or depth of a tree.
+        speculative_model: the draft model or the heads.
+        use_dynamic_tree: draft a tree, of Eagle3 alone.
+        dynamic_tree_max_topK: branches of its nodes.
+        max_total_draft_tokens: its nodes.
+        max_matching_ngram_size: longest n-gram looked up.
+        is_public_pool: whether requests share what they know.
+        is_keep_all: whether all continuations are kept.
+        enable_global_pool: whether suffix automata of other requests are searched too.
+        is_use_oldest: which of them is taken; false is our order.
+        max_concurrency: most requests at once that speculate.
+        draft_len_schedule: length by requests at once.
+        acceptance_rate_window_size: steps that are looked at.
+        acceptance_rate_threshold: below it speculation ends for good.
+        use_rejection_sampling: accepts by rejection sampling.
+    """
+
+    engine: ClassVar[str] = "trtllm"
+    read_for: ClassVar[str] = "TensorRT-LLM's main branch of autumn 2026"
+
+    decoding_type: Literal[
+        "AUTO", "DFlash", "DSpark", "Draft_Target", "Eagle3", "Eagle", "MTP", "NGram", "PARD", "SA", "SaveState",
+        "User_Provided",
+    ]  # fmt: skip
+    max_draft_len: Positive
+    speculative_model: str | None = None
+    use_dynamic_tree: bool | None = None
+    dynamic_tree_max_topK: Positive | None = None  # noqa: N815 - its name
+    max_total_draft_tokens: Positive | None = None
+    max_matching_ngram_size: Positive | None = None
+    is_public_pool: bool | None = None
+    is_keep_all: bool | None = None
+    is_use_oldest: bool | None = None
+    enable_global_pool: bool | None = None
+    max_concurrency: Positive | None = None
+    draft_len_schedule: dict[int, Annotated[int, Field(ge=0)]] | None = None
+    acceptance_rate_window_size: Annotated[int, Field(ge=0)] | None = None
+    acceptance_rate_threshold: Share | None = None
+    use_rejection_sampling: bool | None = None
+
+    @override
+    def deployed(self) -> str:
+        """The YAML block."""
+        return yaml.safe_dump({"speculative_config": self.given()}, sort_keys=False)
+
+
+@dataclass(frozen=True)
+class OpenVinoSettings(Settings):
+    """Its fields by their own names; what is None is left to OpenVINO GenAI.
+
+    Whether a draft model or prompt lookup drafts is said when the pipeline is made, not here.
+
+    Args:
+        num_assistant_tokens: length of the chain; of a tree its nodes.
+        assistant_confidence_threshold: least probability of a drafted token, by itself; the length is then dynamic.
+        max_ngram_size: longest n-gram that prompt lookup looks up.
+        branching_factor: branches of an EAGLE3 tree.
+        tree_depth: its depth; 0 drafts a chain.
+    """
+
+    engine: ClassVar[str] = "openvino"
+    read_for: ClassVar[str] = "OpenVINO GenAI 2026.4"
+
+    num_assistant_tokens: Positive | None = None
+    assistant_confidence_threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_ngram_size: Positive | None = None
+    branching_factor: Positive | None = None
+    tree_depth: Positive | None = None
+
+
+@dataclass(frozen=True)
+class HuggingFaceSettings(Settings):
+    """Its fields by their own names; what is None is left to transformers.
+
+    Args:
+        prompt_lookup_num_tokens: length of the chain that prompt lookup drafts.
+        max_matching_ngram_size: longest n-gram looked up.
+        num_assistant_tokens: length of the chain that an assistant drafts.
+        num_assistant_tokens_schedule: how that length moves.
+        assistant_confidence_threshold: least probability of a drafted token, by itself, with the one that fell below;
+            with scikit-learn installed it moves by itself.
+        cache_implementation: how keys and values are kept.
+    """
+
+    engine: ClassVar[str] = "hf-generation-config"
+    read_for: ClassVar[str] = "transformers 5.23"
+
+    prompt_lookup_num_tokens: Positive | None = None
+    max_matching_ngram_size: Positive | None = None
+    num_assistant_tokens: Positive | None = None
+    num_assistant_tokens_schedule: Literal["constant", "heuristic", "heuristic_transient"] | None = None
+    assistant_confidence_threshold: Annotated[float, Field(ge=0, lt=1)] | None = None
+    cache_implementation: Literal["static"] | None = None
+
+
+@dataclass(frozen=True)
+class LlamaCppSettings(Settings):
+    """Its flags with underscores; what is None is left to llama.cpp.
+
+    Args:
+        spec_type: how drafts are made.
+        spec_draft_model: the draft's GGUF file.
+        spec_draft_n_max: length of the chain.
+        spec_draft_n_min: shortest chain worth verifying.
+        spec_draft_p_min: least probability of a drafted token, by itself; 0 drafts all.
+        spec_draft_p_split: probability from which a second branch is tried.
+        spec_ngram_simple_size_n: tokens looked up, exactly so many.
+        spec_ngram_simple_size_m: length of the chain.
+        spec_ngram_simple_min_hits: occurrences needed.
+        spec_ngram_map_k_size_n: the same of n-grams kept in a map.
+        spec_ngram_map_k_size_m: length of the chain.
+        spec_ngram_map_k_min_hits: occurrences needed.
+        spec_ngram_map_k4v_size_n: the same of a map with up to four continuations.
+        spec_ngram_map_k4v_size_m: length of the chain.
+        spec_ngram_map_k4v_min_hits: occurrences needed.
+        spec_ngram_mod_n_match: tokens looked up in what all requests share.
+        spec_ngram_mod_n_min: shortest chain worth verifying.
+        spec_ngram_mod_n_max: length of the chain.
+    """
+
+    engine: ClassVar[str] = "llama-cpp"
+    read_for: ClassVar[str] = "llama.cpp 0c1e570 (llama-cpp-python 0.3.36)"
+
+    spec_type: Literal["none", "draft-simple", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"]
+    spec_draft_model: str | None = None
+    spec_draft_n_max: Positive | None = None
+    spec_draft_n_min: Annotated[int, Field(ge=0)] | None = None
+    spec_draft_p_min: Share | None = None
+    spec_draft_p_split: Share | None = None
+    spec_ngram_simple_size_n: Ngram | None = None
+    spec_ngram_simple_size_m: Ngram | None = None
+    spec_ngram_simple_min_hits: Positive | None = None
+    spec_ngram_map_k_size_n: Ngram | None = None
+    spec_ngram_map_k_size_m: Ngram | None = None
+    spec_ngram_map_k_min_hits: Positive | None = None
+    spec_ngram_map_k4v_size_n: Ngram | None = None
+    spec_ngram_map_k4v_size_m: Ngram | None = None
+    spec_ngram_map_k4v_min_hits: Positive | None = None
+    spec_ngram_mod_n_match: Ngram | None = None
+    spec_ngram_mod_n_min: Least | None = None
+    spec_ngram_mod_n_max: Least | None = None
+
+    def __post_init__(self) -> None:
+        kind = "draft" if self.spec_type == "draft-simple" else self.spec_type.replace("-", "_")
+        other = [name for name in self.given("spec_type") if not name.startswith(f"spec_{kind}_")]
+        if other:
+            raise SettingsError(f"llama-cpp: {other[0]} must be left out where spec_type is {self.spec_type}")
+        if kind == "draft" and not self.spec_draft_model:
+            raise SettingsError("llama-cpp: spec_type draft-simple needs spec_draft_model, and none is given")
+
+    @override
+    def deployed(self) -> str:
+        """The preset: its settings hold for every model it is used with."""
+        lines = [f"{name.replace('_', '-')} = {value}" for name, value in self.given().items()]
+        return "\n".join(["version = 1", "", "[*]", *lines, ""])
