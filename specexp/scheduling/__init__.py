@@ -2,11 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
-from specexp.scheduling._base import Execution
 from specexp.scheduling.batched import Batched
-from specexp.scheduling.job import Job
-from specexp.scheduling.policies import FirstCome, LeastProgress, MostConfident, QueuePolicy, Waiting
-from specexp.scheduling.scheduled import Scheduled
+from specexp.scheduling.execution import Execution, Job
+from specexp.scheduling.scheduled import (
+    FirstCome,
+    LeastProgress,
+    MostConfident,
+    QueuePolicy,
+    Scheduled,
+    Waiting,
+)
 from specexp.scheduling.serial import Serial, SerialSpeculative
 from specexp.scheduling.timeline import Span, TimeLine
 

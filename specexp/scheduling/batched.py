@@ -8,7 +8,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.parts import Parts
-from specexp.scheduling._base import Execution, refuse_carried
+from specexp.scheduling.execution import Execution, refuse_carried
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

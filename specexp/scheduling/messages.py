@@ -1,6 +1,6 @@
-"""What the target's side and a drafting worker say to each other, and the memory both of them see.
+"""Messages between the target's side and a drafting worker, and the memory that both share.
 
-Messages are small; logits and draft distributions lie in shared memory.
+Messages are small; logits and draft distributions are in shared memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from socket import SHUT_RDWR, socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.multiprocessing  # registers how tensors are handed to another process: their memory is shared
+import torch.multiprocessing  # registers how tensors are sent to another process: their memory is shared
 
 from specexp.core.drafting import Draft
 from specexp.core.parts import Parts
@@ -30,7 +30,7 @@ UNNUMBERED = -1
 
 
 class StartSequence(NamedTuple):
-    """A sequence starts: begin its parts and draft."""
+    """Begin a sequence and draft; ``prefill`` is the target's ``[p, V]`` logits, if the drafter learns from them."""
 
     lane: int
     prompt: tuple[int, ...]
@@ -39,11 +39,10 @@ class StartSequence(NamedTuple):
     noise_temperature: float
     depth: int
     prefill: NDArray[Any] | None = None
-    """``[p, V]`` the target's answers to the prompt, where the drafter learns from them; bfloat16 as float32."""
 
 
 class StepResult(NamedTuple):
-    """What the target said of a draft: learn, and draft again unless the output has ended."""
+    """Learn from the verification of a draft, and draft again unless the output has ended."""
 
     lane: int
     accepted: tuple[int, ...]
@@ -54,66 +53,69 @@ class StepResult(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Return to the initial state, or to a saved one, and say so."""
+    """Return to the initial state, or to a saved one; answered by a :class:`MemoryReport`."""
 
     drafter: Mapping[str, Any] | None
     controller: Mapping[str, Any] | None
 
 
 class MemoryQuery(NamedTuple):
-    """Say how much memory the drafts take."""
+    """Answer with a :class:`MemoryReport`."""
 
 
 class NextDraft(NamedTuple):
-    """The next draft of a sequence, and when it was made."""
+    """The next draft of a sequence.
+
+    Attributes:
+        lane: Slot of the sequence.
+        draft: The draft; on its way without the tree's shape and distributions.
+        prepared: Start and end of beginning the parts, or of learning from the last outcome.
+        drafting: Start and end of drafting.
+        shape: Number of the tree's shape, and the shape if it is new.
+        q_rows: Rows of the tree that have a draft distribution in the shared memory.
+    """
 
     lane: int
     draft: Draft
     prepared: tuple[float, float]
-    """From when to when the parts began, or learned from the last outcome."""
     drafting: tuple[float, float]
+    shape: tuple[int, TreeShape | None]
+    q_rows: tuple[int, ...] | None
 
 
 class SequenceLearned(NamedTuple):
-    """A sequence that has ended is learned from."""
+    """The parts have learned from the end of a sequence, between two moments."""
 
     lane: int
     prepared: tuple[float, float]
-    """From when to when."""
-
-
-class ResetDone(NamedTuple):
-    """It is reset."""
 
 
 class MemoryReport(NamedTuple):
-    """Bytes, see :func:`specexp.scheduling.drafters.bytes_of`."""
+    """Bytes, see :func:`specexp.scheduling.local.bytes_of`."""
 
     bytes: dict[str, int]
 
 
 class Failed(NamedTuple):
-    """A part raised an error, and the worker has ended."""
+    """A part raised an error, and the worker has ended; the notes are the sequence and the traceback."""
 
     error: Exception
     notes: tuple[str, ...]
-    """For whose draft, and its traceback."""
 
 
 class Memory:
-    """What both sides of a lane see.
+    """Memory that both sides of a lane share.
 
     Args:
         rows: number of rows of the largest tree, its root included.
         vocab_size: V.
         dtype: type of the target's logits.
-        drawn: whether trees come with draft distributions.
-        read: whether parts read the target's answers.
+        drawn: whether trees have draft distributions.
+        read: whether parts read the target's logits.
 
     Attributes:
-        logits: ``[rows, V]`` the target's answer to the lane's last tree, no rows where nobody reads it; written by the
-            target's side alone.
-        q: ``[rows, V]`` draft distributions of the lane's last tree; written by the worker alone.
+        logits: ``[rows, V]`` the target's logits for the lane's last tree, or no rows; written by the target's side.
+        q: ``[rows, V]`` draft distributions of the lane's last tree; written by the worker.
     """
 
     def __init__(self, rows: int, vocab_size: int, dtype: torch.dtype, drawn: bool, read: bool) -> None:
@@ -122,9 +124,9 @@ class Memory:
 
 
 class Shapes:
-    """Numbers the tree shapes that come again, so that each is sent once, and is the same object at the target.
+    """Numbers recurring tree shapes, so that each is sent once, and is the same object at the target.
 
-    Both sides keep the same last ones, since both see all in the same order.
+    Both sides keep the same last ones, since both have all in the same order.
     """
 
     def __init__(self) -> None:
@@ -133,7 +135,7 @@ class Shapes:
         self._next = 0
 
     def pack(self, shape: TreeShape) -> tuple[int, TreeShape | None]:
-        """Its number, and itself if it is new; one that does not come again has no number."""
+        """Return its number, and the shape if it is new; one that does not recur has no number."""
         _ = shape.children, shape.ancestor_mask  # here the target does not wait for them
         if not shape.recurs:
             return UNNUMBERED, shape
@@ -147,7 +149,7 @@ class Shapes:
         return number, shape
 
     def unpack(self, number: int, shape: TreeShape | None) -> TreeShape:
-        """The shape of :meth:`pack`."""
+        """Return the shape of :meth:`pack`."""
         if shape is None:
             return self._shapes[number]
         if number != UNNUMBERED:
@@ -157,19 +159,8 @@ class Shapes:
         return shape
 
 
-class PackedDraft(NamedTuple):
-    """A :class:`NextDraft` on its way."""
-
-    lane: int
-    draft: Draft
-    shape: tuple[int, TreeShape | None]
-    q_rows: tuple[int, ...] | None
-    prepared: tuple[float, float]
-    drafting: tuple[float, float]
-
-
 def memory_of(parts: Parts, vocab_size: int, dtype: torch.dtype) -> Memory:
-    """What a lane with these parts shares."""
+    """Return the memory of a lane with these parts."""
     builder = parts.builder
     drawn = builder is not None and any(kind is not NodeKind.POINT_MASS for kind in _kinds_of(builder))
     return Memory(parts.max_rows, vocab_size, dtype, drawn, parts.reads_answers)
@@ -185,16 +176,12 @@ def send_message(connection: Connection, message: Any) -> None:
 
 
 def receive_message(connection: Connection) -> Any:
-    """The next message; waits for one.
-
-    Raises:
-        EOFError: the other side is gone.
-    """
+    """Wait for the next message; raises EOFError if the other side is gone."""
     return pickle.loads(connection.recv_bytes())
 
 
 def shut_down(connection: Connection) -> None:
-    """Let both ends know that nothing will follow, also who waits at this end: closing it would leave them there."""
+    """End both directions, which also wakes a reader at this end; closing would leave it waiting."""
     if os.name == "posix":
         with suppress(OSError), socket(fileno=os.dup(connection.fileno())) as line:
             line.shutdown(SHUT_RDWR)

@@ -22,13 +22,12 @@ from specexp.scheduling.messages import (
     MemoryReport,
     NextDraft,
     Reset,
-    ResetDone,
     SequenceLearned,
     StartSequence,
     StepResult,
     memory_of,
 )
-from specexp.scheduling.policies import Waiting
+from specexp.scheduling.scheduled import Waiting
 from specexp.scheduling.timeline import TimeLine
 from specexp.scheduling.worker import DraftWorker
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specexp.core.runtime import Runtime
-    from specexp.scheduling.policies import QueuePolicy
+    from specexp.scheduling.scheduled import QueuePolicy
     from specexp.scheduling.worker import Kind
 
 
@@ -229,12 +228,11 @@ class ScheduledExecutor(Executor):
     def reset(
         self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
     ) -> None:
-        for answer in self._ask(Reset(drafter, controller)):
-            assert isinstance(answer, ResetDone)
+        self._ask(Reset(drafter, controller))
 
     @override
     def memory(self) -> dict[str, int]:
-        found = [answer.bytes for answer in self._ask(MemoryQuery()) if isinstance(answer, MemoryReport)]
+        found = self._ask(MemoryQuery())
         # all workers see the same weights
         return {
             "weights": max(one["weights"] for one in found),
@@ -253,13 +251,14 @@ class ScheduledExecutor(Executor):
         while self._workers:
             self._workers.pop().stop()
 
-    def _ask(self, question: Reset | MemoryQuery) -> list[object]:
-        """Of every worker, between runs, when nothing else is on its way."""
+    def _ask(self, question: Reset | MemoryQuery) -> list[dict[str, int]]:
+        """The reports of all workers, between runs, when no other message is on its way."""
         workers = self.workers
         try:
             for worker in workers:
                 worker.send(question)
-            return [worker.receive() for worker in workers]
+            answers = [worker.receive() for worker in workers]
+            return [answer.bytes for answer in answers if isinstance(answer, MemoryReport)]
         except BaseException:
             self.abort()
             raise

@@ -1,4 +1,4 @@
-"""The drafting side of a worker: it answers whatever the target's side sends, until it is told to stop."""
+"""The drafting side of a worker: it answers the messages of the target's side until it is stopped."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from specexp.core.context import Context
 from specexp.core.drafting import Draft, Drafting, DraftingFor, draft_together, teams
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
-from specexp.scheduling.drafters import bytes_of, copies, initial
+from specexp.scheduling.local import bytes_of, copies, initial
 from specexp.scheduling.messages import (
     Failed,
     Memory,
     MemoryQuery,
     MemoryReport,
-    PackedDraft,
+    NextDraft,
     Reset,
-    ResetDone,
     SequenceLearned,
     Shapes,
     StartSequence,
@@ -58,14 +57,14 @@ def serve(
     threads: int | None,
     alone: Callable[[], object] = lambda: None,
 ) -> None:
-    """Work until told to stop, or until the other side is gone.
+    """Work until stopped, or until the other side is gone.
 
     Args:
-        connection: line to the target's side; closed in the end.
-        parts: what every lane drafts with, in its initial state.
-        memories: what each of its lanes shares with the target's side.
+        connection: connection to the target's side; closed in the end.
+        parts: the parts of every lane, in their initial state.
+        memories: shared memory of each lane, by slot.
         threads: number of torch's threads; None leaves it.
-        alone: called, from another thread, when the other side is gone without a word.
+        alone: called from another thread if the other side ends without a message.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -140,22 +139,14 @@ def _sendable(error: Exception) -> Exception:
 
 
 class _Wanted(NamedTuple):
-    """A draft that the other side waits for."""
-
     lane: int
     drafting: Drafting
     depth: int
     prepared: tuple[float, float]
-    """From when to when the parts began, or learned from the last outcome."""
 
 
 class WorkerLanes:
-    """The sequences a worker drafts for.
-
-    Args:
-        parts: what each drafts with, in its initial state.
-        memories: what each shares with the target's side, by slot.
-    """
+    """The sequences a worker drafts for, with arguments as in :func:`serve`."""
 
     def __init__(self, parts: Parts, memories: dict[int, Memory]) -> None:
         self._memories = memories
@@ -163,14 +154,7 @@ class WorkerLanes:
         self._draftings: dict[int, tuple[Drafting, Draft]] = {}
         self._shapes = Shapes()
 
-    def _sequence_of(self, message: StartSequence | StepResult) -> int | str:
-        if isinstance(message, StartSequence):
-            return message.sequence
-        return self._draftings[message.lane][0].context.sequence
-
-    def answers(
-        self, messages: Sequence[Any]
-    ) -> Iterator[PackedDraft | SequenceLearned | ResetDone | MemoryReport]:
+    def answers(self, messages: Sequence[Any]) -> Iterator[NextDraft | SequenceLearned | MemoryReport]:
         """Do what messages ask for; sequences that wait for a draft of one team are drafted for together."""
         waiting: list[_Wanted] = []
         for message in messages:
@@ -178,16 +162,16 @@ class WorkerLanes:
                 break
             if isinstance(message, Exception):
                 raise message
-            if isinstance(message, Reset):
-                first = next(iter(self._parts.values()))
-                self._take(initial(first, message.drafter, message.controller))
-                yield ResetDone()
-            elif isinstance(message, MemoryQuery):
+            if isinstance(message, Reset | MemoryQuery):
+                if isinstance(message, Reset):
+                    first = next(iter(self._parts.values()))
+                    self._take(initial(first, message.drafter, message.controller))
                 yield MemoryReport(bytes_of([*self._parts.values()]))
             else:
-                with DraftingFor(self._sequence_of(message)):
-                    begun = isinstance(message, StartSequence)
-                    wanted = self._begin(message) if begun else self._learn(message)
+                begins = isinstance(message, StartSequence)
+                context = message if begins else self._draftings[message.lane][0].context
+                with DraftingFor(context.sequence):
+                    wanted = self._begin(message) if begins else self._learn(message)
                 if isinstance(wanted, SequenceLearned):
                     yield wanted
                 elif wanted.drafting.drafter is None or wanted.drafting.drafter.team is None:
@@ -202,12 +186,8 @@ class WorkerLanes:
 
     def _begin(self, message: StartSequence) -> _Wanted:
         started = perf_counter()
-        context = Context(
-            message.prompt,
-            seed=message.seed,
-            sequence=message.sequence,
-            noise_temperature=message.noise_temperature,
-        )
+        _, prompt, seed, sequence, noise_temperature, *_ = message
+        context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise_temperature)
         drafting = Drafting(self._parts[message.lane], context)
         prefill = None
         if message.prefill is not None:
@@ -239,22 +219,19 @@ class WorkerLanes:
             return SequenceLearned(message.lane, (started, perf_counter()))
         return _Wanted(message.lane, drafting, message.depth, (started, perf_counter()))
 
-    def _drafts(self, wanted: Sequence[_Wanted]) -> Iterator[PackedDraft]:
+    def _drafts(self, wanted: Sequence[_Wanted]) -> Iterator[NextDraft]:
         started = perf_counter()
         drafts = draft_together([(one.drafting, one.depth) for one in wanted])
         ended = perf_counter()
         for one, draft in zip(wanted, drafts, strict=True):
-            yield self._packed(one, draft, (started, ended))
-
-    def _packed(self, wanted: _Wanted, draft: Draft, drafting: tuple[float, float]) -> PackedDraft:
-        lane, tree = wanted.lane, draft.tree
-        self._draftings[lane] = wanted.drafting, draft
-        rows = None
-        if tree.q is not None:
-            rows = tuple(tree.q)
-            q = self._memories[lane].q.numpy()
-            for place, row in enumerate(rows):
-                np.copyto(q[place], tree.q[row])
-        shape = self._shapes.pack(tree.shape)
-        light = replace(tree, shape=None, q=None)  # type: ignore[arg-type]  # put back by the receiver
-        return PackedDraft(lane, replace(draft, tree=light), shape, rows, wanted.prepared, drafting)
+            lane, tree = one.lane, draft.tree
+            self._draftings[lane] = one.drafting, draft
+            rows = None
+            if tree.q is not None:
+                rows = tuple(tree.q)
+                q = self._memories[lane].q.numpy()
+                for place, row in enumerate(rows):
+                    np.copyto(q[place], tree.q[row])
+            shape = self._shapes.pack(tree.shape)
+            light = replace(tree, shape=None, q=None)  # type: ignore[arg-type]  # put back by the receiver
+            yield NextDraft(lane, replace(draft, tree=light), one.prepared, (started, ended), shape, rows)

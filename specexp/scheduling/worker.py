@@ -10,14 +10,21 @@ has to answer before it reads. So the two cannot block each other.
 from __future__ import annotations
 
 import os
+import pickle
 import select
+import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from io import BytesIO
 from multiprocessing.connection import Connection, Pipe
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+import torch.multiprocessing  # registers how tensors are sent to another process: their memory is shared
+from typing_extensions import override
 
 from specexp.core.parts import Parts
 from specexp.scheduling.messages import (
@@ -26,9 +33,7 @@ from specexp.scheduling.messages import (
     MemoryQuery,
     MemoryReport,
     NextDraft,
-    PackedDraft,
     Reset,
-    ResetDone,
     SequenceLearned,
     Shapes,
     StartSequence,
@@ -37,10 +42,10 @@ from specexp.scheduling.messages import (
     send_message,
     shut_down,
 )
-from specexp.scheduling.processes import start_process
 from specexp.scheduling.serving import serve, serve_process
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
 Kind = Literal["process", "thread"]
@@ -52,8 +57,8 @@ class DraftWorker:
     """The target's side of a worker.
 
     Args:
-        parts: what every lane drafts with, in its initial state.
-        memories: what each of its lanes shares with the target's side.
+        parts: the parts of every lane, in their initial state.
+        memories: shared memory of each lane, by slot.
         kind: ``process``, or ``thread``: threads share one interpreter, so they overlap only where the parts leave it,
             and are for drafters that hardly compute.
         threads: number of torch's threads for the worker's own passes; None leaves it.
@@ -75,7 +80,7 @@ class DraftWorker:
             self._thread.start()
             return
         try:
-            self._process = start_process(serve_process, arguments)
+            self._process = _start_process(serve_process, arguments)
         except BaseException:
             self._connection.close()
             raise
@@ -84,15 +89,11 @@ class DraftWorker:
 
     @property
     def pid(self) -> int:
-        """Of the process it works in."""
+        """Process id of the worker."""
         return os.getpid() if self._process is None else int(self._process.pid or 0)
 
     def send(self, message: StartSequence | StepResult | Reset | MemoryQuery) -> None:
-        """Tell the worker something; it does not answer at once.
-
-        Raises:
-            Exception: as :meth:`receive`.
-        """
+        """Send a message without waiting for an answer; raises as :meth:`receive`."""
         try:
             send_message(self._connection, message)
         except (BrokenPipeError, ConnectionResetError):
@@ -103,19 +104,19 @@ class DraftWorker:
 
     @property
     def line(self) -> Connection:
-        """Where its messages arrive, to wait for several workers."""
+        """The connection, to wait for several workers."""
         return self._connection
 
     def ready(self) -> bool:
         """Whether there is a message."""
         return self._connection.poll() if self._poll is None else bool(self._poll.poll(0))
 
-    def receive(self) -> NextDraft | SequenceLearned | ResetDone | MemoryReport:
-        """Its next message; waits for one.
+    def receive(self) -> NextDraft | SequenceLearned | MemoryReport:
+        """Wait for the next message.
 
         Raises:
-            RuntimeError: it is gone.
-            Exception: whatever a part raised there.
+            RuntimeError: the worker is gone.
+            Exception: an error of a part in the worker.
         """
         try:
             message = receive_message(self._connection)
@@ -125,7 +126,7 @@ class DraftWorker:
             raise self._lost()
         if isinstance(message, Failed):
             raise _noted(message)
-        if not isinstance(message, PackedDraft):
+        if not isinstance(message, NextDraft):
             return message  # type: ignore[no-any-return]
         shape = self._shapes.unpack(*message.shape)
         q = None
@@ -133,23 +134,19 @@ class DraftWorker:
             rows = self._memories[message.lane].q.numpy()
             q = {row: rows[place] for place, row in enumerate(message.q_rows)}
         draft = message.draft
-        draft = replace(draft, tree=replace(draft.tree, shape=shape, q=q))
-        return NextDraft(message.lane, draft, message.prepared, message.drafting)
+        return message._replace(draft=replace(draft, tree=replace(draft.tree, shape=shape, q=q)))
 
     def say(self, lane: int, logits: torch.Tensor) -> None:
-        """Lay ``[n + 1, V]`` logits where the worker finds them, if a part reads them; before the :class:`StepResult`
-        they belong to.
-        """
+        """Share ``[n + 1, V]`` logits, if a part reads them, before the :class:`StepResult` they belong to."""
         there = self._memories[lane].logits
         if there.shape[0]:
             there[: logits.shape[0]].copy_(logits)
 
     def stop(self, at_once: bool = False) -> None:
-        """End it, and wait until it has ended.
+        """End it, and wait until it has ended; a thread that hangs is left behind.
 
         Args:
-            at_once: do not let a process finish what it does. A thread cannot be ended from outside: one that hangs is
-                left behind, and ends with the program.
+            at_once: do not let a process finish its work.
         """
         if at_once:
             if self._process is not None:
@@ -189,3 +186,63 @@ def _noted(failed: Failed) -> BaseException:
     for note in failed.notes:
         failed.error.add_note(note)
     return failed.error
+
+
+def _start_process(serve: Callable[..., None], arguments: tuple[Any, ...]) -> BaseProcess:
+    """Fork a worker from a server that has imported everything but holds no threads and no models."""
+    contexts: list[Any] = [torch.multiprocessing.get_context("spawn")]
+    if "forkserver" in torch.multiprocessing.get_all_start_methods():
+        server = torch.multiprocessing.get_context("forkserver")
+        server.set_forkserver_preload(
+            ["specexp.scheduling.worker", "specexp.core.language_model", "transformers"]
+        )
+        contexts.insert(0, server)
+    while True:
+        context = contexts.pop(0)
+        process: BaseProcess = context.Process(
+            target=serve, args=arguments, daemon=True, name="specexp drafts"
+        )
+        try:
+            with _script_hidden(arguments):
+                process.start()
+        except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
+            if contexts and isinstance(error, ValueError):
+                continue  # the server takes some 250 tensors, a new interpreter any number
+            raise ValueError(
+                f"the parts cannot be handed to a drafting process ({error}): set workers to thread, or write them "
+                "so that pickle can"
+            ) from error
+        return process
+
+
+@contextmanager
+def _script_hidden(arguments: tuple[Any, ...]) -> Iterator[None]:
+    """Keep a new process from running the program's script again, unless a part is defined in the script."""
+    script = sys.modules["__main__"]
+    finder = _Finder()
+    with suppress(Exception):  # what cannot be pickled is told by the process' own start
+        finder.dump(arguments)
+    if finder.found:
+        yield
+        return
+    names = ("__file__", "__spec__")
+    kept: dict[str, Any] = {name: vars(script).pop(name) for name in names if name in vars(script)}
+    script.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(script).update(kept)
+
+
+class _Finder(pickle.Pickler):
+    """Finds classes and functions of the program's script in an object, without looking into models."""
+
+    def __init__(self) -> None:
+        super().__init__(BytesIO())
+        self.found = False
+
+    @override
+    def persistent_id(self, thing: Any) -> str | None:
+        kind = thing if isinstance(thing, type | FunctionType) else type(thing)
+        self.found = self.found or kind.__module__ == "__main__"
+        return "" if isinstance(thing, torch.Tensor | torch.nn.Module | Connection) else None

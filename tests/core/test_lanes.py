@@ -18,7 +18,7 @@ from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
 from specexp.core.tree_builder import TreeBuilder
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
-from specexp.scheduling.drafters import copies
+from specexp.scheduling.local import copies
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import KeyedSampling
 

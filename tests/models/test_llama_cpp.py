@@ -26,7 +26,7 @@ from specexp.models.llama_cpp import LlamaCppModel
 from specexp.models.llama_file import LlamaFile, LlamaSettings
 from specexp.models.llama_library import LlamaCppError
 from specexp.scheduling import Batched, Job
-from specexp.scheduling.drafters import bytes_of, copies
+from specexp.scheduling.local import bytes_of, copies
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 PROMPT = tokenizer()("ab ab cd ab").input_ids

@@ -7,8 +7,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from specexp.scheduling.timeline import Span, TimeLine
-from specexp.scheduling.trace import QUEUE, chrome_trace, rows_of, served_by, waiting_drafts
+from specexp.scheduling.timeline import (
+    QUEUE,
+    Span,
+    TimeLine,
+    chrome_trace,
+    rows_of,
+    served_by,
+    waiting_drafts,
+)
 
 PAUSE = 1234.5
 LINE = TimeLine(

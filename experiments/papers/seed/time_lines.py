@@ -19,8 +19,7 @@ from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.table import Cell
 from specexp.core.parts import Parts
-from specexp.scheduling.timeline import BUSY, TARGET, TimeLine, What
-from specexp.scheduling.trace import chrome_trace, start_of
+from specexp.scheduling.timeline import BUSY, TARGET, TimeLine, What, chrome_trace, start_of
 
 DECISIONS: tuple[What, ...] = ("verify", "resample")
 MOST_BINS = 240
