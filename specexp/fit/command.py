@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
 from pydantic import Field
 
 from specexp.config import Config, ConfigError, is_replayed
 from specexp.config.check import Checker
-from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command
+from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command, say
 from specexp.config.config import check_trainer
 from specexp.config.files import read_layers
 from specexp.config.here import check_here
@@ -62,19 +63,12 @@ def fit(
     """
     os.environ.setdefault("WANDB_MODE", "offline")
     import lightning
-    from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.loggers import WandbLogger
 
-    from specexp.bench.trainer import interruptible
+    from specexp.fit.checkpoints import checkpoints_in, run
 
     work = Path(work_dir)
     work.mkdir(parents=True, exist_ok=True)
-    checkpoints = ModelCheckpoint(
-        dirpath=work / "checkpoints",
-        filename="last",
-        every_n_train_steps=checkpoint_every,
-        enable_version_counter=False,
-    )
     arguments = {
         "max_steps": -1,
         "max_epochs": -1,
@@ -83,11 +77,9 @@ def fit(
     }
     if "logger" not in arguments:
         arguments["logger"] = WandbLogger(name=name, project="specexp", save_dir=str(work))
-    runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
-    last = work / "checkpoints" / "last.ckpt"
-    with interruptible():
-        runner.fit(model, datamodule=data, ckpt_path=str(last) if last.exists() else None, weights_only=True)
-    runner.save_checkpoint(last, weights_only=False)
+    callbacks = [checkpoints_in(work, checkpoint_every)]
+    runner = lightning.Trainer(default_root_dir=work, callbacks=callbacks, **arguments)
+    run(runner, model, work, datamodule=data)
     if export_to is not None and runner.is_global_zero:
         model.export(data.tokenizer(), export_to)
     return runner
@@ -101,9 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asks_help = not given or given[0].startswith("-") or not HELP.isdisjoint(given)
         if asks_help or _of_controller(given[0], overrides):
             return run_command(USAGE, given, _learn, after=GOES_ON)
-        values = read_fit(given[0], overrides)
+        resolved: dict[str, Any] = {}
+        values = read_fit(given[0], overrides, resolved)
     except ConfigError as error:
         return fail(error)
+    if "--print-config" in given:
+        return say(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), end="")
     if DRY_RUN in given:
         return 0
 
@@ -173,8 +168,15 @@ def _learn(config: Config, dry: bool) -> int:
     return fail(f"{why}; it learned from the others", 1) if module.failed else 0
 
 
-def read_fit(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def read_fit(
+    path: str | Path, overrides: Sequence[str] = (), resolved: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the arguments of :func:`fit` from a YAML file and ``--dotted.key value`` overrides.
+
+    Args:
+        path: The file.
+        overrides: The overrides.
+        resolved: Is filled with the same as plain values, defaults included.
 
     Raises:
         ConfigError: if a key is unknown, a value is not allowed, or model or data cannot be made.
@@ -183,7 +185,10 @@ def read_fit(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     checker = Checker(lambda key: layers.source_of(key, str(path)))
     values = checker.arguments(fit, layers.values, ())
     check_trainer(values["trainer"] or {}, checker)
+    if resolved is not None:
+        resolved.update(values)
     signature = arguments_of(fit) or {}
-    for name in ("model", "data"):
-        values[name] = checker.build(values[name], signature[name].annotation, (name,))
-    return values
+    built = {
+        name: checker.build(values[name], signature[name].annotation, (name,)) for name in ("model", "data")
+    }
+    return {**values, **built}

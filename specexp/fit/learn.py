@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from specexp.fit.learning_module import ControllerLearning
     from specexp.models.pair import ModelPair
 
-CHECKPOINT = "last.ckpt"
-
 
 def check_learning(config: Config) -> None:
     """Raise a ConfigError if the controller does not learn, or no artifact kind holds its state."""
@@ -52,15 +50,16 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
         ConfigError: if the models, the recording or the prompts cannot be loaded, or the parts do not go together.
     """
     os.environ.setdefault("WANDB_MODE", "offline")
-    from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.loggers import WandbLogger
 
     from specexp.bench.arm import EngineArm
-    from specexp.bench.arm_spec import ArmSpec, Backend, make_arm
+    from specexp.bench.arm_spec import ArmSpec, Backend
     from specexp.bench.experiment import use_threads
-    from specexp.bench.trainer import build_trainer, interruptible
+    from specexp.bench.make_arm import make_arm
+    from specexp.bench.trainer import build_trainer
     from specexp.config import build_data, build_generation, build_latency, is_replayed, prompts_error
     from specexp.data import PromptSetError
+    from specexp.fit.checkpoints import checkpoints_in, run
     from specexp.fit.learning_module import ControllerLearning
 
     section, name = config.get("fit"), config.get("name")
@@ -91,19 +90,13 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     module = ControllerLearning(arm, data.prompts, backend)
     folder = Path(config.get("output")) / name
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoints = ModelCheckpoint(
-        dirpath=folder / "checkpoints",
-        filename=Path(CHECKPOINT).stem,
-        every_n_train_steps=section["checkpoint_every"],
-        enable_version_counter=False,
-    )
     arguments: dict[str, Any] = {
         "max_steps": section["epochs"] * len(module.prompts),
         "max_epochs": -1,
         "log_every_n_steps": 1,
         "enable_progress_bar": False,
         "enable_checkpointing": True,
-        "callbacks": [checkpoints],
+        "callbacks": [checkpoints_in(folder, section["checkpoint_every"])],
         "default_root_dir": folder,
     }
     if "logger" not in config.get("trainer"):
@@ -113,15 +106,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
             WandbLogger(name=name, project=project, save_dir=str(folder)) if tracked else False
         )
     trainer = build_trainer(config, **arguments)
-    last = folder / "checkpoints" / CHECKPOINT
-    with interruptible():
-        trainer.fit(
-            module,
-            train_dataloaders=data.train_dataloader(),
-            ckpt_path=str(last) if last.exists() else None,
-            weights_only=True,
-        )
-    trainer.save_checkpoint(last)
+    run(trainer, module, folder, train_dataloaders=data.train_dataloader())
     return module
 
 

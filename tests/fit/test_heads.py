@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from specexp.artifacts import ArtifactError
 from specexp.builders import Chain
@@ -10,6 +11,7 @@ from specexp.config.artifacts import load_artifact
 from specexp.core.context import Context
 from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Request
+from specexp.fit.command import main
 from specexp.fit.heads import EagleTraining, HeadTraining, MedusaTraining
 from specexp.fit.suffix_corpus import SuffixCorpus
 from specexp.models.pair import load_pair
@@ -105,3 +107,21 @@ def test_an_embedded_head_is_named_by_its_family(pair):
             Decoder(pair.draft, load_artifact(name).drafter, Chain(2))
     with pytest.raises(ArtifactError, match="stdlib:eagles"):
         load_artifact("stdlib:eagles")
+
+
+def test_the_resolved_training_is_printed_and_nothing_is_trained(tmp_path, capsys):
+    file = tmp_path / "corpus.yaml"
+    source = {"class_path": "experiments.pair.corpus.python_source.PythonLibrary", "init_args": {}}
+    rows = {"cache_dir": "cache", "sources": {"library": source}, "tokenizer_from": "tokenizer"}
+    config = {
+        "model": {"class_path": "specexp.fit.suffix_corpus.SuffixCorpus", "init_args": {"tokens": 10}},
+        "data": {"class_path": "specexp.fit.training_rows.CorpusRows", "init_args": rows},
+        "work_dir": str(tmp_path / "work"),
+    }
+    file.write_text(yaml.safe_dump(config))
+    assert main([str(file), "--print-config", "--model.init_args.tokens", "20"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["model"]["init_args"] == {"tokens": 20}
+    assert printed["data"]["init_args"]["batch_size"] == 4  # a default
+    assert printed["checkpoint_every"] == 100
+    assert not (tmp_path / "work").exists()
