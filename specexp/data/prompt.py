@@ -11,7 +11,7 @@ from specexp.data.prompt_set import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ANSWER = "specexp-answer-stands-here"  # stands in for an answer while a chat template is rendered
+ANSWER = "specexp-answer-stands-here"  # placeholder of an answer while a chat template is rendered
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,13 @@ class Prompt:
     """A prompt of one or more turns.
 
     Attributes:
-        prompt_id: the name of the prompt, unique in its set.
-        category: what tables are grouped by.
-        turns: the user's texts, one a turn, exactly as the set has them.
-        token_ids: the first turn as the model sees it, with chat template or special tokens, cut as the workload says.
-        index: the row in the set's own order, from 0, whatever the shuffling: random numbers are keyed by it.
-        chat_template: whether turns are written with the tokenizer's chat template.
-        context: messages before the first turn, such as a system prompt.
+        prompt_id: Unique in its set.
+        category: Group of the prompt in tables.
+        turns: The user's texts, one a turn, exactly as in the set.
+        token_ids: The first turn as the model reads it, with chat template or special tokens, cut by the workload.
+        index: Row in the set's own order, from 0; random numbers are keyed by it.
+        chat_template: Whether turns are written with the tokenizer's chat template.
+        context: Messages before the first turn, such as a system prompt.
 
     Example::
 
@@ -45,23 +45,21 @@ class Prompt:
     def turn_ids(
         self, tokenizer: PreTrainedTokenizerBase, turn: int, previous_token_ids: Sequence[int] = ()
     ) -> list[int]:
-        """The whole context of a turn, the answer to which is to be decoded.
+        """Return the whole context of a turn, from 0, whose answer is to be decoded.
 
-        The result starts with ``previous_token_ids``, token for token, so that a cache of them stays good.
-        Without chat template a later turn stands after a blank line. With one, what the template writes
-        between an answer and the next one is added; an end-of-turn token with which the answer already ended
-        is not repeated.
+        The result starts with ``previous_token_ids``, so that their cache stays valid. Without chat template a later
+        turn follows after a blank line. With one, the template's text between an answer and the next turn is added;
+        an end-of-turn token at the end of the answer is not repeated.
 
         Args:
-            tokenizer: the one the prompt was made with.
-            turn: which turn, from 0.
-            previous_token_ids: for a later turn the context so far, with the answer to ``turn - 1`` at its end, as
-                decoded, EOS included; nothing for turn 0.
+            tokenizer: The tokenizer that the prompt was made with.
+            turn: Number of the turn.
+            previous_token_ids: For a later turn the context so far, with the answer to ``turn - 1`` as decoded, EOS
+                included; empty for turn 0.
 
         Raises:
             IndexError: there is no such turn.
-            ValueError: a later turn without previous tokens, a first one with some, or a chat template that
-                leaves out answers.
+            ValueError: previous tokens are missing or not expected, or the chat template leaves out answers.
         """
         if not 0 <= turn < len(self.turns):
             raise IndexError(
@@ -82,22 +80,15 @@ class Prompt:
         return [*previous_token_ids, *added]
 
     def longest_context(self, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> int:
-        """The most tokens that decoding all turns can take, every answer being ``max_new_tokens`` long.
-
-        A prompt fits a model whose context is at least this long; known before anything is decoded.
-
-        Example::
-
-            prompt.longest_context(tokenizer, max_new_tokens=128)  # one turn of 20 tokens: 148
-        """
+        """Return the number of tokens of all turns if every answer has ``max_new_tokens``."""
         length = len(self.token_ids) + max_new_tokens
         for turn in range(1, len(self.turns)):
-            # -1 is no token, so nothing of the turn is taken for a repeated end-of-turn token.
+            # -1 is no token, so it is never taken for a repeated end-of-turn token.
             length += len(self.turn_ids(tokenizer, turn, [-1])) - 1 + max_new_tokens
         return length
 
     def _after_answer(self, tokenizer: PreTrainedTokenizerBase, turn: int) -> str:
-        """What the chat template writes between the answer before ``turn`` and the next one."""
+        """The chat template's text from the answer before ``turn`` to the next answer."""
         messages = list(self.context)
         for text in self.turns[:turn]:
             messages += [{"role": "user", "content": text}, {"role": "assistant", "content": ANSWER}]
@@ -115,14 +106,10 @@ class Prompt:
 def first_turn_ids(
     tokenizer: PreTrainedTokenizerBase, text: str, chat_template: bool, context: Sequence[Message] = ()
 ) -> list[int]:
-    """The first turn as the model sees it, with the messages before it.
+    """Return the first turn as the model reads it, with the messages before it.
 
-    Args:
-        tokenizer: the target's, which adds its special tokens where there is no template.
-        text: what the user says.
-        chat_template: whether it is written with the tokenizer's chat template, up to where the answer starts; else
-            the texts of all messages stand with a blank line between them.
-        context: messages before it.
+    It is written with the tokenizer's chat template, up to where the answer starts. Without one, the texts of all
+    messages are separated by blank lines, and the tokenizer adds its special tokens.
     """
     if not chat_template:
         return list(tokenizer("\n\n".join([*(message["content"] for message in context), text]))["input_ids"])
@@ -134,14 +121,13 @@ def first_turn_ids(
 
 
 def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-    """Whether a text ends in white space that becomes other tokens when a word follows.
+    """Return whether a text ends in white space that becomes other tokens when a word follows.
 
     A model has rarely seen a word after such tokens, so it continues the text badly.
 
     Example::
 
         ends_inside_a_token(tokenizer, "Answer: ")  # True where " yes" is one token
-        ends_inside_a_token(tokenizer, "def f():\\n")  # False where a line break ends a token
     """
     if not text[-1:].isspace():
         return False

@@ -1,4 +1,4 @@
-"""Hand a workload to Lightning. Importing this module takes seconds, as Lightning does: import it late."""
+"""A workload as a Lightning data module. Importing this module takes seconds, as Lightning does: import it late."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
+from typing_extensions import override
 
 from specexp.data.prompt import Prompt
 from specexp.data.workload import Workload
@@ -17,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class PromptDataModule(LightningDataModule):
-    """The prompts of a workload, one a batch, in the workload's order.
-
-    Args:
-        workload: which prompts are decoded.
-        tokenizer: the target's tokenizer.
+    """The prompts of a workload, one a batch, in the workload's order; the loader of ``fit`` is that of ``test``.
 
     Example::
 
@@ -35,40 +32,33 @@ class PromptDataModule(LightningDataModule):
         self.tokenizer = tokenizer
         self._prompts: list[Prompt] = []
 
+    @override
     def setup(self, stage: str | None = None) -> None:
-        """Read and tokenize the prompts, once.
-
-        Raises:
-            PromptSetError: as :meth:`Workload.load` says.
-        """
         if not self._prompts:
             self._prompts = self.workload.load(self.tokenizer)
 
     @property
     def prompts(self) -> list[Prompt]:
-        """The prompts in the order they are decoded."""
+        """The prompts in the order they are decoded; raises as :meth:`Workload.load`."""
         self.setup()
         return self._prompts
 
     def keep(self, prompts: Sequence[Prompt]) -> None:
-        """Decode these alone, as a worker does that shares the set with others."""
+        """Decode only these prompts, as a worker does that shares the set with others."""
         self._prompts = list(prompts)
 
+    @override
     def test_dataloader(self) -> DataLoader[Prompt]:
-        """One prompt a batch, as it is: decoding is a sequence at a time, whatever the batch."""
-        return self._loader()
-
-    def train_dataloader(self) -> DataLoader[Prompt]:
-        """The same for ``Trainer.fit``: controllers learn by decoding prompts."""
-        return self._loader()
-
-    def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
-        """The batch itself: it holds no tensor, and Lightning's own transfer refuses a frozen dataclass."""
-        return batch
-
-    def _loader(self) -> DataLoader[Prompt]:
         # A list is a map-style data set; shuffling is the workload's, and a worker process would only cost time.
         return DataLoader(self.prompts, batch_size=1, shuffle=False, collate_fn=_only)  # type: ignore[arg-type]
+
+    @override
+    def train_dataloader(self) -> DataLoader[Prompt]:
+        return self.test_dataloader()
+
+    @override
+    def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
+        return batch  # it has no tensor, and Lightning's own transfer refuses a frozen dataclass
 
 
 def _only(batch: list[Prompt]) -> Prompt:

@@ -1,4 +1,4 @@
-"""What a search is: it asks for continuations and values of states, and decides which states are expanded."""
+"""The contract of a search: it requests continuations and values of states, and decides which are expanded."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from specexp.core.checked import Checked
 
 @dataclass(frozen=True)
 class State:
-    """A partial solution: the thoughts on the way to it.
+    """A partial solution.
 
     Attributes:
-        path: the number of each thought among its siblings, from the root. It names the state in its tree whatever the
-            order or the company in which states are decoded, so randomness may be keyed by it.
-        thoughts: the text of each thought; as many as the path has numbers.
+        path: Number of each thought among its siblings, from the root; randomness is keyed by it.
+        thoughts: Text of each thought.
     """
 
     path: tuple[int, ...] = ()
@@ -26,25 +25,20 @@ class State:
 
     @property
     def depth(self) -> int:
-        """Thoughts so far; 0 for the root."""
+        """Number of thoughts; 0 for the root."""
         return len(self.path)
 
     def child(self, number: int, thought: str) -> State:
-        """The state one thought further."""
+        """Return the state one thought further."""
         return State((*self.path, number), (*self.thoughts, thought))
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """Asks for ``n`` continuations of each of some states.
+    """A request for ``n`` continuations of each of some different states; the answer is texts ``[states][n]``.
 
-    The answer is, in the order of ``states``, ``n`` texts for each: ``[states][n]``. Text number i makes the state
-    with the path ``(*state.path, i)``.
-
-    Attributes:
-        states: at least one, all different.
-        n: how many continuations each state gets.
-        last: whether these are the last generation, after which nothing is valued (Algorithm 1, line 9).
+    Text i makes the state with the path ``(*state.path, i)``. After the last generation nothing is valued
+    (Algorithm 1, line 9).
     """
 
     states: tuple[State, ...]
@@ -54,10 +48,9 @@ class Continuations:
 
 @dataclass(frozen=True)
 class Values:
-    """Asks what some states are worth; the answer is a finite number for each, higher is better: ``[states]``.
+    """A request for the values of some different states; the answer is finite numbers ``[states]``, higher is better.
 
-    Attributes:
-        states: at least one, all different; never the root, never one of the last generation.
+    The root and the last generation are never valued.
     """
 
     states: tuple[State, ...]
@@ -65,14 +58,10 @@ class Values:
 
 Request = Continuations | Values
 Answer = Sequence[Sequence[str]] | Sequence[float]
-"""``[states][n]`` texts for :class:`Continuations`, ``[states]`` numbers for :class:`Values`."""
 
 
 class ThoughtTree:
-    """The states visited by one search, each with its value.
-
-    The root has no value, and neither has the last generation.
-    """
+    """The states visited by one search, each with its value; the root and the last generation have none."""
 
     root = State()
 
@@ -82,48 +71,42 @@ class ThoughtTree:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """In the order of generation, the root first."""
+        """All states in the order of generation, the root first."""
         return tuple(self._values)
 
     def value(self, state: State) -> float | None:
-        """What a visited state was valued at; None if it was not."""
+        """Return the value of a visited state; None if it has none."""
         return self._values[state]
 
     def children(self, state: State) -> tuple[State, ...]:
-        """The states it was expanded into, in order; none if it was not expanded."""
+        """Return the states that a state was expanded into, in order."""
         return self._children.get(state, ())
 
     def best(self) -> State:
-        """Of the deepest states the one with the highest value, the first of equals."""
+        """Return the deepest state with the highest value, the first of equals."""
         depth = max(state.depth for state in self._values)
         return max((state for state in self._values if state.depth == depth), key=self.sort_key)
 
     def sort_key(self, state: State) -> float:
-        """The value of a state, the lowest there is where it has none, as the root."""
+        """Return the value of a state, or minus infinity if it has none."""
         value = self._values[state]
         return -float("inf") if value is None else value
 
     def add(self, parent: State, thoughts: Sequence[str]) -> tuple[State, ...]:
-        """The new states below a visited one, which was not expanded before."""
+        """Add the states below a visited one, which was not expanded before."""
         below = tuple(parent.child(number, thought) for number, thought in enumerate(thoughts))
         self._children[parent] = below
         self._values.update(dict.fromkeys(below))
         return below
 
     def set_value(self, state: State, value: float) -> None:
-        """What a visited state is worth."""
+        """Set the value of a visited state."""
         self._values[state] = value
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
-
-    Attributes:
-        final: the whole path, which is ``best`` and the last generation.
-        best: the state the last generation comes from.
-        tree: every state visited, ``final`` among them.
-    """
+    """The result of a search: the whole path ``final`` continues ``best``, and ``tree`` has every state visited."""
 
     final: State
     best: State
@@ -132,19 +115,15 @@ class SearchResult:
 
 Exploration = Generator[Request, Answer, SearchResult]
 """Yields requests, is sent their answers, returns the result."""
-
 Growth = Generator[Request, Answer, None]
-"""The part of it that is a search's own: everything before the last generation."""
+"""An exploration before the last generation."""
 
 
 class Search(metaclass=Checked):
-    """Decides which states become part of a tree of thought. It generates and values nothing itself: whoever drives
-    it answers its requests, one sequence after the other or many at once.
+    """Decides which states of a tree of thoughts are expanded; its driver answers its requests for texts and values.
 
-    It is deterministic given the answers. Of states of equal worth the one generated first is preferred. It has no
-    state of its own between explorations, so several may be under way side by side.
-
-    Every search ends alike: of the deepest states the best is continued once more, which is the last generation.
+    It is deterministic given the answers, prefers the first of equal states, and has no state between explorations.
+    Every search ends with the last generation, which continues the best of the deepest states.
 
     Example::
 
@@ -154,17 +133,13 @@ class Search(metaclass=Checked):
         ...                                 # StopIteration.value is the SearchResult
 
     Attributes:
-        thoughts: how many continuations every state it expands gets.
+        thoughts: Number of continuations of every expanded state.
     """
 
     thoughts: int
 
     def explore(self, depth: int) -> Exploration:
-        """Search once.
-
-        Args:
-            depth: how many generations a whole path has, the last included, as ``Task.depth`` says: with 1
-                there is nothing to search, the root is continued once.
+        """Search once, for paths of ``depth`` generations, the last included (see ``Task.depth``).
 
         Raises:
             ValueError: depth is below 1; while driving: an answer has the wrong length, or a value is not finite.
@@ -177,29 +152,16 @@ class Search(metaclass=Checked):
 
     @abstractmethod
     def max_expansions(self, depth: int) -> int:
-        """Most states it expands, the last generation not counted.
-
-        So it asks for at most ``thoughts`` continuations and as many values for each of these, and for one last
-        continuation.
-        """
+        """Return the maximal number of states it expands, without the last generation."""
 
     @abstractmethod
     def grow(self, tree: ThoughtTree, levels: int) -> Growth:
-        """Expand states with :meth:`expand`, each once, until done.
-
-        Args:
-            tree: a tree of the root alone, which is filled.
-            levels: the depth of the deepest states to make, at least 1.
-        """
+        """Expand states of a tree, at first only a root, with :meth:`expand`, each once, down to ``levels`` >= 1."""
 
     def expand(
         self, tree: ThoughtTree, states: Sequence[State]
     ) -> Generator[Request, Answer, tuple[State, ...]]:
-        """Ask for ``thoughts`` continuations of each of the states, and then for the values of all new ones.
-
-        Returns:
-            The new states, each with its value in the tree.
-        """
+        """Request ``thoughts`` continuations of each state and their values; returns the new states."""
         texts = yield from _continued(states, self.thoughts)
         new = tuple(
             child for state, below in zip(states, texts, strict=True) for child in tree.add(state, below)
@@ -223,17 +185,13 @@ class Search(metaclass=Checked):
 
 
 def inner_states(thoughts: int, depth: int) -> int:
-    """States of a whole tree above its deepest, where a path has ``depth`` generations with the last.
+    """Return the number of states above the deepest, in a whole tree with paths of ``depth`` generations.
 
     Example:
         >>> inner_states(3, depth=4)  # 1 + 3 + 9
         13
     """
-    total, level = 0, 1
-    for _ in range(depth - 1):
-        total += level
-        level *= thoughts
-    return total
+    return sum(thoughts**level for level in range(depth - 1))
 
 
 def _continued(
