@@ -21,8 +21,7 @@ import torch.nn.functional as F
 from experiments.pair.corpus.python_source import HumanEvalTasks
 from specexp.bench.metrics import loops
 from specexp.bench.table import Table, columns
-from specexp.data.held_out import opening
-from specexp.data.training_text import Probe, TextSource
+from specexp.data.training_text import Probe, TextSource, opening
 from specexp.fit.training_rows import held_out_texts
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ Importing this package imports neither Lightning nor ``datasets``; the Lightning
 ``specexp.data.prompts``.
 """
 
-from specexp.data.held_out import HeldOut
 from specexp.data.named_sets import (
     C4,
     GSM8K,
@@ -23,6 +22,7 @@ from specexp.data.prompt import Prompt
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 from specexp.data.stdlib import StdlibFunctions
 from specexp.data.task_items import TaskItems
+from specexp.data.training_text import HeldOut
 from specexp.data.workload import Workload
 
 __all__ = [

@@ -125,7 +125,7 @@ class OwnPrompts(PromptSet):
             category = row.values.get("category")
             yield PromptRow(
                 row.label(str(id_field)) if has_id else str(row.number - 1),
-                category if is_text(category) else "own",
+                str(category) if is_text(category) else "own",
                 found.turns,
                 found.context,
                 found.chat,
@@ -139,7 +139,7 @@ def _requests(rows: Iterable[Row]) -> Iterator[Row]:
     """
     number = 0
     for row in rows:
-        sessions = row.values.get("data")
+        sessions: Any = row.values.get("data")
         if not (_are_objects(sessions) and any("payloads" in one for one in sessions)):
             sessions = None
         for index, session in enumerate(sessions or [row.values], start=1):
@@ -173,8 +173,8 @@ def _recognised_field(row: Row) -> str:
     else:
         names = ", ".join(map(str, row.values)) or "none"
         why = f" has the fields {names}, and a prompt is read from one of {', '.join(FIELDS)}"
-    rows = row.values.get(chosen)
-    if not found and _are_objects(rows) and any(name in rows[0] for name in FIELDS):  # type: ignore[index]
+    rows: Any = row.values.get(chosen)
+    if not found and _are_objects(rows) and any(name in rows[0] for name in FIELDS):
         raise row.refusal(f"{why}: save the array in {chosen!r} alone, as a file of its own.")
     raise row.refusal(f"{why}: choose it with --data.field {chosen}.")
 

@@ -46,11 +46,7 @@ class TaskItems(PromptSet):
 
     @cached_property
     def problems(self) -> dict[str, Problem]:
-        """Every item with its task, by prompt id.
-
-        Raises:
-            PromptSetError: a task's file cannot be read.
-        """
+        """Every item with its task, by prompt id; raises PromptSetError if a file cannot be read."""
         try:
             return {
                 f"{task.name}/{item.item_id}": Problem(task, item)

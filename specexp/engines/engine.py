@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class EngineError(ValueError):
-    """An engine does not start, or does not answer as it should; one sentence."""
+    """An engine does not start or does not answer properly; one sentence."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class EngineAnswer:
 
     @property
     def bonus_tokens(self) -> int:
-        """Tokens the target added itself."""
+        """Number of tokens that were not drafted."""
         return len(self.token_ids) - self.accepted_drafts
 
     @property
     def draft_passes(self) -> int:
-        """Passes of a draft model, which engines do not tell."""
+        """Number of draft passes, which engines do not report."""
         return 0
 
 
@@ -61,13 +61,7 @@ class RunningEngine(ABC):
     def answer(
         self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
     ) -> EngineAnswer:
-        """Continue a prompt greedily.
-
-        Args:
-            engine: How to speculate; its :attr:`ForeignEngine.restart_key` is that of the engine that was started.
-            token_ids: The prompt.
-            max_new_tokens: Most new tokens.
-            eos: Tokens that end the answer.
+        """Continue a prompt greedily, speculating as an engine with the :attr:`ForeignEngine.restart_key` of this one.
 
         Raises:
             EngineError: It does not answer, or not as it should.

@@ -29,11 +29,6 @@ def company(ask: Ask, token_ids: Sequence[int], others: int) -> Iterator[None]:
 
     The n-th of them asks for the same prompt less its last n tokens, again and again, so that every setting that is
     compared has the same company, and no two requests are one to a server that keeps prompts.
-
-    Args:
-        ask: Asks the server.
-        token_ids: The prompt that is measured.
-        others: How many.
     """
     ended = threading.Event()
 
@@ -90,21 +85,12 @@ class HttpEngine(ForeignEngine):
     concurrency: int = 1
 
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
-        """Fields of every request beside :attr:`body`.
-
-        Args:
-            eos: Tokens that end an answer.
-        """
+        """Fields of every request beside :attr:`body`."""
         return {}
 
     @abstractmethod
     def words(self, port: int, pair: ModelPair) -> list[str]:
-        """The command that starts the server.
-
-        Args:
-            port: Where it is to listen.
-            pair: The models.
-        """
+        """The command that starts the server."""
 
     @override
     def start(self, pair: ModelPair) -> RunningEngine:

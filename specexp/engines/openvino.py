@@ -65,7 +65,7 @@ class OpenVINO(ForeignEngine):
 
     @override
     def deployed_settings(self) -> dict[str, Any]:
-        return self.settings.deployed()
+        return self.settings.given()
 
     @property
     @override

@@ -23,13 +23,7 @@ _INPUTS = ("input_ids", "attention_mask", "position_ids")
 def write_openvino(
     model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> None:
-    """Write a model, and beside it a tokenizer, which pipelines with a draft model ask for.
-
-    Args:
-        model: a decoder of full attention; its weights are copied.
-        folder: where it goes; made if it is not there.
-        tokenizer: the model's.
-    """
+    """Write a model, and beside it a tokenizer, which pipelines with a draft model ask for."""
     import openvino
 
     folder.mkdir(parents=True, exist_ok=True)

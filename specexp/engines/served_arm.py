@@ -29,9 +29,6 @@ class EnginePool:
     """Running engines of a study, started as seldom as possible.
 
     One that nobody uses any more is kept until another is started, for the next trial may be one that it can answer.
-
-    Args:
-        pair: The models they are started on.
     """
 
     def __init__(self, pair: ModelPair) -> None:
@@ -40,12 +37,7 @@ class EnginePool:
         self._users: dict[Hashable, set[int]] = {}
 
     def take(self, engine: ForeignEngine, user: int) -> RunningEngine:
-        """The running engine that can answer for this one, started if there is none.
-
-        Args:
-            engine: How it speculates.
-            user: Who asks; see :meth:`leave`.
-        """
+        """The running engine that can answer for this one, started if there is none."""
         key = self._key(engine)
         if key not in self._running:
             self._close_idle()
@@ -79,14 +71,7 @@ class EnginePool:
 
 
 class ServedArm(EngineArm):
-    """Somebody else's engine with its settings.
-
-    Args:
-        name: Name in every table.
-        engine: How it speculates.
-        pool: Where it runs.
-        scorer: Plain decoding in our loop, which says how close the target came where outputs part.
-    """
+    """Another engine with its settings; the ``scorer`` decodes plainly in our loop, to measure near ties."""
 
     shows_steps = False
 

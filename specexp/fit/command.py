@@ -13,12 +13,12 @@ from pydantic import Field
 
 from specexp.config import Config, ConfigError, is_replayed
 from specexp.config.check import Checker
-from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command, say
+from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command
 from specexp.config.config import check_trainer
 from specexp.config.files import read_layers
 from specexp.config.here import check_here
 from specexp.config.next_step import command_line, experiment_again
-from specexp.config.told import telling, told
+from specexp.config.told import say, telling, told
 from specexp.core.annotations import PartOf
 from specexp.core.arguments import arguments_of
 from specexp.core.messages import counted
@@ -77,8 +77,8 @@ def fit(
     }
     if "logger" not in arguments:
         arguments["logger"] = WandbLogger(name=name, project="specexp", save_dir=str(work))
-    callbacks = [checkpoints_in(work, checkpoint_every)]
-    runner = lightning.Trainer(default_root_dir=work, callbacks=callbacks, **arguments)
+    checkpoints = checkpoints_in(work, checkpoint_every)
+    runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
     run(runner, model, work, datamodule=data)
     if export_to is not None and runner.is_global_zero:
         model.export(data.tokenizer(), export_to)

@@ -61,14 +61,7 @@ class LiveCheck:
 def check_live(
     timed: TimedBackend, profile: LatencyProfile, prompts: Sequence[Prompt], max_new_tokens: int
 ) -> list[LiveCheck]:
-    """Decode plainly and with two measured arms, those with about 4 and 16 nodes per step, prompt by prompt.
-
-    Args:
-        timed: The measured backend.
-        profile: The profile fitted to it.
-        prompts: Prompts to decode.
-        max_new_tokens: Most tokens of an answer.
-    """
+    """Decode plainly and with two measured arms, those with about 4 and 16 nodes per step, prompt by prompt."""
     arms = [timed.arms[0], *_two_trees(timed.arms[1:])]
     for arm in arms:
         arm.arm.reset()

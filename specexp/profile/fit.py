@@ -120,14 +120,7 @@ def fit_profile(
     draft: Sequence[MeasuredPass],
     arms: Iterable[TimedSteps],
 ) -> LatencyProfile:
-    """The whole profile; its top-level costs are those of all compositions that draft, together.
-
-    Args:
-        about: Further arguments of the profile, such as its name.
-        target: Passes of the target.
-        draft: Passes of the draft model; empty without one.
-        arms: Arms that were decoded.
-    """
+    """The whole profile; its top-level costs are those of all compositions that draft, together."""
     of_target = fit_pass(target)
     of_draft = fit_pass(draft) if draft else FittedPass(of_target.prefix, {}, 0.0, 0.0)
     profile = LatencyProfile(

@@ -111,9 +111,6 @@ class TimedDecoding(ABC):
 class TimedSteps(TimedDecoding):
     """Times the steps of an arm.
 
-    Args:
-        arm: Arm of the engine. From now on it is timed by the device's own clock.
-
     Attributes:
         composition: The :attr:`~specexp.core.parts.Parts.label` of its parts.
     """
@@ -201,11 +198,6 @@ class TimedBackend:
 def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) -> TimedBackend:
     """Return the passes and arms of a pair, ready to be measured.
 
-    Args:
-        config: Configuration of the experiment.
-        backend: The models.
-        text: ``[p]`` tokens; prefixes are the beginnings of it.
-
     Raises:
         ConfigError: the parts do not go with the models, or a prefix does not fit.
     """
@@ -290,15 +282,7 @@ def measure(
     prompts: Sequence[Prompt],
     tell: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Measure passes and decode prompts in turns, in random orders, so that all meet the same disturbances.
-
-    Args:
-        config: Configuration of the experiment.
-        samples: Passes, which keep their times.
-        arms: Decode every prompt once, and keep the times of their steps.
-        prompts: Prompts to decode.
-        tell: Takes a line on the progress.
-    """
+    """Measure passes and decode prompts in turns, in random orders, so that all meet the same disturbances."""
     section, seed = config.get("profile"), config.get("generation.seed")
     with torch.inference_mode():
         for one in samples:

@@ -33,12 +33,7 @@ _BLOCK_SECONDS = 0.02
 
 
 class TimedPass(ABC):
-    """A pass of a model that can be timed over any number of tokens behind any prefix.
-
-    Args:
-        token_ids: ``[p]`` text; prefixes are the beginnings of it.
-        vocab_size: Vocabulary of the model.
-    """
+    """A pass of a model, timed over any number of tokens behind any prefix, a beginning of the text ``[p]``."""
 
     def __init__(self, token_ids: NDArray[np.int64], vocab_size: int) -> None:
         self.token_ids = token_ids
@@ -69,13 +64,7 @@ class TimedPass(ABC):
 
 
 class TargetPass(TimedPass):
-    """A tree pass of the target, as the decoding loop makes it.
-
-    Args:
-        model: The target, with a cache of its own.
-        token_ids: ``[p]`` text.
-        lanes: Sequences that the pass answers together, each with a tree of its own behind the same prefix.
-    """
+    """A tree pass of the target, as the decoding loop makes it."""
 
     def __init__(self, model: Runtime, token_ids: NDArray[np.int64], lanes: int = 1) -> None:
         super().__init__(token_ids, model.vocab_size)
@@ -110,12 +99,7 @@ class TargetPass(TimedPass):
 
 
 class DraftPass(TimedPass):
-    """An answer of a draft model that takes a pass: the root and new nodes are fed, their candidates ranked.
-
-    Args:
-        drafter: Drafter with a model of its own.
-        token_ids: ``[p]`` text.
-    """
+    """An answer of a draft model that takes a pass: the root and new nodes are fed, their candidates ranked."""
 
     def __init__(self, drafter: DraftModel, token_ids: NDArray[np.int64]) -> None:
         super().__init__(token_ids, drafter.max_candidates)
@@ -147,12 +131,6 @@ class PassSamples:
     A pass right after one of another size finds cold caches, up to 2.5 times as slow as in a loop. So passes of one
     size are timed in a block: 16 of them, or as many as 20 ms hold, at least two. Its first half warms caches, and the
     median of its second half is one measurement.
-
-    Args:
-        timed: The pass.
-        prefixes: Tokens in the cache.
-        sizes: Tokens fed.
-        seed: Seed of the orders.
 
     Attributes:
         milliseconds: Medians of the blocks, repetition by repetition, by prefix and tokens.

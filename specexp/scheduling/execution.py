@@ -64,10 +64,6 @@ class Execution(metaclass=Checked):
     def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
         """Start what the strategy needs.
 
-        Args:
-            model: the target, a Hugging Face causal LM with full attention, or one already wrapped.
-            parts: what every sequence is decoded with, in its stated initial state, the draft model given already.
-
         Raises:
             ValueError: as :meth:`check`, or the parts do not go with the target.
         """

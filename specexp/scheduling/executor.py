@@ -61,14 +61,7 @@ class Run:
 
 
 class Lanes(Decoding):
-    """The lanes of a run, and its time line.
-
-    Args:
-        target: the model that all lanes share.
-        parts: what every sequence is decoded with.
-        observers: called with every step's outcome.
-        timeline: where it is noted who did what when.
-    """
+    """The lanes of a run, and its time line."""
 
     overlaps: ClassVar[bool] = False
     """Whether drafts are made while the target works."""
@@ -95,12 +88,6 @@ class Lanes(Decoding):
 class Executor(AbstractContextManager["Executor"]):
     """An execution strategy at work: ``n`` lanes at a time; a sequence that ends makes room for the next one. Close it,
     or use it in a ``with`` statement.
-
-    Args:
-        model: the target.
-        parts: what every sequence is decoded with.
-        n: sequences at a time.
-        threads: number of torch's threads for the target.
 
     Attributes:
         closed: whether it can be used no more: it was closed, or a run failed.
@@ -225,10 +212,6 @@ class Executor(AbstractContextManager["Executor"]):
         self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
     ) -> None:
         """Return the parts to their initial state, or to a saved one.
-
-        Args:
-            drafter: the ``state_dict`` of the drafter.
-            controller: the ``state_dict`` of the controller.
 
         Raises:
             RuntimeError: the executor is closed.

@@ -106,13 +106,6 @@ class Failed(NamedTuple):
 class Memory:
     """Memory that both sides of a lane share.
 
-    Args:
-        rows: number of rows of the largest tree, its root included.
-        vocab_size: V.
-        dtype: type of the target's logits.
-        drawn: whether trees have draft distributions.
-        read: whether parts read the target's logits.
-
     Attributes:
         logits: ``[rows, V]`` the target's logits for the lane's last tree, or no rows; written by the target's side.
         q: ``[rows, V]`` draft distributions of the lane's last tree; written by the worker.

@@ -146,13 +146,4 @@ class Scheduled(Execution):
         from specexp.scheduling.scheduler import ScheduledExecutor
 
         self.check(parts)
-        return ScheduledExecutor(
-            model,
-            parts,
-            self.n,
-            self.policy,
-            self.verify_batch,
-            self.workers,
-            self.threads,
-            self.draft_threads,
-        )
+        return ScheduledExecutor(model, parts, self)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
@@ -35,22 +35,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specexp.core.runtime import Runtime
-    from specexp.scheduling.scheduled import QueuePolicy
+    from specexp.scheduling.scheduled import Scheduled
     from specexp.scheduling.worker import Kind
 
 
 class ScheduledLanes(Lanes):
-    """The queue of drafts (Algorithm 2, process V): a step serves those that are ready, while the worker drafts others.
-
-    Args:
-        target: the model that all lanes share.
-        parts: what every sequence is decoded with.
-        observers: called with every step's outcome.
-        timeline: where it is noted who did what when.
-        workers: who draft (processes D): the first for the first lane, and so on in turns.
-        policy: which of the waiting drafts are served.
-        most: how many of them together, at most.
-    """
+    """The queue of drafts (Algorithm 2, process V): a step serves ready ones while workers draft others."""
 
     overlaps: ClassVar[bool] = True
 
@@ -61,13 +51,11 @@ class ScheduledLanes(Lanes):
         observers: Iterable[OutcomeObserver],
         timeline: TimeLine,
         workers: Sequence[DraftWorker],
-        policy: QueuePolicy,
-        most: int,
+        strategy: Scheduled,
     ) -> None:
         super().__init__(target, parts, observers, timeline)
         self.workers = workers
-        self.policy = policy
-        self.most = most
+        self.policy, self.most = strategy.policy, strategy.verify_batch
         self._queue: list[Lane] = []  # whose draft is ready, in the order of arrival
         self._ended: dict[int, Lane] = {}  # whose end is not yet learned from
 
@@ -171,56 +159,30 @@ def _begin(lane: Lane) -> StartSequence:
 
 
 class ScheduledExecutor(Executor):
-    """Keeps the workers from run to run.
+    """Keeps the workers from run to run."""
 
-    Args:
-        model: the target.
-        parts: what every sequence is decoded with.
-        n: sequences at a time.
-        policy: which of the waiting drafts are served.
-        verify_batch: how many of them together, at most.
-        workers: how many processes make drafts, at most one a sequence; or a thread of this one.
-        threads: number of torch's threads for the target.
-        draft_threads: number of torch's threads for drafting, of each worker.
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel | Runtime,
-        parts: Parts,
-        n: int,
-        policy: QueuePolicy,
-        verify_batch: int,
-        workers: int | Literal["thread"],
-        threads: int | None,
-        draft_threads: int | None,
-    ) -> None:
-        super().__init__(model, parts, n, threads)
-        self.policy = policy
-        self.verify_batch = verify_batch
+    def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, strategy: Scheduled) -> None:
+        super().__init__(model, parts, strategy.n, strategy.threads)
+        self.strategy = strategy
         # nobody verifies in the worker, and a verifier need not be one that can be pickled
         drafting = parts._replace(verifier=ArgmaxVerifier())
-        kind: Kind = "thread" if workers == "thread" else "process"
-        number = 1 if workers == "thread" else min(workers, n)
+        kind: Kind = "thread" if strategy.workers == "thread" else "process"
+        number = 1 if strategy.workers == "thread" else strategy.workers
         self._workers: list[DraftWorker] = []
         try:
             for first in range(number):
                 memories = {
                     slot: memory_of(parts, self.model.vocab_size, self.model.dtype)
-                    for slot in range(first, n, number)
+                    for slot in range(first, self.n, number)
                 }
-                self._workers.append(DraftWorker(drafting, memories, kind, draft_threads))
+                self._workers.append(DraftWorker(drafting, memories, kind, strategy.draft_threads))
         except BaseException:
             self.abort()
             raise
 
     @property
     def workers(self) -> Sequence[DraftWorker]:
-        """The drafting workers.
-
-        Raises:
-            RuntimeError: they were stopped.
-        """
+        """The drafting workers; raises RuntimeError if they were stopped."""
         self._check_open()
         return self._workers
 
@@ -265,9 +227,7 @@ class ScheduledExecutor(Executor):
 
     @override
     def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
-        return ScheduledLanes(
-            self.model, self.parts, observers, timeline, self.workers, self.policy, self.verify_batch
-        )
+        return ScheduledLanes(self.model, self.parts, observers, timeline, self.workers, self.strategy)
 
     @override
     def _drafting(self, slot: int, context: Context) -> None:

@@ -57,15 +57,7 @@ def serve(
     threads: int | None,
     alone: Callable[[], object] = lambda: None,
 ) -> None:
-    """Work until stopped, or until the other side is gone.
-
-    Args:
-        connection: connection to the target's side; closed in the end.
-        parts: the parts of every lane, in their initial state.
-        memories: shared memory of each lane, by slot.
-        threads: number of torch's threads; None leaves it.
-        alone: called from another thread if the other side ends without a message.
-    """
+    """Work until stopped, or until the other side is gone."""
     if threads is not None:
         torch.set_num_threads(threads)
     inbox: SimpleQueue[Any] = SimpleQueue()

@@ -4,8 +4,7 @@ import pytest
 from typing_extensions import override
 
 from experiments.pair.corpus.word_problems import Arithmetic
-from specexp.data.held_out import HeldOut
-from specexp.data.training_text import Text, TextSource
+from specexp.data.training_text import HeldOut, Text, TextSource
 from specexp.testing.prompt_sets import PromptSetContract
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.data.prompt_set import PromptSetError
-from specexp.data.tasks.task import Check, Ending, Item, Task, read_lines, read_prompt, score_out_of_ten
+from specexp.data.source import Row, read_table
+from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt, score_out_of_ten
 
 SENTENCES = 4
 _END = "[end]"
@@ -21,12 +21,9 @@ class CreativeWriting(Task):
     """Four paragraphs, each of which ends with one of four random sentences.
 
     A thought is a plan of the whole passage; the last generation is the passage, written by the best plan. The
-    evaluator remarks on a plan and scores it from 1 to 10. (The paper's evaluator prompt shows a passage; by its
-    Algorithm 1 what is valued at depth 2 is what precedes the last generation, the plan.) The paper measures on the
-    100 items of the file.
-
-    The check sees only what can be checked: whether there are four paragraphs and each ends with its sentence. How well
-    they read is for people.
+    evaluator remarks on a plan and scores it from 1 to 10. (The paper's evaluator prompt shows a passage, but its
+    Algorithm 1 values the state before the last generation, the plan.) The paper measures on the 100 items of the file.
+    The check is whether there are four paragraphs and each ends with its sentence, not how well they read.
 
     Args:
         path: the original ``data_100_random_text.txt``, four sentences a line.
@@ -47,14 +44,10 @@ class CreativeWriting(Task):
 
     @override
     def load(self) -> list[Item]:
-        lines = read_lines(self.path)
-        known = {
-            sentence
-            for _, line in lines
-            if len(sentences := split_sentences(line)) == SENTENCES
-            for sentence in sentences
-        }
-        return [self._item(index, *line, known) for index, line in enumerate(lines)]
+        rows = list(read_table(self.path).rows("text"))
+        found = [split_sentences(row.text("text")) for row in rows]
+        known = {one for sentences in found if len(sentences) == SENTENCES for one in sentences}
+        return [_item(row, known) for row in rows]
 
     @override
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
@@ -88,27 +81,22 @@ class CreativeWriting(Task):
                 return Check(False, f"paragraph {number} does not end with {sentence!r}")
         return Check(True)
 
-    def _item(self, index: int, number: int, line: str, known: Set[str]) -> Item:
-        sentences = split_sentences(line)
-        if len(sentences) < SENTENCES:
-            sentences = split_sentences(line, known)
-        if len(sentences) != SENTENCES:
-            raise PromptSetError(
-                f"{self.path}, line {number}: {SENTENCES} sentences are needed, {len(sentences)} are there"
-            )
-        problem = "\n".join(f"{place}. {sentence}" for place, sentence in enumerate(sentences, start=1))
-        return Item(str(index), index, problem, tuple(sentences))
+
+def _item(row: Row, known: Set[str]) -> Item:
+    sentences = split_sentences(row.text("text"))
+    if len(sentences) < SENTENCES:
+        sentences = split_sentences(row.text("text"), known)
+    if len(sentences) != SENTENCES:
+        raise row.refusal(f": {SENTENCES} sentences are needed, {len(sentences)} are there")
+    problem = "\n".join(f"{place}. {sentence}" for place, sentence in enumerate(sentences, start=1))
+    return Item(str(row.number - 1), row.number - 1, problem, tuple(sentences))
 
 
 def split_sentences(line: str, known: Set[str] = frozenset()) -> list[str]:
-    """The sentences of a line.
+    """Return the sentences of a line.
 
-    Some of the original sentences are fragments without a full stop, and run into the next one. A fragment is known
-    by what follows it: a sentence that stands alone in other lines.
-
-    Args:
-        line: sentences with blanks between them.
-        known: sentences that other lines hold.
+    Some of the original sentences are fragments without a full stop. A fragment is recognised by the next sentence, if
+    that is ``known`` from other lines.
 
     Example:
         >>> split_sentences("It rained. The heat We left.", {"We left."})
@@ -124,7 +112,7 @@ def split_sentences(line: str, known: Set[str] = frozenset()) -> list[str]:
 
 
 def paragraphs(passage: str) -> list[str]:
-    """The paragraphs of a passage, with blank lines between; where there are no blank lines, its lines."""
+    """Return the paragraphs of a passage, or its lines if it has no blank lines."""
     parts = re.split(r"\n\s*\n", passage.strip())
     if len(parts) == 1:
         parts = passage.strip().split("\n")

@@ -28,12 +28,9 @@ class GSM8K(Task):
     set.
 
     Args:
-        path: what :class:`specexp.data.GSM8K` reads: ``question, answer``, the number after ``####``.
+        path: a file of :class:`specexp.data.GSM8K`: ``question, answer``, with the number after ``####``.
         unparsable: the value of a state whose score cannot be read.
-        generations: of a thought.
-
-    Raises:
-        PromptSetError: from :meth:`load`, with file and row.
+        generations: number of generations of a thought.
     """
 
     name: ClassVar[str] = "GSM8K"
@@ -113,7 +110,7 @@ class GSM8K(Task):
 
 
 def last_number(text: str) -> Decimal | None:
-    """The last number of a text; None if there is none.
+    """Return the last number of a text; None if there is none.
 
     Example:
         >>> last_number("6 trays at 1,200.50 each, so 16-3 = $-13.")

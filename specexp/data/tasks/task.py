@@ -1,4 +1,4 @@
-"""What a reasoning task is: items, the prompts for a tree of thoughts about one, and what the answers mean."""
+"""The contract of a reasoning task: items, prompts for a tree of thoughts, and the meaning of the answers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Item:
     """One problem.
 
     Attributes:
-        item_id: unique in its task.
-        index: place in the file, from 0, whatever the order items are run in: random numbers are keyed by it.
-        problem: what the prompts say of it.
-        reference: what :meth:`Task.check` needs, in a form of the task's own.
+        item_id: Unique in its task.
+        index: Position in the file, from 0; random numbers are keyed by it.
+        problem: Text of the problem in prompts.
+        reference: Input of :meth:`Task.check`, in a form of the task's own.
     """
 
     item_id: str
@@ -35,22 +35,17 @@ class Item:
 
 @dataclass(frozen=True)
 class Ending:
-    """Where a generated text ends: at the first of these.
-
-    Attributes:
-        stop: texts before which it ends.
-        max_new_tokens: the number of tokens after which it ends at the latest; whoever decodes may allow fewer.
-    """
+    """The end of a generated text: before the first of the ``stop`` texts, or after ``max_new_tokens``."""
 
     stop: tuple[str, ...]
     max_new_tokens: int
 
     def reached(self, text: str) -> bool:
-        """Whether decoding can stop: one of the stop texts is there, after something that is not blank."""
+        """Return whether a stop text follows something that is not blank, so that decoding can stop."""
         return self._end(text) is not None
 
     def cut(self, text: str) -> str:
-        """What was generated, up to the first stop text, without the white space around it.
+        """Return the text up to the first stop text, without the white space around it.
 
         Example:
             >>> Ending(("\\n",), 8).cut(" 7\\nProblem: next")
@@ -66,24 +61,14 @@ class Ending:
 
 
 class Value(NamedTuple):
-    """What the evaluator's answer means.
-
-    Attributes:
-        value: what the state is worth, higher is better.
-        parsed: False if the answer could not be read, and the value is the task's ``unparsable``.
-    """
+    """The value of a state, higher is better; not ``parsed`` if it is the task's ``unparsable``."""
 
     value: float
     parsed: bool
 
 
 class Check(NamedTuple):
-    """Whether a whole path solves its item.
-
-    Attributes:
-        correct: whether it does.
-        reason: why it does not, in one sentence; empty where it does.
-    """
+    """Whether a whole path solves its item, and if not the reason, in one sentence."""
 
     correct: bool
     reason: str = ""
@@ -93,19 +78,16 @@ class Task(metaclass=Checked):
     """A reasoning task. One file with its prompts makes one; nothing is registered.
 
     A path has ``depth`` thoughts: those that a search chooses by their values, and the last generation, which follows
-    the best of them (SEED, Algorithm 1). A thought is one generation, or two where there is a
-    :meth:`completion_prompt`. A *state* is an item with the thoughts so far, each as
-    :meth:`Ending.cut` left it. Prompts are plain text; whoever decodes may wrap them in a chat template.
-
-    Constructing a task reads nothing, so that a configuration is checked without touching data; :meth:`load` does.
-    All methods are pure.
+    the best of them (SEED, Algorithm 1). A thought is one generation, or two if there is a :meth:`completion_prompt`.
+    A *state* is an item with the thoughts so far, each cut by its :class:`Ending`. Prompts are plain text, which may
+    be wrapped in a chat template. Only :meth:`load` reads files. All methods are pure.
 
     Attributes:
-        name: what tables call it.
-        depth: generations on a path, as in the paper.
-        paper_items: items the paper measures on. Files may hold fewer or more: say which were run.
-        unparsable: the value of a state whose evaluation cannot be read; at most the lowest that can be.
-        value_ending: where an evaluation ends.
+        name: Name in tables.
+        depth: Generations on a path, as in the paper.
+        paper_items: Number of items the paper measures on.
+        unparsable: Value of a state whose evaluation cannot be read; at most the lowest that can be.
+        value_ending: End of an evaluation.
     """
 
     name: ClassVar[str]
@@ -116,108 +98,62 @@ class Task(metaclass=Checked):
 
     @abstractmethod
     def load(self) -> list[Item]:
-        """All items, in the order of the file; the same at every call.
-
-        Raises:
-            PromptSetError: a file is missing, empty or of another format.
-        """
+        """Return all items in the order of the file; raises PromptSetError if it cannot be read."""
 
     @abstractmethod
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
-        """What the generator continues with the next thought.
+        """Return the prompt of the next thought, or of the last generation.
 
-        Args:
-            item: the problem.
-            thoughts: the thoughts so far; none at the root.
-            last: whether it is to be the last generation. The search says so, not the number of thoughts: one with
-                a budget may end early.
+        The search decides which is the last, not the number of thoughts: one with a budget may end early.
         """
 
     @abstractmethod
     def thought_ending(self, last: bool = False) -> Ending:
-        """Where a thought, or the last generation, ends."""
+        """Return the end of a thought, or of the last generation."""
 
     def completion_prompt(self, item: Item, thoughts: Sequence[str], begun: str) -> str | None:
-        """What the generator continues to complete a thought that is two generations; None where it is one.
-
-        Args:
-            item: the problem.
-            thoughts: the thoughts before it.
-            begun: its first generation.
-        """
+        """Return the prompt of a thought's second generation, after its first, ``begun``; None if it has only one."""
         return None
 
     def completion_ending(self) -> Ending:
-        """Where the second generation of a thought ends; asked for only where there is one."""
+        """Return the end of the second generation of a thought."""
         return self.thought_ending()
 
     def completed(self, begun: str, rest: str) -> str:
-        """The thought of both generations."""
+        """Return the thought of both generations."""
         return f"{begun}\n{rest}"
 
     @abstractmethod
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
-        """What the evaluator continues with what the state is worth, above all its newest thought.
-
-        Args:
-            item: the problem.
-            thoughts: the thoughts so far, at least one; the last generation is never valued.
-        """
+        """Return the prompt of an evaluation of a state with at least one thought, above all of its newest one."""
 
     @abstractmethod
     def read_value(self, answer: str) -> float | None:
-        """What an evaluation, cut at its end, says; None if it says nothing that can be read."""
+        """Return the value in an evaluation that was cut at its end; None if it cannot be read."""
 
     def value(self, answer: str) -> Value:
-        """What a state is worth by the evaluator's answer; never raises."""
+        """Return the value of a state by the evaluator's answer; never raises."""
         value = self.read_value(answer)
         return Value(self.unparsable, False) if value is None else Value(value, True)
 
     @abstractmethod
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
-        """Whether a whole path is right.
-
-        Args:
-            item: the problem.
-            thoughts: all texts of the path, the last generation at the end; one that cannot be read is wrong, never an
-                error.
-        """
+        """Return whether a whole path, with the last generation, is right; one that cannot be read is wrong."""
 
 
 def read_prompt(task_file: str, name: str) -> str:
-    """A prompt of a task, kept beside it: ``prompts/TASK/NAME.txt``, to be filled in with ``str.format``.
+    """Return a prompt of a task, ``prompts/TASK/NAME.txt`` in its folder, a template for ``str.format``.
 
-    The last line break of the file is not part of it: a file that ends in a blank line is a prompt that ends in a line
-    break. A prompt must end where a token of its continuation begins, which is after a line break or before a blank.
-
-    Args:
-        task_file: ``__file__`` of the task's module.
-        name: the file's name without ``.txt``.
+    The last line break of the file is not part of it. A prompt must end where a token of its continuation begins, which
+    is after a line break or before a blank.
     """
     module = Path(task_file)
     file = module.parent / "prompts" / module.stem / f"{name}.txt"
     return file.read_text(encoding="utf-8").removesuffix("\n")
 
 
-def read_lines(path: str) -> list[tuple[int, str]]:
-    """The lines of a text file that are not blank, each with its number, from 1.
-
-    Raises:
-        PromptSetError: there is no such file, it is not text, or there is nothing in it.
-    """
-    text = read_text(path)
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if not lines:
-        raise PromptSetError(f"{path}: the file is empty; at least one item is needed")
-    return lines
-
-
 def read_text(path: str) -> str:
-    """A text file.
-
-    Raises:
-        PromptSetError: there is no such file, or it is not text.
-    """
+    """Return the content of a text file; raises PromptSetError if it cannot be read."""
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except OSError as error:
@@ -227,11 +163,7 @@ def read_text(path: str) -> str:
 
 
 def read_json(path: str) -> Any:
-    """What a file of JSON holds.
-
-    Raises:
-        PromptSetError: there is no such file, or it is not JSON.
-    """
+    """Return the content of a JSON file; raises PromptSetError if it cannot be read."""
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
@@ -239,7 +171,7 @@ def read_json(path: str) -> Any:
 
 
 def score_out_of_ten(text: str) -> float | None:
-    """A score from 1 to 10 written in digits, ``8`` or ``8.5`` or ``8/10``; None if there is no such score first.
+    """Return the score from 1 to 10 that a text begins with, ``8`` or ``8.5`` or ``8/10``; None without one.
 
     Example:
         >>> score_out_of_ten("8/10, I think"), score_out_of_ten("100"), score_out_of_ten("good")
