@@ -1,10 +1,11 @@
-"""An engine behind OpenAI's API: started by words of a command, or running already, and asked for completions."""
+"""Engines behind OpenAI's API: started by a command or already running, and sent completion requests."""
 
 from __future__ import annotations
 
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 
 Ask = Callable[[Sequence[int], Callable[[], bool]], object]
-"""Asks for the answer to a prompt; gives up when the second argument says that nobody wants it any more."""
+"""Requests the answer to a prompt, until the second argument returns True."""
 
 
 @contextmanager
 def company(ask: Ask, token_ids: Sequence[int], others: int) -> Iterator[None]:
     """Keep a number of other requests going.
 
-    The n-th of them asks for the same prompt less its last n tokens, again and again, so that every setting that is
-    compared has the same company, and no two requests are one to a server that keeps prompts.
+    The n-th of them repeats the same prompt without its last n tokens. So every setting is measured with the same
+    load, and no two requests are equal to a server that caches prompts.
     """
     ended = threading.Event()
 
@@ -36,43 +37,35 @@ def company(ask: Ask, token_ids: Sequence[int], others: int) -> Iterator[None]:
         while not ended.is_set():
             try:
                 ask(shortened, ended.is_set)
-            except EngineError:  # of a server that fails, the measured answer tells
+            except EngineError:  # the measured request reports it
                 return
 
-    threads = [
-        threading.Thread(
-            target=keep_asking, args=(token_ids[: max(1, len(token_ids) - number)],), daemon=True
-        )
-        for number in range(1, others + 1)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(max(1, others)) as pool:
+        for number in range(1, others + 1):
+            pool.submit(keep_asking, token_ids[: max(1, len(token_ids) - number)])
+        try:
+            yield
+        finally:
+            ended.set()
 
 
-_ENDING_SECONDS = 0.5
-"""What a server that broke off may take to end."""
+_ENDING_SECONDS = 0.5  # time for a server that broke off to end
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Requests = Annotated[int, Field(ge=1, le=1024)]
 
 
 class HttpEngine(ForeignEngine):
-    """What engines behind OpenAI's API have in common.
+    """An engine behind OpenAI's API.
 
     Attributes:
-        takes_token_ids: Whether a request's prompt may be token ids, which leave no doubt about what is asked.
-        path: Where it is asked.
-        url: Of a server that runs already; None where :meth:`words` starts one.
+        takes_token_ids: Whether a prompt may be token ids, which are unambiguous.
+        path: Path of the requests.
+        url: Address of a running server; None if :meth:`words` starts one.
         body: Fields of every request.
-        model: Its name in requests; None for the only one that the server has.
-        concurrency: Requests that it answers at once, the measured one among them.
-        start_seconds: How long the server may take to start.
-        answer_seconds: How long an answer may take.
+        model: Model name in requests; None for the only model of the server.
+        concurrency: Number of requests at once, with the measured one.
+        start_seconds: Limit for the start of the server.
+        answer_seconds: Limit for an answer.
     """
 
     takes_token_ids: ClassVar[bool] = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -77,17 +78,12 @@ class OpenAIEndpoint(HttpEngine):
 
     @override
     def plain(self) -> OpenAIEndpoint:
-        return OpenAIEndpoint(
-            (self.plain_command or self.command) if self.command else None,
-            url=(self.plain_url or self.url) if self.url else None,
-            settings=self.settings if self.command and not self.plain_command else {},
-            body={**self.body, **(self.plain_body or {})} if self.plain_body is not None else {},
-            plain_body={},
-            model=self.model,
-            start_seconds=self.start_seconds,
-            answer_seconds=self.answer_seconds,
-            concurrency=self.concurrency,
-        )
+        other = copy(self)
+        other.command = (self.plain_command or self.command) if self.command else None
+        other.url = (self.plain_url or self.url) if self.url else None
+        other.settings = self.settings if self.command and not self.plain_command else {}
+        other.body = {} if self.plain_body is None else {**self.body, **self.plain_body}
+        return other
 
     @override
     def deployed_settings(self) -> dict[str, Any]:

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """What decoding some jobs gave.
+    """The result of decoding some jobs.
 
     Attributes:
-        results: what each job gave, in the order of the jobs. A result's seconds are the work done for its sequence,
-            a shared pass in equal parts; in an overlapped run they add up to more than the run took.
-        timeline: who did what when.
-        prefill_seconds: spent on prompts, by the target alone where the drafters have a worker of their own.
-        seconds: everything else by phase, as the target saw it: ``draft`` is the time it waited for drafts. They and
-            the prefill add up to the run.
+        results: Results in the order of the jobs. Their seconds are the work for their sequence, with an equal share of
+            each common pass; in an overlapped run they add up to more than the run took.
+        timeline: The time line.
+        prefill_seconds: Seconds of prefills, only the target's if drafters have a worker of their own.
+        seconds: The other seconds by phase, at the target: ``draft`` is its waiting for drafts. With the prefill they
+            add up to the run.
     """
 
     results: tuple[GenerationResult, ...]
@@ -51,12 +51,12 @@ class Run:
 
     @property
     def decode_seconds(self) -> float:
-        """The run without its prefills."""
+        """Seconds of the run without its prefills."""
         return sum(self.seconds.values())
 
     @property
     def wall_seconds(self) -> float:
-        """The whole run."""
+        """Seconds of the whole run."""
         return self.prefill_seconds + self.decode_seconds
 
 
@@ -82,7 +82,7 @@ class Lanes(Decoding):
             self.timeline.add(who, what, started, ended, lane.context.sequence, tokens, number)
 
     def finish(self) -> None:
-        """All outputs have ended: wait for what is still to be learned from them."""
+        """Wait until the ends of all outputs are learned from."""
 
 
 class Executor(AbstractContextManager["Executor"]):
@@ -116,19 +116,13 @@ class Executor(AbstractContextManager["Executor"]):
         eos_token_ids: Collection[int] = frozenset(),
         observers: Sequence[OutcomeObserver] = (),
     ) -> Run:
-        """Decode sequences.
-
-        Args:
-            jobs: at least one, of different sequences.
-            seed: what verifiers and drafters draw by.
-            eos_token_ids: tokens that end an output.
-            observers: called with every step's outcome, within the run's time; one that raises ends the run.
+        """Decode at least one job; observers are called with every step's outcome, and one that raises ends the run.
 
         Raises:
             ValueError: a prompt is empty or does not fit the target, or two jobs share a sequence.
             RuntimeError: the executor is closed.
-            Exception: whatever a part or a model raised; what it had to stop is stopped, and :attr:`finished` holds the
-                sequences that were done.
+            Exception: an error of a part or a model; the executor is closed, and :attr:`finished` has the completed
+                sequences.
         """
         import torch
 
@@ -174,7 +168,7 @@ class Executor(AbstractContextManager["Executor"]):
         lanes.finish()
 
     def _begin(self, lanes: Lanes, job: Job, slot: int, seed: int, eos_token_ids: frozenset[int]) -> None:
-        """Start a sequence in a free slot; the same prompt elsewhere is shared, bit by bit."""
+        """Start a sequence in a free slot; an equal prompt of another slot is copied in the cache."""
         context = self.parts.context(job.prompt, seed, job.sequence)
         lane = Lane(
             context,

@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from math import floor
+from math import floor, inf
 from typing import Any, Literal, NamedTuple
 
 TARGET = "target"
@@ -19,16 +19,13 @@ BUSY: tuple[What, ...] = ("prefill", "target")
 
 
 class Span(NamedTuple):
-    """Something that took time.
+    """An action of ``target``, ``draft 1`` and so on.
 
     Attributes:
-        who: ``target``, or ``draft 1`` and so on.
-        what: it was doing.
-        start: seconds, of the clock ``time.perf_counter`` shares between the processes of a machine.
-        end: seconds.
-        sequence: the sequence it was done for; of a pass over several, the first.
-        tokens: tokens fed in a prefill or pass, nodes drafted, tokens accepted.
-        round: number of the target pass, from 0 within a run; -1 where none belongs to it.
+        start: Seconds of ``time.perf_counter``, which the processes of a machine share.
+        sequence: The sequence; of a pass over several, the first.
+        tokens: Tokens fed in a prefill or pass, nodes drafted, or tokens accepted.
+        round: Number of the target pass, from 0 within a run; -1 without one.
     """
 
     who: str
@@ -41,15 +38,11 @@ class Span(NamedTuple):
 
 
 class TimeLine:
-    """Spans of one run, in the order they were told; those of one ``who`` do not overlap.
-
-    Args:
-        spans: what is known already.
+    """Spans of one run, in the order of :meth:`add`; those of one ``who`` do not overlap.
 
     Attributes:
-        spans: all of them.
-        start: when the run began; None before that.
-        end: when it ended; None before that.
+        start: Begin of the run; None before that.
+        end: End of the run; None before that.
 
     Example:
         >>> line = TimeLine([Span("target", "target", 0.0, 3.0, "a"), Span("draft 1", "draft", 1.0, 4.0, "b")])
@@ -82,7 +75,7 @@ class TimeLine:
         self.spans.append(Span(who, what, start, end, str(sequence), tokens, round))
 
     def extend(self, other: TimeLine) -> None:
-        """Put a later run behind this one."""
+        """Append a later run."""
         rounds = 1 + max((span.round for span in self.spans), default=-1)
         self.spans += (
             span._replace(round=span.round + rounds) if span.round >= 0 else span for span in other
@@ -98,58 +91,37 @@ class TimeLine:
         return end - begin
 
     def busy(self, who: str = TARGET, what: Sequence[What] = (*BUSY, "draft", "learn")) -> float:
-        """Seconds that somebody spent on something."""
+        """Return the seconds of some kinds of spans."""
         return sum(span.end - span.start for span in self.spans if span.who == who and span.what in what)
 
     def utilisation(self) -> float:
-        """Share of the time in which the target runs a pass or a prefill; deciding and waiting are not busy."""
+        """Return the share of the time in which the target runs a pass or a prefill."""
         return self.busy(TARGET, BUSY) / self.seconds
 
     def drafting(self) -> float:
-        """Seconds in which somebody drafts, prefills a draft or learns; several at once count once."""
-        return sum(end - start for start, end in self._drafting())
+        """Return the seconds in which a drafter drafts, prefills or learns; several at once count once."""
+        return _covered(span for span in self.spans if span.who != TARGET)
 
     def overlap(self) -> float:
-        """Seconds in which somebody drafts, prefills a draft or learns while the target runs a pass or a prefill."""
-        target = [(span.start, span.end) for span in self.spans if span.who == TARGET and span.what in BUSY]
-        others = self._drafting()
-        shared, at = 0.0, 0
-        for start, end in sorted(target):
-            while at < len(others) and others[at][1] <= start:
-                at += 1
-            here = at
-            while here < len(others) and others[here][0] < end:
-                shared += min(end, others[here][1]) - max(start, others[here][0])
-                here += 1
-        return shared
-
-    def _drafting(self) -> list[tuple[float, float]]:
-        return _union((span.start, span.end) for span in self.spans if span.who != TARGET)
+        """Return the seconds of :meth:`drafting` in which the target runs a pass or a prefill."""
+        either = [span for span in self.spans if span.who != TARGET or span.what in BUSY]
+        return self.busy(TARGET, BUSY) + self.drafting() - _covered(either)
 
 
-def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The same time without overlaps, in order."""
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((start, end))
-    return merged
+def _covered(spans: Iterable[Span]) -> float:
+    """Seconds in which at least one span lasts."""
+    covered, until = 0.0, -inf
+    for start, end in sorted((span.start, span.end) for span in spans):
+        covered += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return covered
 
 
 def chrome_trace(timelines: Mapping[str, TimeLine]) -> str:
-    """Write time lines in the JSON object format of Chrome's trace events.
+    """Return time lines in the JSON object format of Chrome's trace events, one event a line.
 
-    Every time line is a process of its own and starts at 0, so that runs can be compared below each other. In it the
-    target and every drafter have a thread, a span is a complete event (``ph: X``) named by what was done, and where
-    drafts wait for the target a counter tells how many. Times are whole microseconds: neighbours stay neighbours.
-
-    Args:
-        timelines: time lines by the name of their process.
-
-    Returns:
-        One event a line; the same text for the same time lines.
+    Every time line is a process by its name, which starts at 0. The target and every drafter have a thread, a span is a
+    complete event (``ph: X``), and a counter has the number of waiting drafts. Times are whole microseconds.
 
     Example:
         >>> line = TimeLine([Span("target", "prefill", 5.0, 5.002, "a", tokens=7)])
@@ -166,14 +138,14 @@ def chrome_trace(timelines: Mapping[str, TimeLine]) -> str:
 
 
 def rows_of(timeline: TimeLine) -> list[str]:
-    """Who is on a time line: the target, then the drafters by their number."""
+    """Return the rows of a time line: the target, then the drafters by their number."""
     found = {span.who for span in timeline}
     drafters = sorted(found - {TARGET}, key=lambda who: (len(who), who))
     return [TARGET, *drafters]
 
 
 def waiting_drafts(timeline: TimeLine) -> list[tuple[float, int]]:
-    """When the number of drafts that wait for the target changed, and to what; empty if nobody drafts.
+    """Return the moments at which the number of waiting drafts changes, and the numbers.
 
     A draft waits from its end to the start of the target pass that verifies it.
     """
@@ -194,7 +166,7 @@ def waiting_drafts(timeline: TimeLine) -> list[tuple[float, int]]:
 
 
 def served_by(timeline: TimeLine) -> dict[int, list[str]]:
-    """By the number of a target pass, the drafters whose drafts it verified; none of plain decoding."""
+    """Return, by the number of a target pass, the drafters whose drafts it verified."""
     drafter: dict[str, str] = {}
     served: defaultdict[int, list[str]] = defaultdict(list)
     for span in _in_order(timeline):
@@ -236,7 +208,7 @@ def _events(name: str, timeline: TimeLine, process: int) -> Iterator[dict[str, A
 
 
 def start_of(timeline: TimeLine) -> float:
-    """When a time line begins: with its run, or with its first span if that was earlier."""
+    """Return the begin of the run, or of its first span if that is earlier."""
     moments = [span.start for span in timeline]
     if timeline.start is not None:
         moments.append(timeline.start)
