@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Field
 from typing_extensions import override
@@ -54,9 +55,6 @@ class TablePrompts(PromptSet):
         subset: the subset of a hub data set; a file has none.
         split: the split of a hub data set; a file has none.
 
-    Attributes:
-        columns: The forms of the table. The first whose prompt column is present is read; if none is, the last.
-
     Example::
 
         @dataclass(frozen=True)
@@ -68,7 +66,11 @@ class TablePrompts(PromptSet):
     path: str
     subset: str | None = None
     split: str = "train"
-    columns: ClassVar[tuple[Columns, ...]]
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[Columns, ...]:
+        """The forms of the table. The first whose prompt column is present is read; if none is, the last."""
 
     @property
     def limit(self) -> int | None:
@@ -273,10 +275,10 @@ class RawText(TablePrompts):
     def limit(self) -> int:
         return self.items
 
+    @property
     @override
-    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
-        for row in table.rows(self.key):  # whole texts: they are cut where they are tokenized
-            yield PromptRow(str(row.number - 1), self.category, [row.text(self.key)])
+    def columns(self) -> tuple[Columns, ...]:
+        return (Columns(self.key, name=self.category),)  # whole texts: they are cut where they are tokenized
 
 
 @dataclass(frozen=True)

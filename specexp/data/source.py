@@ -318,7 +318,7 @@ def _json_rows(lines: Lines) -> Placed:
         yield from ((f"item {number}", item) for number, item in enumerate(items, start=1))
         return
     for number, line in chain([(first, opening)], filled):
-        yield f"line {number}", _parsed(line, number)
+        yield f"line {number}", _parsed(line.rstrip(), number)
 
 
 def _parsed(text: str, first: int) -> Any:
