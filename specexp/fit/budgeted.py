@@ -1,4 +1,4 @@
-"""A training with a budget of tokens, which its learning rate follows."""
+"""Trainings that continue from their last checkpoint, and end with a budget of tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from pydantic import Field
 from typing_extensions import override
+
+from specexp.bench.trainer import interruptible
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -93,3 +96,18 @@ class BudgetedTraining(lightning.LightningModule):
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._batch_tokens = checkpoint["batch_tokens"]
+
+
+def checkpoints_in(folder: Path, every: int) -> ModelCheckpoint:
+    """Return the callback that writes ``folder/checkpoints/last.ckpt`` every so many steps."""
+    return ModelCheckpoint(
+        folder / "checkpoints", "last", every_n_train_steps=every, enable_version_counter=False
+    )
+
+
+def run(trainer: lightning.Trainer, module: lightning.LightningModule, folder: Path, **data: Any) -> None:
+    """Train from ``folder/checkpoints/last.ckpt`` on, if it exists, and write it again at the end."""
+    last = folder / "checkpoints" / "last.ckpt"
+    with interruptible():
+        trainer.fit(module, ckpt_path=str(last) if last.exists() else None, weights_only=True, **data)
+    trainer.save_checkpoint(last, weights_only=False)

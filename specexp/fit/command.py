@@ -65,7 +65,7 @@ def fit(
     import lightning
     from lightning.pytorch.loggers import WandbLogger
 
-    from specexp.fit.checkpoints import checkpoints_in, run
+    from specexp.fit.budgeted import checkpoints_in, run
 
     work = Path(work_dir)
     work.mkdir(parents=True, exist_ok=True)
@@ -171,12 +171,7 @@ def _learn(config: Config, dry: bool) -> int:
 def read_fit(
     path: str | Path, overrides: Sequence[str] = (), resolved: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the arguments of :func:`fit` from a YAML file and ``--dotted.key value`` overrides.
-
-    Args:
-        path: The file.
-        overrides: The overrides.
-        resolved: Is filled with the same as plain values, defaults included.
+    """Return the arguments of :func:`fit` from a YAML file and ``--dotted.key value`` overrides; ``resolved`` gets plain values.
 
     Raises:
         ConfigError: if a key is unknown, a value is not allowed, or model or data cannot be made.

@@ -42,9 +42,7 @@ def composition_of(config: Config) -> dict[str, Any]:
 def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     """Learn on the prompts of ``data``, continuing from ``<output>/<name>/checkpoints/last.ckpt`` if it exists.
 
-    Args:
-        config: An experiment with a ``fit:`` section.
-        pair: The models; loaded if None, and not needed to learn on a recording.
+    The models are loaded if ``pair`` is None, unless it learns on a recording.
 
     Raises:
         ConfigError: if the models, the recording or the prompts cannot be loaded, or the parts do not go together.
@@ -59,7 +57,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     from specexp.bench.trainer import build_trainer
     from specexp.config import build_data, build_generation, build_latency, is_replayed, prompts_error
     from specexp.data import PromptSetError
-    from specexp.fit.checkpoints import checkpoints_in, run
+    from specexp.fit.budgeted import checkpoints_in, run
     from specexp.fit.learning_module import ControllerLearning
 
     section, name = config.get("fit"), config.get("name")

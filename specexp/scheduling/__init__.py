@@ -3,15 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from specexp.scheduling.batched import Batched
-from specexp.scheduling.execution import Execution, Job
-from specexp.scheduling.scheduled import (
-    FirstCome,
-    LeastProgress,
-    MostConfident,
-    QueuePolicy,
-    Scheduled,
-    Waiting,
-)
+from specexp.scheduling.execution import Execution
+from specexp.scheduling.queue import FirstCome, Job, LeastProgress, MostConfident, QueuePolicy, Waiting
+from specexp.scheduling.scheduled import Scheduled
 from specexp.scheduling.serial import Serial, SerialSpeculative
 from specexp.scheduling.timeline import Span, TimeLine
 

@@ -22,7 +22,7 @@ from specexp.core.lane import Lane
 from specexp.core.language_model import runtime_for
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
-from specexp.scheduling.execution import Job
+from specexp.scheduling.queue import Job
 from specexp.scheduling.timeline import TARGET, TimeLine
 
 if TYPE_CHECKING:

@@ -1,87 +1,21 @@
-"""SEED: several sequences draft while one target verifies, and the policy of its queue."""
+"""SEED: several sequences draft while one target verifies, in rounds."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.checked import Checked
 from specexp.core.parts import Parts
-from specexp.core.tree import TokenTree
 from specexp.scheduling.execution import Execution, refuse_carried
+from specexp.scheduling.queue import FirstCome, QueuePolicy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specexp.core.runtime import Runtime
     from specexp.scheduling.executor import Executor
-
-
-class Waiting(NamedTuple):
-    """A draft that waits for the target.
-
-    Attributes:
-        sequence: whose it is.
-        new_tokens: tokens its sequence has so far.
-        tree: the draft.
-    """
-
-    sequence: int | str
-    new_tokens: int
-    tree: TokenTree
-
-    @property
-    def log_prob(self) -> float:
-        """Draft log-probability of its most probable path; 0 where the drafter gives none, or drafted nothing."""
-        log_probs = self.tree.log_probs
-        return 0.0 if log_probs is None else float(log_probs[[*self.tree.best_path()]].sum())
-
-
-class QueuePolicy(metaclass=Checked):
-    """Orders the queue of drafts. It changes when a sequence is served, never what it says.
-
-    The target never waits while a draft does, whatever the policy.
-    """
-
-    @abstractmethod
-    def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:
-        """Which drafts the next target pass verifies.
-
-        Args:
-            waiting: drafts that are ready, at least one, in the order of arrival.
-            most: greatest number of drafts to choose, at least 1.
-
-        Returns:
-            Their places in ``waiting``, all different, at least one and at most ``most``.
-        """
-
-
-class FirstCome(QueuePolicy):
-    """First come, first served, as in SEED (section 4.2): of n sequences none waits longer than n rounds."""
-
-    def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:
-        """The first."""
-        return list(range(min(most, len(waiting))))
-
-
-class LeastProgress(QueuePolicy):
-    """The sequence with the fewest tokens first, so that all end at about the same time and few drafters idle then."""
-
-    def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:
-        """Those that are furthest behind; of equals the first to come."""
-        return sorted(range(len(waiting)), key=lambda place: waiting[place].new_tokens)[:most]
-
-
-class MostConfident(QueuePolicy):
-    """The draft with the most probable path first: it likely gives the most tokens. A sequence may wait for long."""
-
-    def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:
-        """The surest; of equals the first to come."""
-        return sorted(range(len(waiting)), key=lambda place: -waiting[place].log_prob)[:most]
 
 
 class Scheduled(Execution):
@@ -146,4 +80,5 @@ class Scheduled(Execution):
         from specexp.scheduling.scheduler import ScheduledExecutor
 
         self.check(parts)
-        return ScheduledExecutor(model, parts, self)
+        shared = self.policy, self.verify_batch
+        return ScheduledExecutor(model, parts, self.n, self.threads, shared, self.workers, self.draft_threads)

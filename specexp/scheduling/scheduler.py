@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -27,7 +27,7 @@ from specexp.scheduling.messages import (
     StepResult,
     memory_of,
 )
-from specexp.scheduling.scheduled import Waiting
+from specexp.scheduling.queue import QueuePolicy, Waiting
 from specexp.scheduling.timeline import TimeLine
 from specexp.scheduling.worker import DraftWorker
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specexp.core.runtime import Runtime
-    from specexp.scheduling.scheduled import Scheduled
     from specexp.scheduling.worker import Kind
 
 
@@ -51,11 +50,11 @@ class ScheduledLanes(Lanes):
         observers: Iterable[OutcomeObserver],
         timeline: TimeLine,
         workers: Sequence[DraftWorker],
-        strategy: Scheduled,
+        policy: QueuePolicy,
+        most: int,
     ) -> None:
         super().__init__(target, parts, observers, timeline)
-        self.workers = workers
-        self.policy, self.most = strategy.policy, strategy.verify_batch
+        self.workers, self.policy, self.most = workers, policy, most
         self._queue: list[Lane] = []  # whose draft is ready, in the order of arrival
         self._ended: dict[int, Lane] = {}  # whose end is not yet learned from
 
@@ -159,15 +158,24 @@ def _begin(lane: Lane) -> StartSequence:
 
 
 class ScheduledExecutor(Executor):
-    """Keeps the workers from run to run."""
+    """Keeps the workers from run to run; ``queue`` is the policy and the most drafts that one pass verifies."""
 
-    def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, strategy: Scheduled) -> None:
-        super().__init__(model, parts, strategy.n, strategy.threads)
-        self.strategy = strategy
+    def __init__(
+        self,
+        model: PreTrainedModel | Runtime,
+        parts: Parts,
+        n: int,
+        threads: int | None,
+        queue: tuple[QueuePolicy, int],
+        workers: int | Literal["thread"],
+        draft_threads: int | None,
+    ) -> None:
+        super().__init__(model, parts, n, threads)
+        self.queue = queue
         # nobody verifies in the worker, and a verifier need not be one that can be pickled
         drafting = parts._replace(verifier=ArgmaxVerifier())
-        kind: Kind = "thread" if strategy.workers == "thread" else "process"
-        number = 1 if strategy.workers == "thread" else strategy.workers
+        kind: Kind = "thread" if workers == "thread" else "process"
+        number = 1 if workers == "thread" else workers
         self._workers: list[DraftWorker] = []
         try:
             for first in range(number):
@@ -175,7 +183,7 @@ class ScheduledExecutor(Executor):
                     slot: memory_of(parts, self.model.vocab_size, self.model.dtype)
                     for slot in range(first, self.n, number)
                 }
-                self._workers.append(DraftWorker(drafting, memories, kind, strategy.draft_threads))
+                self._workers.append(DraftWorker(drafting, memories, kind, draft_threads))
         except BaseException:
             self.abort()
             raise
@@ -227,7 +235,7 @@ class ScheduledExecutor(Executor):
 
     @override
     def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
-        return ScheduledLanes(self.model, self.parts, observers, timeline, self.workers, self.strategy)
+        return ScheduledLanes(self.model, self.parts, observers, timeline, self.workers, *self.queue)
 
     @override
     def _drafting(self, slot: int, context: Context) -> None:
