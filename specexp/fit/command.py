@@ -171,7 +171,7 @@ def _learn(config: Config, dry: bool) -> int:
 def read_fit(
     path: str | Path, overrides: Sequence[str] = (), resolved: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the arguments of :func:`fit` from a YAML file and ``--dotted.key value`` overrides; ``resolved`` gets plain values.
+    """Return the arguments of :func:`fit` from a file and overrides; ``resolved`` gets them as plain values.
 
     Raises:
         ConfigError: if a key is unknown, a value is not allowed, or model or data cannot be made.
