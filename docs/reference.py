@@ -90,7 +90,7 @@ def _keys() -> str:
 
 
 def _metrics() -> str:
-    table = documentation()
+    table = metric_table()
     head = "| " + " | ".join(column.title for column in table.columns) + " |"
     rows = ["| " + " | ".join(_cell(str(cell)) for cell in row) + " |" for row in table.rows]
     rule = "|" + "---|" * len(table.columns)

@@ -25,11 +25,7 @@ from specexp.config import load_config
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.deploy.export.command import main as export
 from specexp.deploy.export.export_format import all_formats
-from specexp.engines.settings.llama_cpp import LlamaCppSettings
-from specexp.engines.settings.settings import Settings
-from specexp.engines.settings.sglang import SglangSettings
-from specexp.engines.settings.trtllm import TrtllmSettings
-from specexp.engines.settings.vllm import VllmSettings
+from specexp.engines.settings import LlamaCppSettings, Settings, SglangSettings, TrtllmSettings, VllmSettings
 from specexp.fit.command import main as fit
 from specexp.profile.command import main as profile
 from specexp.replay.record.command import main as record

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from specexp.bench.pictures import INK, bare_figure, legend_below, name_rows, new_figure
 from specexp.core.tree import RankPath, TreeShape
-from specexp.scheduling.timeline import TARGET, Span, TimeLine, What
-from specexp.scheduling.trace import rows_of, served_by, start_of
+from specexp.scheduling.timeline import TARGET, Span, TimeLine, What, rows_of, served_by, start_of
 
 EDGE, UNMEASURED, ROOT, HIT_RATES = "#9aa7b2", "#dfe7ee", INK, "YlGnBu"
 PLATE = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none"}

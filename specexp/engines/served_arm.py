@@ -18,7 +18,7 @@ from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, Run
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import ArmSpec
-    from specexp.bench.solver import Solver
+    from specexp.bench.execution_arm import Solver
     from specexp.core.decode import OutcomeObserver
     from specexp.data import Prompt
     from specexp.data.task_items import Problem

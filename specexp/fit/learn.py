@@ -51,9 +51,8 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     from lightning.pytorch.loggers import WandbLogger
 
     from specexp.bench.arm import EngineArm
-    from specexp.bench.arm_spec import ArmSpec, Backend
+    from specexp.bench.arm_spec import ArmSpec, Backend, make_arm
     from specexp.bench.experiment import use_threads
-    from specexp.bench.make_arm import make_arm
     from specexp.bench.trainer import build_trainer
     from specexp.config import build_data, build_generation, build_latency, is_replayed, prompts_error
     from specexp.data import PromptSetError

@@ -35,7 +35,7 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
     if not confirmation.watch.time_lines:
         return Report(figures=figures, fragments=fragments)
     from specexp.bench.drawings import draw_time_line
-    from specexp.scheduling.trace import chrome_trace
+    from specexp.scheduling.timeline import chrome_trace
 
     lines = confirmation.watch.time_lines
     shown = {"AR (engine)": lines[AR], winner.label: lines[winner.name]}

@@ -14,11 +14,10 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, Literal
 
 from specexp.bench.arm import EngineArm, describe
-from specexp.bench.arm_spec import ArmSpec
+from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.equality import compare, token_equality
 from specexp.bench.experiment import arm_specs
 from specexp.bench.live import LiveBackend
-from specexp.bench.arm_spec import make_arm
 from specexp.config import Config, build_parts, build_verifier
 from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts

@@ -5,8 +5,7 @@ import json
 import pytest
 import yaml
 
-from specexp.artifacts.error import ArtifactError
-from specexp.artifacts.validated import validated
+from specexp.artifacts.validation import ArtifactError, validated
 from specexp.engines.settings import (
     LlamaCppSettings,
     OpenVinoSettings,

@@ -19,7 +19,7 @@ from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.config.command import fail
 from specexp.core.messages import did_you_mean
 from specexp.deploy.export.export_format import ExportedFile, Format, Given, all_formats
-from specexp.engines.settings.settings import SettingsError
+from specexp.engines.settings import SettingsError
 
 _OPTIONS = ("draft", "length", "target")
 """Options of some formats, each of which says which it takes."""

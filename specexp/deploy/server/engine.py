@@ -26,7 +26,7 @@ from specexp.core.runtime import Runtime, Target
 from specexp.core.tree import TokenTree
 from specexp.deploy.server.output import Ended, GivenUp, Heard, Output, Piece, Running
 from specexp.deploy.server.slots import Places
-from specexp.scheduling.drafters import copies
+from specexp.scheduling.local import copies
 from specexp.verifiers import KeyedSampling
 
 

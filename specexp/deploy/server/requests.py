@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from specexp.artifacts.manifest import parse_json
 from specexp.artifacts.validation import ArtifactError, violation
 from specexp.core.messages import did_you_mean, shown
-from specexp.data.conversation import ROLES
+from specexp.data.own_prompts import ROLES
 
 _BODY_SECONDS = 30.0
 _LEAST_TEMPERATURE = 0.01

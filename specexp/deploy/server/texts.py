@@ -7,7 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from specexp.core.messages import type_and_line
-from specexp.data.conversation import ROLES
+from specexp.data.own_prompts import ROLES
 from specexp.data.prompt import first_turn_ids
 from specexp.data.prompt_set import Message
 from specexp.deploy.server.requests import ChatMessage, RequestError

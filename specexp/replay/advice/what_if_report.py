@@ -12,10 +12,10 @@ import numpy as np
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
+from specexp.bench.drawings import draw_edges, draw_nodes, lay_out
 from specexp.bench.pictures import BLUE, GREEN, INK, ORANGE, SAND, VIOLET, bare_figure, new_figure, plain
 from specexp.bench.publish import Report
 from specexp.bench.table import Column, Table, columns
-from specexp.bench.drawings import draw_edges, draw_nodes, lay_out
 from specexp.core.messages import counted
 from specexp.core.tree import RankPath, TreeShape
 

@@ -162,8 +162,7 @@ def explain(config: Config) -> Explained:
     Raises:
         ConfigError: The recording is missing, or cannot replay the composition.
     """
-    from specexp.bench.arm_spec import ArmSpec
-    from specexp.bench.arm_spec import make_arm
+    from specexp.bench.arm_spec import ArmSpec, make_arm
     from specexp.bench.statistics import paired_speedup
     from specexp.replay.advice.why_report import NOW, PLAIN, Effect, Explained
     from specexp.replay.backend import open_replay

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.report import acceptance_tables
 from specexp.bench.page.charts import ratios_chart
-from specexp.bench.statistics import breakdown
 from specexp.bench.publish import Report
+from specexp.bench.report import acceptance_tables
+from specexp.bench.statistics import breakdown
 from specexp.bench.table import Table, columns
 from specexp.core.messages import counted
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.arm_spec import ArmSpec
+from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.live import LiveBackend
-from specexp.bench.arm_spec import make_arm
 from specexp.bench.table import Table, columns
 from specexp.config import (
     Config,

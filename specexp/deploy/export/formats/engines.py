@@ -14,13 +14,15 @@ from specexp.artifacts.validation import validated
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat
 from specexp.engines.engine import EngineError
 from specexp.engines.server import filled
-from specexp.engines.settings.hugging_face import HuggingFaceSettings
-from specexp.engines.settings.llama_cpp import LlamaCppSettings
-from specexp.engines.settings.openvino import OpenVinoSettings
-from specexp.engines.settings.settings import Settings
-from specexp.engines.settings.sglang import SglangSettings
-from specexp.engines.settings.trtllm import TrtllmSettings
-from specexp.engines.settings.vllm import VllmSettings
+from specexp.engines.settings import (
+    HuggingFaceSettings,
+    LlamaCppSettings,
+    OpenVinoSettings,
+    Settings,
+    SglangSettings,
+    TrtllmSettings,
+    VllmSettings,
+)
 
 if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
