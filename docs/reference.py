@@ -21,14 +21,14 @@ from specexp.deploy.hugging_face import custom_generate
 
 PACKAGE = Path(specexp.__file__).parent
 FAMILIES = {
-    "specexp.core.drafter.Drafter": ("drafters", "Drafters", "propose candidates for nodes of a tree"),
-    "specexp.core.tree_builder.TreeBuilder": (
+    "specexp.core.contracts.Drafter": ("drafters", "Drafters", "propose candidates for nodes of a tree"),
+    "specexp.core.contracts.TreeBuilder": (
         "builders",
         "Tree builders",
         "say which candidates become nodes",
     ),
-    "specexp.core.verifier.Verifier": ("verifiers", "Verifiers", "say what is accepted"),
-    "specexp.core.controller.Controller": ("controllers", "Controllers", "say how much to draft"),
+    "specexp.core.contracts.Verifier": ("verifiers", "Verifiers", "say what is accepted"),
+    "specexp.core.contracts.Controller": ("controllers", "Controllers", "say how much to draft"),
 }
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specexp.config.artifacts import load_artifact
-    from specexp.core.decoder import Decoder
-    from specexp.core.generation import GenerationResult
+    from specexp.core.loop import Decoder
+    from specexp.core.outcome import GenerationResult
     from specexp.models.pair import load_pair
 
 __version__ = "0.1.0"
@@ -16,8 +16,8 @@ __all__ = ["Decoder", "GenerationResult", "load_artifact", "load_pair"]
 
 # Imported on first use: torch and transformers take seconds, and a mistyped key should be answered in one.
 _HOME = {
-    "Decoder": "specexp.core.decoder",
-    "GenerationResult": "specexp.core.generation",
+    "Decoder": "specexp.core.loop",
+    "GenerationResult": "specexp.core.outcome",
     "load_artifact": "specexp.config.artifacts",
     "load_pair": "specexp.models.pair",
 }

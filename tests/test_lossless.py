@@ -18,8 +18,8 @@ from specexp.builders import (
     TokenRecyclingTree,
 )
 from specexp.controllers import Fixed
-from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 

@@ -16,7 +16,7 @@ FILES = {
     "drafters/repeat_last.py": """
 import numpy as np
 from specexp.core.dialogue import Candidates
-from specexp.core.drafter import Drafter
+from specexp.core.contracts import Drafter
 
 
 class RepeatLast(Drafter):
@@ -36,7 +36,7 @@ class TwoInARow(StaticTree):
         super().__init__([[0], [0, 0]])
 """,
     "verifiers/second_best.py": """
-from specexp.core.verifier import DeterministicVerifier
+from specexp.core.contracts import DeterministicVerifier
 
 
 class SecondBest(DeterministicVerifier):
@@ -45,7 +45,7 @@ class SecondBest(DeterministicVerifier):
 """,
     "controllers/every_other_step.py": """
 from specexp.core.dialogue import Plan
-from specexp.core.controller import Controller
+from specexp.core.contracts import Controller
 
 
 class EveryOtherStep(Controller):

@@ -32,7 +32,7 @@ from experiments.serve.clients import (
 )
 from specexp.bench.arm import eos_of
 from specexp.bench.trainer import quiet_libraries
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.models.pair import load_pair
 from specexp.models.runtime import runtime_of
 from specexp.verifiers import KeyedSampling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.manifest import canonical_json, sha256
-from specexp.core.compatibility import check_model
+from specexp.core.runtime import check_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

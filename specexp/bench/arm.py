@@ -17,12 +17,11 @@ from specexp.tracking.names import PHASES
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specexp.core.decode import OutcomeObserver
-    from specexp.core.drafter import Drafter
+    from specexp.core.contracts import Drafter, Verifier
     from specexp.core.latency import LatencyProfile
+    from specexp.core.loop import OutcomeObserver
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Parts
-    from specexp.core.verifier import Verifier
     from specexp.data import Prompt
     from specexp.scheduling import TimeLine
 
@@ -145,7 +144,7 @@ def state_of(drafter: Drafter | None) -> str:
     """Return a drafter's state policy, ``stateless`` without one; several policies are joined: ``carry+cold``."""
     if drafter is None:
         return "stateless"
-    kept = {str(getattr(drafter, "state", "stateless")), *map(state_of, drafter.inner)}
+    kept = {drafter.state or "stateless", *map(state_of, drafter.inner)}
     return "+".join(sorted(kept - {"stateless"})) or "stateless"
 
 

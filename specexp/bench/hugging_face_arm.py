@@ -18,18 +18,18 @@ from typing_extensions import override
 from specexp.bench.arm import Arm, Generation, eos_of, sequence_name, turns
 from specexp.bench.arm_spec import can_follow, why_not
 from specexp.bench.record import PromptRecord
-from specexp.core.latency import PLAIN
+from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.masks import context_limit
 from specexp.core.noise import GumbelStream, place_key
+from specexp.core.parts import PLAIN
 from specexp.core.placement import compute_device
-from specexp.core.verifier import ArgmaxVerifier
 from specexp.verifiers import KeyedSampling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from specexp.core.contracts import Verifier
     from specexp.core.latency import LatencyProfile
-    from specexp.core.verifier import Verifier
     from specexp.data import Prompt
 
 _LOWEST = -1e30

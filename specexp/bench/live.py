@@ -20,7 +20,7 @@ from specexp.config import (
     build_task_items,
     is_multi_sequence,
 )
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.models.gguf import is_gguf
 
 if TYPE_CHECKING:

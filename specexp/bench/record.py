@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 if TYPE_CHECKING:
     from specexp.config.schema import Generation
-    from specexp.core.verifier import Verifier
+    from specexp.core.contracts import Verifier
     from specexp.data import Prompt
 
 MEASURED = "measured"

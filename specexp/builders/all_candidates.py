@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Request
 from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape
-from specexp.core.tree_builder import TreeBuilder
 
 
 class AllCandidates(TreeBuilder):
@@ -25,6 +25,7 @@ class AllCandidates(TreeBuilder):
         max_depth: deepest node.
     """
 
+    size_arguments = ("max_nodes", "max_depth")
     accepts_fewer_candidates = True
 
     def __init__(

@@ -9,9 +9,9 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.builders.compiled_samplings import samplings_of
+from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Selection, kind_of
 from specexp.core.tree import NodeKind, root_tree
-from specexp.core.tree_builder import TreeBuilder
 
 _FIRST_FLOOR = (
     0.25  # before any is known, samplings of less than this share of 1 / budget are not drawn ahead
@@ -42,6 +42,7 @@ class DySpecGreedy(TreeBuilder):
         ValueError: ``acceptance_power`` with ``top-k`` candidates.
     """
 
+    size_arguments = ("budget", "max_depth")
     needs_log_probs = True
     accepts_fewer_candidates = True
 
@@ -119,6 +120,7 @@ class DySpecThreshold(TreeBuilder):
         ValueError: ``acceptance_power`` with ``top-k`` candidates.
     """
 
+    size_arguments = ("max_nodes", "max_depth")
     needs_log_probs = True
     accepts_fewer_candidates = True
     takes_threshold = True
@@ -189,6 +191,7 @@ class BeamRerank(TreeBuilder):
         beam: nodes expanded at each depth, and candidates of each.
     """
 
+    size_arguments = ("budget", "depth")
     needs_log_probs = True
     accepts_fewer_candidates = True
 

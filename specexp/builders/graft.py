@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Request
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
-from specexp.core.tree_builder import TreeBuilder
+from specexp.core.wrappers import BuilderWrapper
 
 Number = TypeVar("Number", np.float32, np.float64)
 
 
-class Graft(TreeBuilder):
+class Graft(BuilderWrapper):
     """Another builder's tree with phrases of a :class:`~specexp.drafters.PhraseCache` below its anchors, so that a
     draft that is accepted as far as an anchor may go on into a phrase.
 
@@ -44,31 +45,21 @@ class Graft(TreeBuilder):
         phrases_per_anchor: Annotated[int, Field(ge=1, le=64)] = 3,
         phrase_length: Annotated[int, Field(ge=2, le=64)] = 5,
     ) -> None:
-        self.builder = builder
+        self.inner = (builder,)
         self.num_anchors = num_anchors
         self.phrases_per_anchor = phrases_per_anchor
         self.length = phrase_length
         self.phrase_length = max(phrase_length, builder.phrase_length)
-        self.kind = builder.kind
-        self.needs_log_probs = builder.needs_log_probs
-        self.accepts_fewer_candidates = builder.accepts_fewer_candidates
-        self.takes_threshold = builder.takes_threshold
-        self.num_choices = builder.num_choices
 
     @property
-    @override
-    def inner(self) -> tuple[TreeBuilder, ...]:
-        return (self.builder,)
+    def builder(self) -> TreeBuilder:
+        """The builder of the tree below which phrases hang."""
+        return self.inner[0]
 
     @property
     @override
     def max_nodes(self) -> int:
         return self.builder.max_nodes + self.num_anchors * self.phrases_per_anchor * self.length
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self.builder.max_candidates
 
     @override
     def build(self, root: int, plan: Plan) -> Build:

@@ -56,6 +56,8 @@ class Sequoia(StaticTree):
         [[0], [1], [0, 0], [0, 0, 0]]
     """
 
+    size_arguments = ("budget", "max_depth")
+
     def __init__(
         self,
         budget: Annotated[int, Field(ge=1, le=4096)] = 64,

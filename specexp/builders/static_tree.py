@@ -12,10 +12,10 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.builders.fixed_shape import FixedShape, Level
+from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Request, Selection, kind_of
 from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root_tree
-from specexp.core.tree_builder import TreeBuilder
 
 MOST_NODES = 4096
 """Of a static tree."""
@@ -42,7 +42,7 @@ class StaticTree(TreeBuilder):
         3
     """
 
-    fixed_shape = True
+    shape: FixedShape
 
     def __init__(
         self,
@@ -59,12 +59,6 @@ class StaticTree(TreeBuilder):
         self.kind = kind_of(candidates)
         if candidates == "drawn":
             _check_no_draw_is_left_out(self.shape)
-
-    @property
-    @override
-    def rank_paths(self) -> list[list[int]]:
-        """The tree in the rank-path form other projects read: no root, sorted by length, then rank."""
-        return [list(path) for path in self.shape.rank_paths[1:]]
 
     @property
     @override
@@ -162,6 +156,8 @@ class Chain(StaticTree):
         length: drafted tokens.
         candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
     """
+
+    size_arguments = ("length",)
 
     def __init__(
         self, length: Annotated[int, Field(ge=1, le=256)] = 4, candidates: Selection = "top-k"

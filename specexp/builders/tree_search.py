@@ -31,6 +31,8 @@ class ParametricTree(StaticTree):
         [[0], [0, 0], [0, 0, 0]]
     """
 
+    size_arguments = ("nodes", "depth", "width")
+
     def __init__(
         self,
         nodes: Annotated[int, Field(ge=1, le=4096)] = 16,
@@ -68,6 +70,8 @@ class FittedTree(StaticTree):
     Raises:
         ValueError: no path of this length was ever accepted.
     """
+
+    size_arguments = ("nodes", "depth")
 
     def __init__(
         self,

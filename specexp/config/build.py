@@ -15,19 +15,15 @@ from specexp.config.config import (
 from specexp.config.errors import ConfigError
 from specexp.config.layers import PARTS
 from specexp.config.schema import Generation
-from specexp.core.compatibility import check_composition
 from specexp.core.messages import first_line
-from specexp.core.parts import Parts
+from specexp.core.parts import Parts, check_composition
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specexp.config.schema import Reasoning
-    from specexp.core.controller import Controller
-    from specexp.core.drafter import Drafter
+    from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
     from specexp.core.latency import LatencyProfile
-    from specexp.core.tree_builder import TreeBuilder
-    from specexp.core.verifier import Verifier
     from specexp.data import PromptSetError, TaskItems, Workload
     from specexp.data.prompts import PromptDataModule
     from specexp.drafters.draft_source import DraftSource

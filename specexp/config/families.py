@@ -81,7 +81,8 @@ def find_part(contract: type, name: str) -> type | None:
 def _parts(own: str, contract: str) -> dict[str, Source]:
     package = FOLDERS.get(contract, "") if own.startswith("specexp.") else ""
     package = package or own.rpartition(".")[0] or own
-    classes = [*_classes_in(own), *_classes_in(package)]
+    wrappers = _classes_in("specexp.core.wrappers") if own == "specexp.core.contracts" else []
+    classes = [*_classes_in(own), *wrappers, *_classes_in(package)]
     found = {
         one.name: one
         for one in reversed(classes)

@@ -163,7 +163,7 @@ class Record:
     """
 
     to: str | None = None
-    coverage: list[Annotated[Any, PartOf("specexp.core.tree_builder.TreeBuilder")]] | None = None
+    coverage: list[Annotated[Any, PartOf("specexp.core.contracts.TreeBuilder")]] | None = None
     candidates: Annotated[int, Field(ge=1, le=4096)] = 32
     target_top_k: Annotated[int, Field(ge=1, le=256)] | None = None
     turns_per_file: Count = 8
@@ -328,12 +328,12 @@ class Experiment:
     data: Annotated[Any, CallOf("specexp.data.Workload")] = field(
         default_factory=lambda: {"prompts": {"class_path": "StdlibFunctions"}}
     )
-    drafter: Annotated[Any, PartOf("specexp.core.drafter.Drafter")] | None = None
-    builder: Annotated[Any, PartOf("specexp.core.tree_builder.TreeBuilder")] | None = None
-    verifier: Annotated[Any, PartOf("specexp.core.verifier.Verifier")] = field(
+    drafter: Annotated[Any, PartOf("specexp.core.contracts.Drafter")] | None = None
+    builder: Annotated[Any, PartOf("specexp.core.contracts.TreeBuilder")] | None = None
+    verifier: Annotated[Any, PartOf("specexp.core.contracts.Verifier")] = field(
         default_factory=lambda: {"class_path": "Greedy"}
     )
-    controller: Annotated[Any, PartOf("specexp.core.controller.Controller")] | None = field(
+    controller: Annotated[Any, PartOf("specexp.core.contracts.Controller")] | None = field(
         default_factory=lambda: {"class_path": "Fixed"}
     )
     artifact: str | None = None

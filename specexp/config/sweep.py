@@ -32,7 +32,7 @@ class CountAcceptances:
         data: Overrides of the experiment's ``data``.
     """
 
-    builder: Annotated[Any, SpecOf("specexp.core.tree_builder.TreeBuilder")]
+    builder: Annotated[Any, SpecOf("specexp.core.contracts.TreeBuilder")]
     data: dict[str, Any] = field(default_factory=dict)
 
 

@@ -16,8 +16,8 @@ from specexp.config.references import argument_for
 from specexp.config.search_space import Categorical
 from specexp.config.sweep import Sweep
 from specexp.core.annotations import Allowed
+from specexp.core.contracts import TreeBuilder
 from specexp.core.messages import did_you_mean
-from specexp.core.tree_builder import TreeBuilder
 
 _SWEEP = Allowed(Sweep)
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from specexp.controllers.ratio_arms import Policy, RatioArms
 from specexp.core.context import Context, PerSequence
-from specexp.core.controller import Controller
+from specexp.core.contracts import Controller
 from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome

@@ -8,7 +8,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.controller import Controller
+from specexp.core.contracts import Controller
 from specexp.core.dialogue import Plan
 
 

@@ -9,15 +9,13 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.controller import Controller
+from specexp.core.contracts import Controller
 from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import NodeKind
 
 if TYPE_CHECKING:
-    from specexp.core.drafter import Drafter
-    from specexp.core.tree_builder import TreeBuilder
-    from specexp.core.verifier import Verifier
+    from specexp.core.contracts import Drafter, TreeBuilder, Verifier
 
 _SEQUENCES_KEPT = 256
 

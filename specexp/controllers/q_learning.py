@@ -14,7 +14,7 @@ from specexp.controllers.episode import Decision, DraftSummary, Episode
 from specexp.controllers.q_table import CONTINUE, STOP, QTable, same_bins
 from specexp.controllers.step_means import StepMeans
 from specexp.core.context import Context, PerSequence
-from specexp.core.controller import Controller
+from specexp.core.contracts import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import type_and_line
@@ -100,6 +100,8 @@ class QLearning(Controller):
         >>> QLearning(draft_cost=0.14).rewarded(accepted=3, useful=3, nodes=4, pass_tokens=(1, 1, 1, 1))
         1.564...
     """
+
+    table: QTable
 
     def __init__(
         self,

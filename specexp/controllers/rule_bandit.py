@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from typing_extensions import override
 
 from specexp.controllers.ratio_arms import Policy, RatioArms
 from specexp.core.context import Context, PerSequence
-from specexp.core.controller import Controller
+from specexp.core.contracts import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-
-if TYPE_CHECKING:
-    from specexp.core.drafter import Drafter
-    from specexp.core.tree_builder import TreeBuilder
-    from specexp.core.verifier import Verifier
+from specexp.core.wrappers import ControllerWrapper
 
 Reward = Literal["goodput", "acceptance"]
 _ENTRIES = ("controllers", "reward", "sums")
 
 
-class RuleBandit(Controller):
+class RuleBandit(ControllerWrapper):
     """Lets one of several controllers decide a step, by what each has brought so far (TapOut, Sridhar et al. 2025).
 
     No rule for ending a draft is best for every pair and text, and none need be tuned where the best is found on the
@@ -68,15 +64,13 @@ class RuleBandit(Controller):
             raise ValueError(
                 "RuleBandit was given an Oracle, which knows the best length already: leave it out"
             )
-        self.controllers = controllers
+        self.inner = tuple(controllers)
         self.reward = reward
         self.longest = longest
         self.learn = learn
         self.state = state
-        self.plans_threshold = any(one.plans_threshold for one in controllers)
-        self.needs_log_probs = any(one.needs_log_probs for one in controllers)
-        self.num_choices = max(one.num_choices for one in controllers)
-        self.uses_seconds = reward == "goodput" or any(one.uses_seconds for one in controllers)
+        if reward == "goodput":
+            self.uses_seconds = True
         self._profile: LatencyProfile | None = None
         self._arms = RatioArms(len(controllers), policy, exploration, window)
         self._played: PerSequence[tuple[int, int]] = PerSequence()  # position of the root, who plans its step
@@ -84,51 +78,34 @@ class RuleBandit(Controller):
     @property
     @override
     def learns(self) -> bool:  # type: ignore[override]
-        return self.learn or any(one.learns for one in self.controllers)
+        return self.learn or any(one.learns for one in self.inner)
 
     @property
-    @override
-    def inner(self) -> tuple[Controller, ...]:
-        return tuple(self.controllers)
-
-    @property
-    @override
-    def shares_state(self) -> bool:
-        return self.state == "carry" or any(one.shares_state for one in self.controllers)
-
-    @override
-    def check_parts(
-        self,
-        drafter: Drafter | None,
-        builder: TreeBuilder | None,
-        verifier: Verifier | None,
-    ) -> None:
-        for one in self.controllers:
-            one.check_parts(drafter, builder, verifier)
+    def controllers(self) -> list[Controller]:
+        """The controllers that take turns."""
+        return list(self.inner)
 
     @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
         self._profile = profile
-        for one in self.controllers:
-            one.use_latency(profile)
+        super().use_latency(profile)
 
     @override
     def plan(self, context: Context) -> Plan:
         number = self._arms.best(context, self.learn)
         self._played[context] = len(context), number  # for the rest of the step; no plan looks at it
-        return self.controllers[number].plan(context)
+        return self.inner[number].plan(context)
 
     @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
         _, number = self._played.get(context, (-1, 0))
-        return self.controllers[number].keep_drafting(context, state)
+        return self.inner[number].keep_drafting(context, state)
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         if self.state == "cold" and not context.continued:
             self._forget()
-        for one in self.controllers:
-            one.begin(context, prefill)
+        super().begin(context, prefill)
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -137,7 +114,7 @@ class RuleBandit(Controller):
         position, number = self._played.pop(context, (-1, 0))
         if position != len(context) - len(outcome.new_token_ids):
             return
-        self.controllers[number].observe(outcome)
+        self.inner[number].observe(outcome)
         if not self.learn:
             return
         if self.reward == "acceptance":
@@ -152,10 +129,8 @@ class RuleBandit(Controller):
 
     @override
     def reset(self) -> None:
-        """Forget what was played; the controllers return to their initial states too."""
         self._forget()
-        for one in self.controllers:
-            one.reset()
+        super().reset()
 
     @override
     def learned(self) -> str:
@@ -163,7 +138,7 @@ class RuleBandit(Controller):
         if all(ratio is None for ratio in ratios):
             return ""
         best = max(range(len(ratios)), key=lambda number: ratios[number] or 0.0)
-        return f"{type(self.controllers[best]).__name__}, number {best} of its controllers, is the best"
+        return f"{type(self.inner[best]).__name__}, number {best} of its controllers, is the best"
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -171,19 +146,19 @@ class RuleBandit(Controller):
         return {
             "reward": self.reward,
             "sums": [list(one) for one in self._arms.sums],
-            "controllers": [one.state_dict() for one in self.controllers],
+            "controllers": [one.state_dict() for one in self.inner],
         }
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.check_entries(state, _ENTRIES)
-        if state["reward"] != self.reward or len(state["controllers"]) != len(self.controllers):
+        if state["reward"] != self.reward or len(state["controllers"]) != len(self.inner):
             raise ValueError(
                 f"the state is of a RuleBandit over {len(state['controllers'])} controllers by {state['reward']}, but "
-                f"this one is over {len(self.controllers)} by {self.reward}"
+                f"this one is over {len(self.inner)} by {self.reward}"
             )
         self._arms.load(state["sums"], "RuleBandit")
-        for one, own in zip(self.controllers, state["controllers"], strict=True):
+        for one, own in zip(self.inner, state["controllers"], strict=True):
             one.load_state_dict(own)
 
     def _forget(self) -> None:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.controller import Controller
-from specexp.core.dialogue import DraftState, Plan
+from specexp.core.contracts import Controller
+from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
-
-if TYPE_CHECKING:
-    from specexp.core.drafter import Drafter
-    from specexp.core.tree_builder import TreeBuilder
-    from specexp.core.verifier import Verifier
+from specexp.core.wrappers import ControllerWrapper
 
 _OFF = Plan(max_depth=0)
 _PLAIN_TRIES = 4
 """Plain steps that are measured before anything is decided."""
 
 
-class SwitchOff(Controller):
+class SwitchOff(ControllerWrapper):
     """Plans as another controller does, but drafts nothing while that is not worth its time.
 
     Speculation pays when tokens over seconds of the steps that drafted, running sums over about ``window`` of them, are
@@ -51,6 +47,8 @@ class SwitchOff(Controller):
         >>> controller = SwitchOff(Fixed(max_depth=8), margin=0.05)  # doctest: +SKIP
     """
 
+    uses_seconds = True
+
     def __init__(
         self,
         controller: Controller,
@@ -65,15 +63,12 @@ class SwitchOff(Controller):
                 f"SwitchOff was given an {type(controller).__name__}, which switches off by itself: leave the "
                 "wrapper out"
             )
-        self.controller = controller
+        self.inner = (controller,)
         self.window = window
         self.probe_every = probe_every
         self.margin = margin
         self.learn = learn
         self.state = state
-        self.plans_threshold = controller.plans_threshold
-        self.needs_log_probs = controller.needs_log_probs
-        self.num_choices = controller.num_choices
         self._profile: LatencyProfile | None = None
         self._since_drafted = self._since_plain = 0
         self._prefix: int | None = None  # committed tokens, for the seconds of a plain step
@@ -85,9 +80,9 @@ class SwitchOff(Controller):
         return self.learn or self.controller.learns
 
     @property
-    @override
-    def inner(self) -> tuple[Controller, ...]:
-        return (self.controller,)
+    def controller(self) -> Controller:
+        """The controller that plans the steps that draft."""
+        return self.inner[0]
 
     @property
     def pays(self) -> bool:
@@ -100,43 +95,24 @@ class SwitchOff(Controller):
         return drafted[1] / drafted[2] * seconds > 1 + self.margin
 
     @override
-    def check_parts(
-        self,
-        drafter: Drafter | None,
-        builder: TreeBuilder | None,
-        verifier: Verifier | None,
-    ) -> None:
-        self.controller.check_parts(drafter, builder, verifier)
-
-    @property
-    @override
-    def shares_state(self) -> bool:
-        return self.state == "carry" or self.controller.shares_state
-
-    @override
     def plan(self, context: Context) -> Plan:
         return self.controller.plan(context) if self._drafts() else _OFF
 
     @override
-    def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        return self.controller.keep_drafting(context, state)
-
-    @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        """Model the seconds of a step by it; the inner controller takes it too."""
         self._profile = profile
-        self.controller.use_latency(profile)
+        super().use_latency(profile)
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         if self.state == "cold" and not context.continued:
             self._forget()
-        self.controller.begin(context, prefill)
+        super().begin(context, prefill)
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        """Add the step to the sums of its kind, and let the inner controller learn."""
-        self.controller.observe(outcome)
+        """Let the inner controller learn, and add the step to the sums of its kind."""
+        super().observe(outcome)
         if not self.learn:
             return
         drafted = outcome.tree.num_nodes > 0 or outcome.draft_passes > 0
@@ -152,9 +128,8 @@ class SwitchOff(Controller):
 
     @override
     def reset(self) -> None:
-        """Forget the sums; the inner controller returns to its initial state too."""
         self._forget()
-        self.controller.reset()
+        super().reset()
 
     @override
     def state_dict(self) -> dict[str, Any]:

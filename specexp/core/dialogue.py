@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specexp.core.tree import NodeKind, RankPath, TokenTree
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +100,13 @@ class Candidates:
         log_probs: ``[f, k]`` draft log-probabilities given the frontier row (of drawn tokens: before anything was
             taken out), or None where the drafter has none.
         q: ``[f, V]`` draft distribution of each frontier row, where tokens were drawn.
+        pass_tokens: tokens fed in each forward pass of a draft model that the answer took.
     """
 
     tokens: NDArray[np.int64]
     log_probs: NDArray[np.float32] | None = None
     q: NDArray[np.float32] | None = None
+    pass_tokens: tuple[int, ...] = ()
 
     def rows(self, start: int, end: int) -> Candidates:
         """Those of some frontier rows, where none were drawn."""

@@ -14,11 +14,10 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from specexp.core.cache import SlotCache
-from specexp.core.compatibility import check_model
 from specexp.core.masks import additive_mask, check_attention, context_limit
 from specexp.core.messages import type_and_line
 from specexp.core.placement import compute_device, placement
-from specexp.core.runtime import Growth, Runtime, inference
+from specexp.core.runtime import Growth, Runtime, check_model, inference
 from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree, TreeShape
 

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 from pydantic import ConfigDict, Field
 
 from specexp.core.checked import Checked
+from specexp.core.parts import PLAIN
 from specexp.core.references import Reference
 
 if TYPE_CHECKING:
     from specexp.core.outcome import Outcome
 
 Milliseconds = Annotated[float, Field(ge=0)]
-PLAIN = "plain"
-"""Composition of plain decoding, among ``overheads``."""
-
 MOST_OFF = 0.1
 """Relative difference between modelled and live speed above which a report leads with it."""
 

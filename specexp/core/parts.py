@@ -1,24 +1,32 @@
-"""The four parts together: what a decoder takes after its target.
+"""The four parts together, what a decoder takes after its target, and the check that they go together.
 
-A drafter guesses, a builder decides which guesses become nodes of a tree, a verifier which of them become output, and a
-controller how much to draft. The loop (:mod:`specexp.core.decode`) and everything above know parts by the contracts of
-their families alone; what a part is capable of it declares, and what it does not declare is taken to be the least
-favourable.
+They are checked when they are composed, never in the middle of a run. The loop (:mod:`specexp.core.loop`) and
+everything above know parts by the contracts of their families alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.controller import BuilderLimits, Controller
-from specexp.core.drafter import Drafter
-from specexp.core.latency import PLAIN
-from specexp.core.tree_builder import TreeBuilder
-from specexp.core.verifier import ArgmaxVerifier, Verifier
+from specexp.core.contracts import (
+    ArgmaxVerifier,
+    BuilderLimits,
+    Controller,
+    Drafter,
+    TreeBuilder,
+    Verifier,
+)
+from specexp.core.tree import NodeKind
+
+if TYPE_CHECKING:
+    from specexp.core.runtime import Runtime
+
+PLAIN = "plain"
+"""Label of plain decoding."""
 
 
 class _FourParts(NamedTuple):
@@ -32,10 +40,10 @@ class Parts(_FourParts):
     """What :class:`specexp.Decoder` takes after the target: ``Decoder(target, *parts)``.
 
     Args:
-        drafter: who guesses; None, with ``builder`` None, for plain decoding.
-        builder: which guesses become nodes.
-        verifier: what is accepted; greedy decoding (:class:`ArgmaxVerifier`) if None.
-        controller: how much to draft; :class:`BuilderLimits` if None.
+        drafter: None, with ``builder`` None, for plain decoding.
+        builder: None with ``drafter`` None.
+        verifier: greedy decoding (:class:`ArgmaxVerifier`) if None.
+        controller: :class:`BuilderLimits` if None.
     """
 
     __slots__ = ()
@@ -63,39 +71,35 @@ class Parts(_FourParts):
         return self.drafter is not None and self.drafter.wants_prefill_logits
 
     @property
+    def wants_hidden(self) -> bool:
+        """Whether the drafter needs the target's hidden states."""
+        return self.drafter is not None and self.drafter.wants_hidden
+
+    @property
     def reads_answers(self) -> bool:
-        """Whether drafter or controller learn from the target's answers, so that who drafts elsewhere needs them."""
-        drafters = [self.drafter] if self.drafter is not None else []
-        for drafter in drafters:
-            drafters += drafter.inner
+        """Whether drafter or controller learn from the target's answers, so that a drafting worker needs them."""
+        drafters = [] if self.drafter is None else [self.drafter, *self.drafter.inner]
         if any(drafter.learns_from != "nothing" for drafter in drafters):
             return True
         return self.controller.learns and self.controller.reads_answers
 
     @property
     def keeps_learning(self) -> bool:
-        """Whether drafter or controller know more after a prompt than before it, and start the next one from that; one
-        that states no policy of its state keeps it.
+        """Whether drafter or controller start the next prompt with what this one taught; a part that states no policy
+        of its state does, if it has any.
         """
         learning = [part for part in (self.drafter, self.controller) if part is not None]
-        return any(
-            part.shares_state or (not hasattr(part, "state") and part.state_dict()) for part in learning
-        )
-
-    @property
-    def wants_hidden(self) -> bool:
-        """Whether the drafter needs the target's hidden states."""
-        return self.drafter is not None and self.drafter.wants_hidden
+        return any(part.shares_state or (part.state is None and part.state_dict()) for part in learning)
 
     def context(self, token_ids: Sequence[int], seed: int, sequence: int | str) -> Context:
-        """A sequence that begins, its noise at the verifier's temperature."""
+        """Begin a sequence, its noise at the verifier's temperature."""
         noise_temperature = self.verifier.noise_temperature or 0.0
         return Context(token_ids, seed=seed, sequence=sequence, noise_temperature=noise_temperature)
 
     @property
     def label(self) -> str:
-        """What a latency profile calls the composition: ``DraftModel + DySpecGreedy``, ``coupled TokenRecycling +
-        StaticTree`` (for all trees of a fixed shape cost the same beside their passes), ``Union(PromptLookup,
+        """Name of the composition in a latency profile: ``DraftModel + DySpecGreedy``, ``coupled TokenRecycling +
+        StaticTree`` (all trees of a fixed shape cost the same beside their passes), ``Union(PromptLookup,
         TokenRecycling) + StaticTree``, or ``plain``.
         """
         if self.drafter is None or self.builder is None:
@@ -110,7 +114,121 @@ def _drafter_label(drafter: Drafter) -> str:
 
 
 def _builder_label(builder: TreeBuilder) -> str:
-    if builder.fixed_shape:
+    if builder.shape is not None:
         return "StaticTree"
     name, inner = type(builder).__name__, dict.fromkeys(map(_builder_label, builder.inner))
     return f"{name}({', '.join(inner)})" if inner else name
+
+
+def check_composition(
+    drafter: Drafter | None,
+    builder: TreeBuilder | None,
+    verifier: Verifier | None = None,
+    controller: Controller | None = None,
+) -> None:
+    """Raise ``ValueError`` for parts that cannot work together, in one sentence that names the change to make."""
+    given = {"drafter": drafter, "builder": builder, "verifier": verifier, "controller": controller}
+    for (role, part), family in zip(given.items(), (Drafter, TreeBuilder, Verifier, Controller), strict=True):
+        if part is not None and not isinstance(part, family):
+            what = f"the class {part.__name__}" if isinstance(part, type) else f"a {type(part).__name__}"
+            raise ValueError(
+                f"the {role} is {what}; a {family.__name__} is expected: the order is drafter, builder, verifier, "
+                "controller"
+            )
+    if (drafter is None) != (builder is None):
+        missing = "drafter" if drafter is None else "builder"
+        raise ValueError(
+            f"the composition has no {missing}: give both drafter and builder, or neither for plain decoding"
+        )
+    if drafter is not None and builder is not None:
+        _check_candidates(drafter, builder)
+    if controller is not None:
+        controller.check_parts(drafter, builder, verifier)
+        _check_controller(controller, drafter, builder)
+    if (
+        drafter is not None
+        and drafter.coupled
+        and verifier is not None
+        and verifier.noise_temperature is None
+    ):
+        raise ValueError(
+            f"{type(drafter).__name__} is coupled, but {type(verifier).__name__} draws noise of its own: "
+            "set coupled to false or verify with KeyedSampling"
+        )
+
+
+def _check_controller(controller: Controller, drafter: Drafter | None, builder: TreeBuilder | None) -> None:
+    name = type(controller).__name__
+    if controller.needs_log_probs and drafter is not None and not drafter.gives_log_probs:
+        raise ValueError(
+            f"{name} decides by draft probabilities and {type(drafter).__name__} gives none: draft with DraftModel or "
+            "take another controller"
+        )
+    if builder is not None and controller.num_choices > builder.num_choices:
+        raise ValueError(
+            f"{name} chooses from {controller.num_choices} builders and {type(builder).__name__} holds "
+            f"{builder.num_choices}: list as many builders in a Choice"
+        )
+    if controller.plans_threshold and (builder is None or not builder.takes_threshold):
+        raise ValueError(
+            f"{name} plans a threshold and {'plain decoding' if builder is None else type(builder).__name__} follows "
+            "none: use DySpecThreshold or another controller"
+        )
+
+
+def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
+    for inner in builder.inner:  # each has a width and a kind of its own
+        _check_candidates(drafter, inner)
+    asks, answers = type(builder).__name__, type(drafter).__name__
+    if builder.max_candidates > drafter.max_candidates and not builder.accepts_fewer_candidates:
+        raise ValueError(
+            f"the {asks} asks for {builder.max_candidates} candidates a node and {answers} ranks at most "
+            f"{drafter.max_candidates}: narrow the tree or widen the drafter"
+        )
+    if builder.phrase_length > drafter.phrase_length:
+        keeps = f"keeps phrases of {drafter.phrase_length}: shorten them or keep longer ones"
+        raise ValueError(
+            f"{asks} asks for phrases of {builder.phrase_length} tokens and {answers} "
+            + (keeps if drafter.phrase_length > 1 else "has none: wrap it in a PhraseCache")
+        )
+    if builder.needs_log_probs and not drafter.gives_log_probs:
+        raise ValueError(
+            f"{asks} decides by draft probabilities and {answers} gives none: draft with DraftModel or build a "
+            "static tree"
+        )
+    if builder.kind is not NodeKind.POINT_MASS and drafter.coupled:
+        raise ValueError(
+            f"{asks} draws its candidates and {answers} is coupled, so it ranks them by the target's noise: set "
+            "candidates to top-k or draft with a DraftModel that is not coupled"
+        )
+    if builder.kind is not NodeKind.POINT_MASS and not drafter.draws:
+        raise ValueError(
+            f"{asks} draws its candidates and {answers} has no distribution to draw from: set candidates to top-k or "
+            "draft with DraftModel"
+        )
+
+
+def join_target(parts: Parts, target: Runtime) -> None:
+    """Let parts and their target take what they need of each other.
+
+    Raises:
+        ValueError: they do not go together; one sentence that names the change to make.
+    """
+    if parts.drafter is not None:
+        parts.drafter.check_vocabulary(target.vocab_size)
+        parts.drafter.use_target(target)
+        target.keep_hidden(parts.drafter.wants_hidden)
+    if parts.builder is None:
+        return
+    name, nodes, leaves = type(parts.builder).__name__, parts.builder.max_nodes, parts.builder.max_leaves
+    if nodes >= target.context_limit:
+        raise ValueError(
+            f"{name} makes trees of up to {nodes} nodes and the target's context holds {target.context_limit} tokens: "
+            "lower its budget"
+        )
+    for model in (target, *(() if parts.drafter is None else parts.drafter.models)):
+        if leaves > model.max_leaves:
+            raise ValueError(
+                f"{name} makes trees of up to {leaves} leaves and a pass of the model takes {model.max_leaves}: lower "
+                "its budget"
+            )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from copy import copy, deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from weakref import WeakSet
 
@@ -11,8 +13,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.contracts import Drafter, LearnsFrom
 from specexp.core.dialogue import Candidates, Request
-from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
 from specexp.core.runtime import Runtime
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
@@ -43,17 +45,13 @@ class DraftModel(Drafter):
 
     Raises:
         ValueError: ``coupled`` meets a temperature of its own, or ``model`` is a name.
-
-    Attributes:
-        scoring: how candidates are chosen from the model's answers.
-
     Example:
         >>> drafter = DraftModel(temperature=0.6)
     """
 
     gives_log_probs = True
 
-    learns_from = "nothing"
+    learns_from: LearnsFrom = "nothing"
     runs_model = True
 
     def __init__(
@@ -78,7 +76,7 @@ class DraftModel(Drafter):
         self.top_p = top_p
         self.coupled = coupled
         self.draws = not coupled
-        self.scoring = Scoring(temperature, top_k, top_p, coupled)
+        self.scoring = self._scoring = Scoring(temperature, top_k, top_p, coupled)
         self._siblings = _Siblings()
         self._context: Context | None = None  # whose tokens the cache holds
         self._has_own = False  # a model, so that it takes no other
@@ -196,22 +194,24 @@ class DraftModel(Drafter):
             answered = self.source.feed_together(
                 [(drafter.source, context, fed) for drafter, context, fed in feeding]
             )
-            for (drafter, _, fed), answers in zip(feeding, answered, strict=True):
+            for (drafter, _, _), answers in zip(feeding, answered, strict=True):
                 drafter._answers += answers
-                drafter.draft_passes += 1
-                drafter.fed_tokens += len(fed.tokens)
-        said: list[Candidates | None] = []
+        in_part: list[Candidates | None] = []
         ranked = []
         for drafter, context, request, nodes, _ in found:
             fed_nodes = [node for node in nodes if node is not None]
             if len(fed_nodes) < len(nodes):
-                said.append(drafter._in_part(context, request, nodes))
+                in_part.append(drafter._in_part(context, request, nodes))
             else:
-                said.append(None)
+                in_part.append(None)
                 answers = [drafter._answers[node] for node in fed_nodes]
                 ranked.append((drafter.source, context, request, answers))
-        together = iter(self.source.candidates_together(self.scoring, ranked) if ranked else ())
-        return [next(together) if one is None else one for one in said]
+        together = iter(self.source.candidates_together(self._scoring, ranked) if ranked else ())
+        candidates = [next(together) if one is None else one for one in in_part]
+        return [
+            one if fed is None else replace(one, pass_tokens=(len(fed.tokens),))
+            for one, (*_, fed) in zip(candidates, found, strict=True)
+        ]
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -318,6 +318,36 @@ class DraftModel(Drafter):
         fed = [index for index, node in enumerate(nodes) if node is not None]
         width = self.source.vocab_size
         return answered_in_part(request, width, fed, lambda part: self.propose(context, part))
+
+
+class SelfDrafter(DraftModel):
+    """A :class:`DraftModel` whose model is made of the target's weights, so that a recording does not hold its answers.
+
+    A subclass makes the model in :meth:`use_target` and passes it to :meth:`draft_with`.
+    """
+
+    def __init__(
+        self, temperature: float | None, top_k: int | None, top_p: float | None, coupled: bool
+    ) -> None:
+        super().__init__(None, temperature, top_k, top_p, coupled)
+        self.scoring = None
+
+    @override
+    def use_draft_model(self, model: PreTrainedModel | Runtime | DraftSource | None) -> None:
+        """Leave the pair's draft model to others."""
+
+    @override
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Accept any: the vocabulary is the target's own."""
+
+    @abstractmethod
+    @override
+    def use_target(self, target: Runtime) -> None:
+        """Make the model, and draft with it."""
+
+    def draft_with(self, model: Runtime | DraftSource) -> None:
+        """Take the model made of the target."""
+        super().use_draft_model(model)
 
 
 class _Siblings(WeakSet[DraftModel]):

@@ -11,7 +11,7 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.references import Reference
-from specexp.drafters._self_drafting import SelfDrafter
+from specexp.drafters.draft_model import SelfDrafter
 from specexp.drafters.heads.target_mark import MARK, output_layer
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Eagle(SelfDrafter):
     """
 
     learns_from = "accepted"
+    wants_hidden = True
 
     def __init__(
         self,
@@ -58,13 +59,9 @@ class Eagle(SelfDrafter):
 
     @property
     @override
-    def wants_hidden(self) -> bool:
-        return True
-
-    @property
     def source(self) -> EagleSource:
         """What runs the head."""
-        return cast("EagleSource", self._drafting.source)
+        return cast("EagleSource", super().source)
 
     @override
     def use_target(self, target: Runtime) -> None:
@@ -76,7 +73,7 @@ class Eagle(SelfDrafter):
         embeddings = target.model.get_input_embeddings()
         network = network.to(device=target.device, dtype=target.dtype)
         source = EagleSource(network, embeddings, output, target.vocab_size, target.context_limit)
-        self._drafting.use_draft_model(source)
+        self.draft_with(source)
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:

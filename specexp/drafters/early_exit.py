@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.drafters._self_drafting import SelfDrafter
+from specexp.drafters.draft_model import SelfDrafter
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
@@ -32,8 +32,6 @@ class EarlyExit(SelfDrafter):
         ValueError: ``coupled`` meets a temperature of its own.
     """
 
-    learns_from = "nothing"
-
     def __init__(
         self,
         layers: Annotated[int, Field(ge=1)],
@@ -50,9 +48,7 @@ class EarlyExit(SelfDrafter):
     def use_target(self, target: Runtime) -> None:
         if target.model is None or target.model is not self._target:
             runtime: Any = type(target)  # whatever runs the target runs its beginning too
-            self._drafting.use_draft_model(
-                runtime(_exit_of(target.model, self.layers, type(target).__name__))
-            )
+            self.draft_with(runtime(_exit_of(target.model, self.layers, type(target).__name__)))
             self._target = target.model
 
 

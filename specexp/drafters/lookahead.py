@@ -10,8 +10,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
-from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters.phrases import PhraseStore

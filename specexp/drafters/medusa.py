@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
-from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
 from specexp.core.references import Reference
 from specexp.drafters.heads.target_mark import MARK, output_layer
@@ -46,6 +47,7 @@ class Medusa(Drafter):
     gives_log_probs = True
     learns_from = "accepted"
     runs_model = True
+    wants_hidden = True
 
     def __init__(
         self,
@@ -76,11 +78,6 @@ class Medusa(Drafter):
     @override
     def max_candidates(self) -> int:
         return self._vocab_size or 2**31
-
-    @property
-    @override
-    def wants_hidden(self) -> bool:
-        return True
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:
@@ -113,6 +110,7 @@ class Medusa(Drafter):
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
         """Rank or draw by the head of each row's depth; rows beyond the last head get no candidate."""
+        fed = self.costs_pass(request)
         logits = self._logits()
         heads = 0 if logits is None else logits.shape[0]
         reached = [index for index, depth in enumerate(request.depths()) if depth < heads]
@@ -122,8 +120,10 @@ class Medusa(Drafter):
             return self._ranking.candidates(self._choice, context, part, logits[part.depths()])
 
         if len(reached) == request.rows.size:
-            return answer(request)
-        return answered_in_part(request, self._vocab_size, reached, answer)
+            candidates = answer(request)
+        else:
+            candidates = answered_in_part(request, self._vocab_size, reached, answer)
+        return replace(candidates, pass_tokens=(1,)) if fed else candidates
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -137,9 +137,7 @@ class Medusa(Drafter):
         self._take(None)
 
     def _take(self, state: torch.Tensor | None) -> None:
-        self._state = (
-            None if state is None else state.clone()
-        )  # alone, so that the pass's others are forgotten
+        self._state = None if state is None else state.clone()  # so that the pass's other rows are freed
         self._answers: torch.Tensor | None = None  # [heads, V] of the step
 
     def _logits(self) -> torch.Tensor | None:
@@ -151,6 +149,4 @@ class Medusa(Drafter):
             assert self._output is not None
             with torch.inference_mode():
                 self._answers = self._output(self._network(self._state))
-            self.draft_passes += 1
-            self.fed_tokens += 1
         return self._answers

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context, PerSequence
+from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
-from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
 from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE
+from specexp.core.wrappers import DrafterWrapper
 from specexp.drafters.phrases import Phrase, PhraseStore
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from specexp.core.runtime import Runtime
-    from specexp.drafters.draft_source import DraftSource
 
 Initialisation = Literal["empty", "prompt"]
 StatePolicy = Literal["cold", "carry", "preloaded"]
 _INNER = "drafter"
 
 
-class PhraseCache(Drafter):
+class PhraseCache(DrafterWrapper):
     """Keeps phrases that were right before, keyed by the token they follow, and drafts with them.
 
     Around a drafter it answers for it, and questions for phrases (of :class:`~specexp.builders.Graft`) from the cache.
@@ -83,7 +77,7 @@ class PhraseCache(Drafter):
                 f"PhraseCache was given state {state!r} and {'no ' if phrases is None else ''}phrases: 'preloaded' "
                 "needs them, and only it takes them"
             )
-        self.drafter = drafter
+        self.inner = () if drafter is None else (drafter,)
         self.phrase_length = phrase_length
         self.max_phrases = max_phrases
         self.ride = ride
@@ -96,65 +90,14 @@ class PhraseCache(Drafter):
         self._pending: PerSequence[_Pending] = PerSequence()
 
     @property
-    def drafters(self) -> list[Drafter]:
+    def drafter(self) -> Drafter | None:
         """The inner drafter, if there is one."""
-        return [] if self.drafter is None else [self.drafter]
-
-    @property
-    @override
-    def draft_passes(self) -> int:  # type: ignore[override]
-        return 0 if self.drafter is None else self.drafter.draft_passes
-
-    @property
-    @override
-    def fed_tokens(self) -> int:  # type: ignore[override]
-        return 0 if self.drafter is None else self.drafter.fed_tokens
-
-    @property
-    @override
-    def coupled(self) -> bool:  # type: ignore[override]
-        return self.drafter is not None and self.drafter.coupled
-
-    @property
-    @override
-    def gives_log_probs(self) -> bool:  # type: ignore[override]
-        return self.drafter is not None and self.drafter.gives_log_probs
-
-    @property
-    @override
-    def draws(self) -> bool:  # type: ignore[override]
-        return self.drafter is not None and self.drafter.draws
-
-    @property
-    @override
-    def inner(self) -> tuple[Drafter, ...]:
-        return () if self.drafter is None else (self.drafter,)
+        return self.inner[0] if self.inner else None
 
     @property
     @override
     def max_candidates(self) -> int:
-        return self.max_phrases if self.drafter is None else self.drafter.max_candidates
-
-    @property
-    @override
-    def wants_prefill_logits(self) -> bool:
-        return self.drafter is not None and self.drafter.wants_prefill_logits
-
-    @property
-    @override
-    def wants_hidden(self) -> bool:
-        return self.drafter is not None and self.drafter.wants_hidden
-
-    @property
-    @override
-    def shares_state(self) -> bool:
-        """If its phrases are carried, or the inner drafter carries something."""
-        return self.state == "carry" or (self.drafter is not None and self.drafter.shares_state)
-
-    @property
-    @override
-    def models(self) -> tuple[Runtime, ...]:
-        return () if self.drafter is None else self.drafter.models
+        return sum(one.max_candidates for one in self.inner) or self.max_phrases
 
     @override
     def alone(self) -> PhraseCache:
@@ -166,9 +109,7 @@ class PhraseCache(Drafter):
 
     @override
     def for_new_sequence(self) -> PhraseCache:
-        """Around the inner drafter for a new sequence; the same phrases if they are carried."""
-        other = copy(self)
-        other.drafter = None if self.drafter is None else self.drafter.for_new_sequence()
+        other = super().for_new_sequence()
         other._pending = PerSequence()
         if self.state != "carry":
             other.store = self._initial.copy()
@@ -176,12 +117,11 @@ class PhraseCache(Drafter):
 
     @override
     def costs_pass(self, request: Request) -> bool:
-        return request.length == 1 and self.drafter is not None and self.drafter.costs_pass(request)
+        return request.length == 1 and super().costs_pass(request)
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        if self.drafter is not None:
-            self.drafter.begin(context, prefill)
+        super().begin(context, prefill)
         self._pending.pop(context, None)  # of a step that never ended
         if self.state != "carry" and not context.continued:
             self.store = self._initial.copy()
@@ -195,15 +135,16 @@ class PhraseCache(Drafter):
             return self._phrases(context, request)
         if self.drafter is None:
             return self._continuations(context, request)
+        fed: tuple[int, ...] = ()
         if self.ride and self.drafter.costs_pass(request):
-            self._feed_with_phrases(self.drafter, context, request)
-        return self.drafter.propose(context, request)
+            fed = self._feed_with_phrases(self.drafter, context, request)
+        answer = self.drafter.propose(context, request)
+        return replace(answer, pass_tokens=fed + answer.pass_tokens) if fed else answer
 
     @override
     def observe(self, outcome: Outcome) -> None:
         """Count the keys used, and store the phrases of the step: the surest last, so that they are the newest."""
-        if self.drafter is not None:
-            self.drafter.observe(outcome)
+        super().observe(outcome)
         pending = self._pending.pop(outcome.context, None)
         if pending is not None:
             for key in pending.used:
@@ -219,9 +160,8 @@ class PhraseCache(Drafter):
 
     @override
     def reset(self) -> None:
-        """Back to the empty or the preloaded phrases; resets the inner drafter."""
-        if self.drafter is not None:
-            self.drafter.reset()
+        """Return to the empty or the preloaded phrases."""
+        super().reset()
         self.store = self._initial.copy()
         self._pending.clear()
 
@@ -243,20 +183,9 @@ class PhraseCache(Drafter):
             self.drafter.load_state_dict(state[_INNER])
 
     @override
-    def use_draft_model(self, model: PreTrainedModel | DraftSource | None) -> None:
-        if self.drafter is not None:
-            self.drafter.use_draft_model(model)
-
-    @override
-    def use_target(self, target: Runtime) -> None:
-        if self.drafter is not None:
-            self.drafter.use_target(target)
-
-    @override
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Check the inner drafter; phrases, preloaded or restored, hold tokens of the target's vocabulary alone."""
-        if self.drafter is not None:
-            self.drafter.check_vocabulary(vocab_size)
+        """Check the inner drafter and the phrases, preloaded or restored."""
+        super().check_vocabulary(vocab_size)
         largest = max(self._initial.largest_token, self.store.largest_token)
         if largest >= vocab_size:
             raise ValueError(
@@ -294,8 +223,9 @@ class PhraseCache(Drafter):
             tokens[number, : len(best)] = best
         return Candidates(tokens)
 
-    def _feed_with_phrases(self, drafter: Drafter, context: Context, request: Request) -> None:
-        """Have the asked rows fed together with phrases below them, and keep what the draft said along these.
+    def _feed_with_phrases(self, drafter: Drafter, context: Context, request: Request) -> tuple[int, ...]:
+        """Have the asked rows fed together with phrases below them, keep the draft's answers along these, and return
+        the tokens fed in each pass.
 
         The phrases are rows of a longer tree that the drafter is asked about: it feeds them all in one pass, and when
         the question itself, or a later one along a phrase, comes, it knows the answer.
@@ -325,7 +255,7 @@ class PhraseCache(Drafter):
                     path.append(child)
                 riding.append((key, path))
         if not riding:
-            return
+            return ()
         longer = Request(
             np.concatenate((request.tokens, tokens)),
             np.concatenate((request.parents, parents)),
@@ -333,12 +263,14 @@ class PhraseCache(Drafter):
             np.concatenate((request.rows, np.arange(size, size + len(tokens)))),
             k=1,
         )
-        said = drafter.propose(context, longer).tokens[:, 0].tolist()
-        answers = dict(zip([*asked, *range(size, size + len(tokens))], said, strict=True))
+        candidates = drafter.propose(context, longer)
+        best = candidates.tokens[:, 0].tolist()
+        answers = dict(zip([*asked, *range(size, size + len(tokens))], best, strict=True))
         for key, path in riding:
             corrected = tuple(answers[row] for row in path[: self.phrase_length])
             if NO_CANDIDATE not in corrected:  # beyond the draft's context there is no answer
                 pending.corrected[key, corrected] = None
+        return candidates.pass_tokens
 
     def _insert_answered(self, outcome: Outcome) -> None:
         """Store the grafts as the target answered them, then the runs of USEFUL tokens off the accepted path."""

@@ -10,8 +10,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
-from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
 from specexp.core.references import Reference
 from specexp.core.tree import NO_CANDIDATE
@@ -79,7 +79,7 @@ class TokenRecycling(Drafter):
         self.learned_candidates = k
         self.learns_from = "accepted" if update == "accepted" else "all-nodes"
         self.initialisation = initialisation
-        self.prefill_update = prefill_update
+        self.prefill_update = self.wants_prefill_logits = prefill_update
         self.state = state
         self._matrix = np.empty((0, k), dtype=np.int32)  # [V, k], allocated when the vocabulary is known
         self._initial = self._matrix
@@ -92,11 +92,6 @@ class TokenRecycling(Drafter):
     @override
     def max_candidates(self) -> int:
         return self.k
-
-    @property
-    @override
-    def wants_prefill_logits(self) -> bool:
-        return self.prefill_update
 
     @property
     def matrix(self) -> NDArray[np.int32]:

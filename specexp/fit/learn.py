@@ -145,7 +145,7 @@ def report(config: Config, module: ControllerLearning) -> Report:
         said.append(f"What it learned is in {artifact.folder}, a {artifact.kind}.")
         artifacts.append(Attached(artifact.folder, name, artifact.kind))
     figures = {}
-    if hasattr(controller, "table"):  # QLearning's values and visits by state
+    if controller.table is not None:
         title = f"{name}: {module.steps:.0f} steps of {answers}"
         figures["q_table"] = draw_table(controller.table, title)
     return Report(figures=figures, sentences=said, artifacts=artifacts)

@@ -6,9 +6,8 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from specexp.core.checked import Checked
-from specexp.core.compatibility import check_composition
-from specexp.core.parts import Parts
-from specexp.core.verifier import DeterministicVerifier
+from specexp.core.contracts import DeterministicVerifier
+from specexp.core.parts import Parts, check_composition
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

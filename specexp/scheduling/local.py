@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.drafting import Drafting
+from specexp.core.loop import Drafting
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.scheduling.executor import Executor

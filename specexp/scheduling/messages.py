@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.multiprocessing  # registers how tensors are sent to another process: their memory is shared
 
-from specexp.core.drafting import Draft
+from specexp.core.contracts import TreeBuilder
+from specexp.core.loop import Draft
 from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind, TreeShape
-from specexp.core.tree_builder import TreeBuilder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

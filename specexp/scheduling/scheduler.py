@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.decode import OutcomeObserver
-from specexp.core.lane import Lane
+from specexp.core.contracts import ArgmaxVerifier
+from specexp.core.loop import Lane, OutcomeObserver
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
-from specexp.core.verifier import ArgmaxVerifier
 from specexp.scheduling.executor import Executor, Lanes
 from specexp.scheduling.messages import (
     MemoryQuery,
@@ -87,7 +86,7 @@ class ScheduledLanes(Lanes):
         return sorted(self._choose(), key=lambda lane: lane.slot)  # neighbours in the cache need no copy
 
     @override
-    def learn(self, lane: Lane, outcome: Outcome) -> None:
+    def learn_from(self, lane: Lane, outcome: Outcome) -> None:
         worker = self._worker(lane)
         worker.say(lane.slot, outcome.logits)
         accepted, tokens = outcome.accepted, outcome.new_token_ids
@@ -116,15 +115,15 @@ class ScheduledLanes(Lanes):
         lane = self._ended.pop(message.lane) if learned else self.lanes[message.lane]
         started, ended = message.prepared
         if lane.result.steps == 0:
-            self.note("draft", "prefill", lane, started, ended)
+            self.draft_span("prefill", lane, message.prepared)
             lane.result.prefill_seconds += ended - started
         else:
-            self.note("draft", "learn", lane, started, ended)
+            self.draft_span("learn", lane, message.prepared)
             lane.result.seconds["update"] += ended - started
         if isinstance(message, SequenceLearned):
             return
         draft = message.draft
-        self.note("draft", "draft", lane, *message.drafting, draft.tree.num_nodes)
+        self.draft_span("draft", lane, message.drafting, draft.tree.num_nodes)
         if self.observers and draft.tree.q is not None:  # observers may keep what the worker writes over
             q = {row: distribution.copy() for row, distribution in draft.tree.q.items()}
             draft = replace(draft, tree=replace(draft.tree, q=q))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from specexp.core.context import Context
-from specexp.core.drafting import Draft, Drafting, DraftingFor, draft_together, teams
+from specexp.core.loop import Draft, Drafting, DraftingFor, draft_together, teams
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
 from specexp.scheduling.local import bytes_of, copies, initial

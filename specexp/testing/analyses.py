@@ -17,8 +17,8 @@ from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.builders import DySpecGreedy, KConfig
-from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.data import Prompt
 from specexp.drafters import DraftModel

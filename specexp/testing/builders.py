@@ -8,11 +8,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import Drafter, TreeBuilder
 from specexp.core.dialogue import Candidates, Plan, Request
-from specexp.core.drafter import Drafter
+from specexp.core.loop import Decoder
 from specexp.core.tree import NO_CANDIDATE, NodeKind, RankPath, TokenTree
-from specexp.core.tree_builder import TreeBuilder
 from specexp.drafters import PhraseCache
 from specexp.testing.fakes import DistributionDrafter, FakeCausalLM, FakeDrafter, hashed_model
 
@@ -265,7 +264,7 @@ class TreeBuilderContract:
 
     def test_whether_its_shape_is_fixed_is_declared(self, builder: TreeBuilder) -> None:
         """One that declares it states the shape, and builds it whatever the candidates are, if there are enough."""
-        assert builder.fixed_shape == (builder.rank_paths is not None)
+        assert (builder.shape is None) == (builder.rank_paths is None)
         if builder.rank_paths is None:
             return
         for guess in (plenty, lambda path: plenty((*path, 5))):

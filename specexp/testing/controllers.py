@@ -7,14 +7,12 @@ import torch
 from specexp.builders import Chain, Choice, DySpecThreshold
 from specexp.controllers import SwitchOff
 from specexp.core.context import Context
-from specexp.core.controller import Controller
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import Controller, Drafter, TreeBuilder
 from specexp.core.dialogue import DraftState, Plan
-from specexp.core.drafter import Drafter
 from specexp.core.latency import LatencyProfile
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.core.tree_builder import TreeBuilder
 from specexp.drafters import DraftModel
 from specexp.testing.deployed_state import deployed
 from specexp.testing.fakes import FakeCausalLM, counting_model

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from specexp.builders import StaticTree
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
-from specexp.core.drafter import Drafter
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.runtime import Runtime
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
@@ -156,11 +156,10 @@ class DrafterContract:
         """An answer for which ``costs_pass`` is false runs no draft model."""
         context = self._teach(drafter)
         request = self._request(context, [0], 1)
-        announced, before = drafter.costs_pass(request), drafter.draft_passes
-        drafter.propose(context, request)
-        assert drafter.draft_passes - before >= 0
-        if not announced:
-            assert drafter.draft_passes == before
+        announced = drafter.costs_pass(request)
+        fed = drafter.propose(context, request).pass_tokens
+        assert all(tokens > 0 for tokens in fed)
+        assert announced or not fed
 
     def test_what_it_learns_from_is_declared(self) -> None:
         """One that declares ``nothing`` answers the same whatever the target said, if the same tokens were committed;
@@ -182,8 +181,7 @@ class DrafterContract:
             return
         context = self._teach(drafter)
         assert not drafter.costs_pass(self._request(context, [0], 1))
-        self._answers(drafter, context)
-        assert drafter.draft_passes == drafter.fed_tokens == 0
+        assert drafter.propose(context, self._request(context, [0], 1)).pass_tokens == ()
         assert drafter.models == ()
 
     def test_what_it_can_do_is_tested(self, drafter: Drafter) -> None:
@@ -353,18 +351,19 @@ class PhraseDrafterContract(DrafterContract):
     def test_phrases_are_tokens_then_padding_and_cost_no_pass(self, drafter: Drafter) -> None:
         """``[f, k, length]``, none of them longer than ``phrase_length``; asking for them changes no answer."""
         context = self._teach(drafter)
-        before, passes = self._answers(drafter, context), drafter.draft_passes
+        before = self._answers(drafter, context)
         for length in range(2, drafter.phrase_length + 3):
             request = replace(self._request(context, [0, 1, 2, 4], 3), length=length)
             assert not drafter.costs_pass(request)
-            answer = drafter.propose(context, request).tokens
+            candidates = drafter.propose(context, request)
+            assert candidates.pass_tokens == ()
+            answer = candidates.tokens
             assert answer.shape == (4, 3, length)
             there = answer != NO_CANDIDATE
             assert (there[..., :-1] >= there[..., 1:]).all()
             assert (there.sum(axis=2) <= drafter.phrase_length).all()
             assert (answer[there] >= 0).all()
             assert (answer[there] < self.vocab_size).all()
-        assert drafter.draft_passes == passes
         assert self._answers(drafter, context) == before
 
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, StaticTree
 from specexp.controllers import QLearning
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import Verifier
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
-from specexp.core.verifier import Verifier
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.scheduling import Execution, Executor, Job, Run, SerialSpeculative
 from specexp.scheduling.timeline import TARGET

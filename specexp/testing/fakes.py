@@ -17,10 +17,11 @@ from transformers import DynamicCache, PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specexp.core.context import Context
+from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
-from specexp.core.drafter import Drafter
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, NodeKind
+from specexp.core.wrappers import DrafterWrapper
 
 
 class FakeCausalLM(torch.nn.Module):
@@ -174,7 +175,7 @@ class PausingCausalLM(FakeCausalLM):
         return super().forward(*inputs, **named)
 
 
-class PausingDrafter(Drafter):
+class PausingDrafter(DrafterWrapper):
     """A drafter that takes its time to begin, to answer and to learn.
 
     Args:
@@ -183,81 +184,23 @@ class PausingDrafter(Drafter):
     """
 
     def __init__(self, drafter: Drafter, pause: Callable[[], None]) -> None:
-        self.drafter = drafter
+        self.inner = (drafter,)
         self.pause = pause
-        self.coupled = drafter.coupled
-        self.gives_log_probs = drafter.gives_log_probs
-        self.draws = drafter.draws
-        self.phrase_length = drafter.phrase_length
-
-    @property
-    def draft_passes(self) -> int:  # type: ignore[override]
-        """The drafter's."""
-        return self.drafter.draft_passes
-
-    @property
-    def fed_tokens(self) -> int:  # type: ignore[override]
-        """The drafter's."""
-        return self.drafter.fed_tokens
-
-    @property
-    def max_candidates(self) -> int:
-        """The drafter's."""
-        return self.drafter.max_candidates
-
-    @property
-    def shares_state(self) -> bool:
-        """If the drafter does."""
-        return self.drafter.shares_state
-
-    @property
-    def models(self) -> tuple[Any, ...]:
-        """The drafter's."""
-        return self.drafter.models
-
-    @property
-    def wants_prefill_logits(self) -> bool:
-        """If the drafter does."""
-        return self.drafter.wants_prefill_logits
-
-    def for_new_sequence(self) -> PausingDrafter:
-        """Around the drafter for a new sequence."""
-        return PausingDrafter(self.drafter.for_new_sequence(), self.pause)
-
-    def check_vocabulary(self, vocab_size: int) -> None:
-        """Check the drafter."""
-        self.drafter.check_vocabulary(vocab_size)
-
-    def costs_pass(self, request: Request) -> bool:
-        """If the drafter's answer does."""
-        return self.drafter.costs_pass(request)
 
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         """Begin, later."""
         self.pause()
-        self.drafter.begin(context, prefill)
+        super().begin(context, prefill)
 
     def propose(self, context: Context, request: Request) -> Candidates:
         """The drafter's answer, later."""
         self.pause()
-        return self.drafter.propose(context, request)
+        return self.inner[0].propose(context, request)
 
     def observe(self, outcome: Outcome) -> None:
         """Learn, later."""
         self.pause()
-        self.drafter.observe(outcome)
-
-    def reset(self) -> None:
-        """Reset the drafter."""
-        self.drafter.reset()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The drafter's."""
-        return self.drafter.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the drafter."""
-        self.drafter.load_state_dict(state)
+        super().observe(outcome)
 
 
 class FakeDrafter(Drafter):
@@ -329,11 +272,15 @@ class DistributionDrafter(Drafter):
     def propose(self, context: Context, request: Request) -> Candidates:
         """Rank or draw; one pass if a row is new."""
         self.requests.append(replace(request, tokens=request.tokens.copy(), rows=request.rows.copy()))
-        self.draft_passes += self.costs_pass(request)
         committed = tuple(context.token_ids.tolist())
         paths = [request.path_tokens(row) for row in request.rows.tolist()]
+        new = set(paths) - self._known
+        answer = self._answer(context, request, [(*committed, *path) for path in paths])
         self._known.update(paths)
-        q = np.array([self.distribution((*committed, *path)) for path in paths], dtype=np.float32)
+        return replace(answer, pass_tokens=(len(new),) if new else ())
+
+    def _answer(self, context: Context, request: Request, known: Sequence[tuple[int, ...]]) -> Candidates:
+        q = np.array([self.distribution(tokens) for tokens in known], dtype=np.float32)
         if request.kind is NodeKind.POINT_MASS:
             return _candidates(q, np.argsort(-q, axis=1, kind="stable")[:, : request.k], request.k)
         drawn = [

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from specexp.builders import DySpecGreedy, StaticTree, TokenRecyclingTree
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import Verifier
+from specexp.core.loop import Decoder
 from specexp.core.runtime import Growth, Runtime
 from specexp.core.self_check import tolerance
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.core.verifier import Verifier
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.verifiers import Greedy, KeyedSampling
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from specexp.builders import StaticTree
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import DeterministicVerifier, Verifier
+from specexp.core.loop import Decoder
 from specexp.core.tree import NodeKind, TokenTree, TreeShape, root_tree
-from specexp.core.verifier import DeterministicVerifier, Verifier
 from specexp.testing.fakes import FakeDrafter, hashed_model
 
 _SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]])
@@ -129,7 +129,7 @@ class LosslessVerifierContract(VerifierContract):
 
 
 class DeterministicVerifierContract(LosslessVerifierContract):
-    """What a :class:`~specexp.core.verifier.DeterministicVerifier` promises besides."""
+    """What a :class:`~specexp.core.contracts.DeterministicVerifier` promises besides."""
 
     def test_it_walks_as_plain_decoding_would(self, verifier: Verifier) -> None:
         """Each accepted token, and the bonus, is what a root alone would have given at that place."""

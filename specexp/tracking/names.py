@@ -20,7 +20,7 @@ PHASE_PREFIX = "seconds/"
 """Prefix of the seconds per phase of a step."""
 
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
-"""The engine's phases (:data:`specexp.core.generation.PHASES`, whose import would load torch)."""
+"""The engine's phases (:data:`specexp.core.outcome.PHASES`, whose import would load torch)."""
 
 STUDY = "study"
 """W&B's job type of a study as a whole."""

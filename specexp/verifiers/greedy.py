@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specexp.core.verifier import ArgmaxVerifier
+from specexp.core.contracts import ArgmaxVerifier
 
 
 class Greedy(ArgmaxVerifier):

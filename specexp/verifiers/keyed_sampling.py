@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -11,9 +11,9 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.contracts import DeterministicVerifier
 from specexp.core.sampling import Processors, highest, highest_of
 from specexp.core.tree import TokenTree
-from specexp.core.verifier import DeterministicVerifier
 
 if TYPE_CHECKING:
     import torch
@@ -33,27 +33,21 @@ class KeyedSampling(DeterministicVerifier):
         top_p: keep only the most probable tokens that hold this much probability together.
     """
 
+    keyed_scores = True
+    processors: Processors
+
     def __init__(
         self,
         temperature: Annotated[float, Field(ge=0, le=100)] = 0.7,
         top_k: Annotated[int, Field(ge=1)] | None = None,
         top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
     ) -> None:
-        self.temperature = temperature
+        self.temperature = self.noise_temperature = temperature
         self.top_k = top_k
         self.top_p = top_p
         self.processors = Processors(temperature, top_k, top_p)
 
-    @property
     @override
-    def sampling_settings(self) -> Mapping[str, float | int | None]:
-        return self.processors.settings
-
-    @property
-    @override
-    def noise_temperature(self) -> float:
-        return self.temperature
-
     def noisy_scores(self, context: Context, logits: torch.Tensor, position: int) -> NDArray[np.float32]:
         """``[V]`` processed scores plus the noise of the position (up to a constant, ``s_t + g_t``).
 
@@ -67,6 +61,7 @@ class KeyedSampling(DeterministicVerifier):
             return scores
         return np.asarray(scores + context.target_noise(position, 1, scores.size)[0].numpy())
 
+    @override
     def processed_scores(self, logits: torch.Tensor) -> NDArray[np.float32]:
         """``[V]`` scores after temperature, top-k and top-p, removed tokens ``-inf`` (up to a constant, ``s_t``).
 
@@ -94,7 +89,7 @@ class KeyedSampling(DeterministicVerifier):
     @override
     def law(self) -> Hashable:
         own = type(self) is KeyedSampling  # and not what a subclass does otherwise
-        return (KeyedSampling, *self.sampling_settings.values()) if own else None
+        return (KeyedSampling, *self.processors.settings.values()) if own else None
 
     @override
     def target_tokens(

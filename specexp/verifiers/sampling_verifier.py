@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
-from typing_extensions import override
 
+from specexp.core.contracts import Verifier
 from specexp.core.sampling import Processors
-from specexp.core.verifier import Verifier
 
 
 class SamplingVerifier(Verifier, ABC):
@@ -22,6 +20,8 @@ class SamplingVerifier(Verifier, ABC):
         top_p: keep only the target's most probable tokens that hold this much probability together.
     """
 
+    processors: Processors
+
     def __init__(
         self,
         temperature: Annotated[float, Field(ge=0, le=100)] = 1.0,
@@ -32,8 +32,3 @@ class SamplingVerifier(Verifier, ABC):
         self.temperature = temperature
         self.top_k = top_k
         self.top_p = top_p
-
-    @property
-    @override
-    def sampling_settings(self) -> Mapping[str, float | int | None] | None:
-        return self.processors.settings if self.lossless else None

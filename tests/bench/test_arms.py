@@ -11,7 +11,7 @@ from specexp.bench.arm import Generation, describe
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.builders import Chain, TokenRecyclingTree
-from specexp.core.verifier import Verifier
+from specexp.core.contracts import Verifier
 from specexp.drafters import PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling
 

@@ -1,7 +1,7 @@
 """Whatever a drafter has becomes the tree."""
 
 from specexp.builders import AllCandidates
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.drafters import PromptLookup
 from specexp.testing.builders import TreeBuilderContract
 from specexp.testing.fakes import hashed_model

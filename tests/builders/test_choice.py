@@ -4,8 +4,8 @@ import pytest
 
 from specexp.builders import Chain, Choice, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer
 from specexp.controllers import ThresholdTracker
-from specexp.core.compatibility import check_composition
 from specexp.core.dialogue import Plan
+from specexp.core.parts import check_composition
 from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.testing.builders import TreeBuilderContract, grow, plenty

@@ -82,14 +82,16 @@ def build(builder, drafter, context=None, plan=None):
     """The tree of one step and the draft passes it took."""
     context = Context([0]) if context is None else context
     drafter.begin(context, None)
-    before = drafter.draft_passes
+    passes = 0
     steps = builder.build(context.root, plan or Plan())
     request = next(steps)
     try:
         while True:
-            request = steps.send(drafter.propose(context, request))
+            answer = drafter.propose(context, request)
+            passes += len(answer.pass_tokens)
+            request = steps.send(answer)
     except StopIteration as finished:
-        return finished.value, drafter.draft_passes - before
+        return finished.value, passes
 
 
 class Draft:

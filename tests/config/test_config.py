@@ -16,7 +16,7 @@ from specexp.config import (
     load_config,
     save_resolved,
 )
-from specexp.core.drafter import Drafter
+from specexp.core.contracts import Drafter
 from specexp.drafters import TokenRecycling, Union
 
 

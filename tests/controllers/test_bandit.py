@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 from specexp.builders import Chain, Choice, KConfig
 from specexp.controllers import Bandit
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import root_tree
 from specexp.drafters import DraftModel

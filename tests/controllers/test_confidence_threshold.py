@@ -8,8 +8,8 @@ from hypothesis import given, strategies as st
 from specexp.builders import Chain
 from specexp.controllers import ConfidenceThreshold
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.dialogue import DraftState
+from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, bigram_model

@@ -4,7 +4,7 @@ import pytest
 
 from specexp.builders import Chain
 from specexp.controllers import Fixed
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.testing.controllers import FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, counting_model
 

@@ -6,9 +6,9 @@ import pytest
 from specexp.builders import Chain, StaticTree
 from specexp.controllers import DraftLengths, LoadAware
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract

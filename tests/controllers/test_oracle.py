@@ -9,7 +9,8 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 
 from specexp.bench.arm import Generation
-from specexp.bench.decoder_arm import DecoderArm, best_schedule, draft_matches, foresee
+from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.oracle import best_schedule, draft_matches, foresee
 from specexp.builders import Chain, KConfig
 from specexp.controllers import (
     AdaptiveConfidence,
@@ -21,8 +22,8 @@ from specexp.controllers import (
     SwitchOff,
 )
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.latency import LatencyProfile
+from specexp.core.loop import Decoder
 from specexp.data import Prompt
 from specexp.drafters import DraftModel, PhraseCache
 from specexp.testing.controllers import FrozenControllerContract
@@ -213,10 +214,11 @@ def test_a_later_turn_is_foreseen_too():
 def test_teacher_forcing_of_a_long_output_goes_block_by_block(monkeypatch):
     output = Decoder(target()).generate([1, 2], max_new_tokens=40).token_ids
     whole = draft_matches(DraftModel(draft()), [1, 2], output)
-    monkeypatch.setattr("specexp.bench.decoder_arm._BLOCK", 7)
-    drafter = DraftModel(draft())
-    assert draft_matches(drafter, [1, 2], output).tolist() == whole.tolist()
-    assert drafter.draft_passes == 6
+    monkeypatch.setattr("specexp.bench.oracle._BLOCK", 7)
+    asked, propose = [], DraftModel.propose
+    monkeypatch.setattr(DraftModel, "propose", lambda *given: asked.append(given) or propose(*given))
+    assert draft_matches(DraftModel(draft()), [1, 2], output).tolist() == whole.tolist()
+    assert len(asked) == 6
 
 
 def test_it_may_be_given_milliseconds():

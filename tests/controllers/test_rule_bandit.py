@@ -7,8 +7,8 @@ import torch
 from specexp.builders import Chain
 from specexp.controllers import ConfidenceThreshold, Fixed, Heuristic, Oracle, RuleBandit
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.dialogue import DraftState, Plan
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel

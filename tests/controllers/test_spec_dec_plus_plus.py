@@ -10,8 +10,8 @@ from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import ConfidenceThreshold, SpecDecPlusPlus
 from specexp.controllers.acceptance_head import AcceptanceHead
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.dialogue import DraftState
+from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import hashed_model

@@ -14,9 +14,9 @@ from specexp.controllers import (
     ThresholdTracker,
 )
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel

@@ -7,7 +7,7 @@ import torch
 from specexp.builders import Chain, DySpecThreshold
 from specexp.controllers import ThresholdTracker
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel

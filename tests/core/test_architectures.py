@@ -5,7 +5,7 @@ import torch
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, build
 
 from specexp.builders import TokenRecyclingTree
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.drafters import TokenRecycling
 
 LLAMA = FULL_ATTENTION["Llama"]

@@ -19,11 +19,8 @@ from specexp.controllers import Fixed, SwitchOff
 from specexp.core.annotations import Allowed
 from specexp.core.arguments import arguments_of
 from specexp.core.checked import Checked
-from specexp.core.controller import Controller
-from specexp.core.drafter import Drafter
+from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
 from specexp.core.references import Reference
-from specexp.core.tree_builder import TreeBuilder
-from specexp.core.verifier import Verifier
 from specexp.data import OwnPrompts, Workload
 from specexp.drafters import TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling

@@ -4,10 +4,10 @@ import pytest
 
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree
 from specexp.controllers import Fixed
-from specexp.core.compatibility import check_composition
-from specexp.core.controller import Controller
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import Controller
 from specexp.core.dialogue import Plan
+from specexp.core.loop import Decoder
+from specexp.core.parts import check_composition
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.testing.fakes import DistributionDrafter, counting_model, hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance

@@ -8,8 +8,8 @@ import torch
 
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.scheduling import Job, Serial, SerialSpeculative
@@ -119,7 +119,7 @@ def test_a_distant_limit_reserves_no_room_that_the_output_does_not_need(monkeypa
     decoder = Decoder(counting_model(9, context_limit=10**6), drafter, builder)
     decoder.generate([1], max_new_tokens=10**6, eos_token_id=4)
     assert decoder.model.cache.capacity < 5000
-    monkeypatch.setattr("specexp.core.decoder._ROOM_AHEAD", 8)
+    monkeypatch.setattr("specexp.core.loop._ROOM_AHEAD", 8)
     decoder = Decoder(counting_model(9, context_limit=10**6), drafter, builder)
     storages = set()
     result = decoder.generate(

@@ -13,8 +13,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
-from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.core.sampling import LogitsError
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.testing.fakes import bigram_model, hashed_model

@@ -8,15 +8,12 @@ import pytest
 import torch
 
 from specexp.builders import Chain, DySpecGreedy, StaticTree
-from specexp.core.decode import Decoding
-from specexp.core.decoder import Decoder
-from specexp.core.drafting import Drafting
-from specexp.core.generation import GenerationResult
-from specexp.core.lane import Lane
+from specexp.core.contracts import TreeBuilder
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder, Decoding, Drafting, Lane
+from specexp.core.outcome import GenerationResult
 from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
-from specexp.core.tree_builder import TreeBuilder
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.scheduling.local import copies
 from specexp.testing.fakes import hashed_model

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, strategies as st
 from transformers import AutoModelForCausalLM, MptConfig, T5Config, T5ForConditionalGeneration
 
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
-from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.testing.fakes import FakeCausalLM, hashed_model

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.sampling import LogitsError, check_logits
 from specexp.testing.fakes import FakeCausalLM
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance

@@ -6,11 +6,11 @@ import torch
 
 from specexp.builders import Chain
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import Verifier
 from specexp.core.dialogue import Request, Verdict
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import root_tree
-from specexp.core.verifier import Verifier
 from specexp.drafters import TokenRecycling
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import bigram_model

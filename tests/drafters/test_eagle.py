@@ -10,9 +10,9 @@ from helpers.small_models import VOCABULARY, small_model
 
 from specexp.builders import Chain, DySpecGreedy, StaticTree
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Request
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.core.outcome import prefill_outcome
 from specexp.drafters import Eagle
 from specexp.drafters.heads.eagle_head import EagleHead

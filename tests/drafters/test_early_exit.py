@@ -5,7 +5,7 @@ from helpers.on_llama import OnLlama
 from helpers.small_models import FULL_ATTENTION, build, small_model
 
 from specexp.builders import Chain, StaticTree
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel, EarlyExit
 from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import models_in

@@ -3,7 +3,7 @@
 import pytest
 
 from specexp.builders import AllCandidates, Chain
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import Lookahead
 from specexp.replay.play.fidelity import Grade, fidelity

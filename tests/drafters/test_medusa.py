@@ -12,9 +12,9 @@ from specexp.artifacts import ArtifactError
 from specexp.builders import Chain, DySpecThreshold
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Request
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.core.outcome import prefill_outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE
@@ -62,7 +62,8 @@ def ask(drafter, context, depth, k=2):
     """Candidates below a node so deep."""
     tokens = np.full(depth + 1, context.root, dtype=np.int64)
     request = Request(tokens, np.arange(depth + 1) - 1, np.zeros_like(tokens), np.array([depth]), k)
-    return drafter.propose(context, request).tokens[0].tolist()
+    answer = drafter.propose(context, request)
+    return answer.tokens[0].tolist(), answer.pass_tokens
 
 
 def begun(drafter, target, prompt):
@@ -85,9 +86,9 @@ def test_a_head_a_depth_reads_the_state_before_the_root():
     drafter, prompt = Medusa(untrained), [3, 1, 4, 1, 5]
     context = begun(drafter, target, prompt)
     expected = target.prefill(1, prompt[:-1], all_logits=True)[-1].topk(2).indices.tolist()
-    assert [ask(drafter, context, depth) for depth in range(3)] == [expected] * 3
-    assert ask(drafter, context, 3) == [NO_CANDIDATE] * 2
-    assert drafter.draft_passes == 1
+    assert ask(drafter, context, 0) == (expected, (1,))
+    assert [ask(drafter, context, depth) for depth in (1, 2)] == [(expected, ())] * 2
+    assert ask(drafter, context, 3) == ([NO_CANDIDATE] * 2, ())
 
 
 def test_a_head_adds_what_a_block_makes_of_the_state():

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from specexp.builders import Chain
-from specexp.core.decode import Decoding
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates
-from specexp.core.drafter import Drafter
-from specexp.core.drafting import Drafting
-from specexp.core.lane import Lane
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE
 from specexp.deploy.server.engine import Alone

@@ -9,8 +9,8 @@ import torch
 
 from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, SpecInfer, StaticTree
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Request
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
@@ -150,13 +150,13 @@ def test_the_first_rows_of_the_frontier_take_the_rides():
         cache.store.insert(key, (5, 6))
         cache.store.insert(key, (5, 8))
     request = Request(np.array([7, 1, 2]), np.array([-1, 0, 0]), np.array([-1, 0, 1]), np.array([1, 2]), 4)
-    cache.propose(context, request)
+    answer = cache.propose(context, request)
     ridden, asked = inner.requests
     assert ridden.tokens.tolist() == [7, 1, 2, 5, 8, 6, 5, 8]
     assert ridden.parents.tolist() == [-1, 0, 0, 1, 3, 3, 2, 6]
     assert ridden.rows.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert (ridden.k, asked.k) == (1, 4)
-    assert inner.draft_passes == 1
+    assert len(answer.pass_tokens) == 1
     cache.propose(context, request)
     assert len(inner.requests) == 3  # what is known costs no pass, and nothing rides
 
@@ -191,7 +191,7 @@ def test_riding_changes_the_number_of_passes_and_nothing_else(builder, seed):
         draft = FakeCausalLM(lambda tokens, answer=draft.next_logits: answer(tokens[-1:]), VOCABULARY)
         cache = PhraseCache(DraftModel(draft), phrase_length=4, ride=ride, initialisation="prompt")
         trees = []
-        Decoder(target, cache, builder(), RejectionSampling(0.5)).generate(
+        result = Decoder(target, cache, builder(), RejectionSampling(0.5)).generate(
             [1, 2, 3, 1, 2, 3],
             max_new_tokens=60,
             observers=[lambda step, kept=trees: kept.append(step.tree)],
@@ -208,7 +208,7 @@ def test_riding_changes_the_number_of_passes_and_nothing_else(builder, seed):
                 for tree in trees
             ]
         )
-        passes.append(cache.draft_passes)
+        passes.append(result.draft_passes)
     assert seen[0] == seen[1]
     assert passes[1] < passes[0]
 

@@ -9,8 +9,8 @@ from specexp.artifacts import ArtifactError
 from specexp.builders import Chain, DySpecGreedy, StaticTree
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Request
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE, root_tree

@@ -181,7 +181,7 @@ CLASSES = [
         ("'experiments.pair.module.Nope' cannot be imported", "; allowed are "),
         {"mine.yaml": "model: {class_path: experiments.pair.module.Nope}\ndata: {class_path: X}\n"},
     ),
-    dry("a contract", "--builder specexp.core.tree_builder.TreeBuilder", "only the contract of its family"),
+    dry("a contract", "--builder specexp.core.contracts.TreeBuilder", "only the contract of its family"),
     dry("a module that is not there", "--builder my_parts.Tree", "'my_parts.Tree' cannot be imported"),
     dry(
         "parts that do not go together",

@@ -3,8 +3,8 @@
 from specexp.bench.arm import sequence_name
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.config.schema import Generation
-from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.data import Prompt
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recording import Recording, RecordingManifest, write_turns

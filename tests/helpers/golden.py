@@ -45,10 +45,10 @@ COMMANDS = (
 HOMES = {"config": "specexp.config.__main__", "reproduce": "experiments.reproduce.__main__"}
 """Commands that are not among those of ``python -m specexp``."""
 FAMILIES = {
-    "drafters": ("specexp.drafters", "specexp.core.drafter.Drafter"),
-    "builders": ("specexp.builders", "specexp.core.tree_builder.TreeBuilder"),
-    "verifiers": ("specexp.verifiers", "specexp.core.verifier.Verifier"),
-    "controllers": ("specexp.controllers", "specexp.core.controller.Controller"),
+    "drafters": ("specexp.drafters", "specexp.core.contracts.Drafter"),
+    "builders": ("specexp.builders", "specexp.core.contracts.TreeBuilder"),
+    "verifiers": ("specexp.verifiers", "specexp.core.contracts.Verifier"),
+    "controllers": ("specexp.controllers", "specexp.core.contracts.Controller"),
     "executions": ("specexp.scheduling", "specexp.scheduling.Execution"),
     "policies": ("specexp.scheduling", "specexp.scheduling.QueuePolicy"),
     "prompt_sets": ("specexp.data", "specexp.data.PromptSet"),

@@ -4,10 +4,10 @@ from typing import ClassVar
 
 from helpers.small_models import VOCABULARY, small_model
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, StaticTree
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import TreeBuilder
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
-from specexp.core.tree_builder import TreeBuilder
 from specexp.scheduling import Batched, Job
 from specexp.verifiers import KeyedSampling
 

@@ -5,7 +5,7 @@ from time import monotonic
 
 import torch
 
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.deploy.server.engine import Engine
 from specexp.deploy.server.output import Ended, GivenUp, Output, Piece

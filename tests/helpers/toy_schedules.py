@@ -3,7 +3,7 @@
 from functools import cache
 
 from specexp.builders import Chain, KConfig
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.scheduling import FirstCome, Job, LeastProgress, MostConfident

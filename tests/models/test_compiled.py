@@ -14,9 +14,9 @@ from helpers.small_models import FULL_ATTENTION, build, small_model
 from specexp import load_pair
 from specexp.builders import TokenRecyclingTree
 from specexp.core import kernels
-from specexp.core.decoder import Decoder
 from specexp.core.kernels import CannotCompileError, library
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.drafters import TokenRecycling
 from specexp.models.compiled import CompiledModel
 from specexp.models.runtime import runtime_of, tell_once

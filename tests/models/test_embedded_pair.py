@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from experiments.pair.tokenizer import train_tokenizer
 from specexp.builders import Chain
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel
 from specexp.models.pair import load_pair
 from specexp.models.sources import PAIRS, PairError, sources_of

@@ -16,7 +16,7 @@ from helpers.small_gguf import VOCABULARY, runtime, small_llama, tokenizer, writ
 
 from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree, TokenRecyclingTree
 from specexp.controllers import ConfidenceThreshold
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.core.runtime import Growth
 from specexp.core.tree import TokenTree, TreeShape, root_tree

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specexp.builders import ParametricTree
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.placement import compute_device, is_spread
 from specexp.drafters import DraftModel
 from specexp.models import spread

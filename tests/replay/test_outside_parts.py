@@ -6,11 +6,9 @@ from helpers.fake_turns import recorded_turn, save_recording
 
 from specexp.builders import Chain
 from specexp.config import Generation
-from specexp.core.controller import Controller
+from specexp.core.contracts import Controller, DeterministicVerifier, Drafter
 from specexp.core.dialogue import Candidates, Plan
-from specexp.core.drafter import Drafter
 from specexp.core.parts import Parts
-from specexp.core.verifier import DeterministicVerifier
 from specexp.data import Prompt
 from specexp.drafters import PromptLookup, Union
 from specexp.replay.format.trie import RecordingError

@@ -10,7 +10,7 @@ from helpers.fake_turns import recorded_draft, recorded_turn
 
 from specexp.builders import Chain, KConfig, StaticTree
 from specexp.controllers import Fixed
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel
 from specexp.replay.format.trie import Ranked, RecordingError

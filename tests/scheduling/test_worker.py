@@ -11,10 +11,10 @@ from hypothesis import given, strategies as st
 from specexp.builders import Chain, Choice, DySpecGreedy, Graft, KConfig, SpecInfer
 from specexp.controllers import QLearning
 from specexp.core.context import Context
-from specexp.core.controller import Controller
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import Controller
 from specexp.core.dialogue import Plan
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling

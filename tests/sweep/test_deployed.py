@@ -26,7 +26,7 @@ from specexp.bench.statistics import metric_interval, paired_speedup
 from specexp.config import build_data, load_config
 from specexp.config.artifacts import LoadedArtifact
 from specexp.config.stages import with_prompts_of
-from specexp.core.generation import GenerationResult
+from specexp.core.outcome import GenerationResult
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.sweep.command import main
 from specexp.sweep.confirmed import Confirmed

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specexp.core.generation import PHASES as ENGINE_PHASES
+from specexp.core.outcome import PHASES as ENGINE_PHASES
 from specexp.tracking.names import PHASES, nest_parameters, parameter_key, plain, table_columns
 
 

@@ -10,7 +10,7 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 
 from specexp.builders import StaticTree
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.noise import gumbel
 from specexp.testing.fakes import FakeDrafter, bigram_model
 from specexp.testing.verifiers import DeterministicVerifierContract

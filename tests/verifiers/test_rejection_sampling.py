@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from specexp.builders import Chain, DySpecGreedy, KConfig, SpecInfer
 from specexp.builders.graft import grafted
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.sampling import Processors
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.drafters import DraftModel

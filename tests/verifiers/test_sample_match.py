@@ -10,7 +10,7 @@ from scipy import stats
 
 from specexp.builders import KConfig
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.drafters import DraftModel
 from specexp.testing.fakes import FakeDrafter, bigram_model, hashed_model

@@ -9,7 +9,7 @@ from helpers.branching import logits_of
 
 from specexp.builders import KConfig
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel
 from specexp.testing.fakes import hashed_model

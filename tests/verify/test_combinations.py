@@ -29,13 +29,10 @@ from specexp.builders import (
 )
 from specexp.config.families import parts_of
 from specexp.controllers import AdaptiveConfidence, Bandit, Fixed, Heuristic, SwitchOff, ThresholdTracker
-from specexp.core.compatibility import check_composition
-from specexp.core.decoder import Decoder
-from specexp.core.drafter import Drafter
-from specexp.core.parts import Parts
+from specexp.core.contracts import Drafter, TreeBuilder, Verifier
+from specexp.core.loop import Decoder
+from specexp.core.parts import Parts, check_composition
 from specexp.core.sampling import Processors
-from specexp.core.tree_builder import TreeBuilder
-from specexp.core.verifier import Verifier
 from specexp.drafters import (
     DraftModel,
     Lookahead,

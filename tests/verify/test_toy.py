@@ -9,8 +9,8 @@ import torch
 from helpers.toy_schedules import PROMPT
 
 from specexp.builders import StaticTree
-from specexp.core.decoder import Decoder
 from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.core.runtime import Growth
 from specexp.core.sampling import Processors

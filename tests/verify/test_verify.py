@@ -10,9 +10,8 @@ import torch
 import yaml
 from helpers.tiny_pair import LetterTokenizer, tiny_llama
 
+from specexp.core.contracts import Drafter, Verifier
 from specexp.core.dialogue import Candidates, Verdict
-from specexp.core.drafter import Drafter
-from specexp.core.verifier import Verifier
 from specexp.models.pair import ModelPair
 from specexp.verifiers import RejectionSampling
 from specexp.verify.command import main

@@ -17,7 +17,7 @@ from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, mean_by_prompt, summarise
 from specexp.bench.table import Cell
-from specexp.core.drafter import Drafter
+from specexp.core.contracts import Drafter
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts

@@ -188,7 +188,7 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
         if tree.log_probs is None:
             return
         grafted = grafted_rows(tree)  # phrases have no q
-        processors = getattr(self.parts[arm].verifier, "processors", Processors(temperature=0.0))
+        processors = self.parts[arm].verifier.processors or Processors(temperature=0.0)
         for depth, row in enumerate(visited(outcome)):
             # a token drawn again is one node
             children = [child for child in dict.fromkeys(tree.draw_order(row)) if not grafted[child]]

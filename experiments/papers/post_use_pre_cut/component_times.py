@@ -27,11 +27,10 @@ from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import Breakdown, arm_names, breakdown
 from specexp.bench.table import Table
 from specexp.core.context import Context
-from specexp.core.controller import Controller
+from specexp.core.contracts import Controller, TreeBuilder
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
-from specexp.core.tree_builder import TreeBuilder
 
 Answer = TypeVar("Answer")
 Times = Mapping[str, Mapping[str, float | None]]

@@ -34,9 +34,9 @@ from specexp.bench.record import PromptRecord
 from specexp.bench.report import PROMPTS_PER_CATEGORY
 from specexp.bench.statistics import Speedup, breakdown, paired_speedup, summarise
 from specexp.bench.table import Cell, Column, Table, columns
+from specexp.core.contracts import TreeBuilder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
-from specexp.core.tree_builder import TreeBuilder
 
 ALL = "all"
 MOST_CATEGORIES = 8
@@ -241,7 +241,7 @@ def _length(builder: TreeBuilder | None) -> int | None:
     """Length of a chain without its grafts; None for other trees."""
     while builder is not None and len(builder.inner) == 1:
         [builder] = builder.inner
-    chain = builder is not None and builder.fixed_shape and builder.max_candidates == 1
+    chain = builder is not None and builder.shape is not None and builder.max_candidates == 1
     return builder.max_nodes if builder is not None and chain else None
 
 

@@ -26,11 +26,9 @@ from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaL
 from transformers.generation import BaseStreamer, EosTokenCriteria, GenerationConfig, MaxLengthCriteria
 
 from specexp.config.artifacts import LoadedArtifact
-from specexp.core.compatibility import check_composition
-from specexp.core.decode import OutcomeObserver
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder, OutcomeObserver
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Parts
+from specexp.core.parts import Parts, check_composition
 from specexp.core.runtime import Runtime
 from specexp.deploy.hugging_face.group_generation import GroupGeneration
 from specexp.deploy.hugging_face.processed_sampling import ProcessedSampling

@@ -8,9 +8,9 @@ import torch
 from transformers import LogitsProcessorList
 
 from specexp.core.context import Context
+from specexp.core.contracts import DeterministicVerifier
 from specexp.core.dialogue import Verdict
 from specexp.core.tree import TokenTree
-from specexp.core.verifier import DeterministicVerifier
 
 
 class ProcessedSampling(DeterministicVerifier):
@@ -39,17 +39,12 @@ class ProcessedSampling(DeterministicVerifier):
         row: int = 0,
         rows: int = 1,
     ) -> None:
-        self.processors = processors
+        self.logits_processors = processors
         self.sample = sample
-        self.temperature = temperature
+        self.noise_temperature = temperature if sample else 0.0
         self.before = list(before)
         self.row = row
         self.rows = rows
-
-    @property
-    def noise_temperature(self) -> float:
-        """The sampling temperature; 0 without sampling."""
-        return self.temperature if self.sample else 0.0
 
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
         """Of the position after the context's last token alone: processors may look at every token before.
@@ -75,17 +70,17 @@ class ProcessedSampling(DeterministicVerifier):
                 return Verdict(tuple(accepted), token)
             accepted.append(child)
             row = child
-            if self.processors:
+            if self.logits_processors:
                 ids = torch.cat((ids, ids.new_tensor([[token]])), dim=1)
 
     def _ids(self, context: Context, logits: torch.Tensor) -> torch.Tensor:
         """``[1, t]`` what the processors see; nothing where there are none."""
-        known = [*self.before, *context.token_ids.tolist()] if self.processors else []
+        known = [*self.before, *context.token_ids.tolist()] if self.logits_processors else []
         return torch.tensor([known], device=logits.device)
 
     def _token(self, context: Context, ids: torch.Tensor, logits: torch.Tensor, position: int) -> int:
         shown = ids.repeat(self.rows, 1), logits.float().repeat(self.rows, 1)
-        scores = self.processors(*shown)[self.row]  # [V]
+        scores = self.logits_processors(*shown)[self.row]  # [V]
         if self.sample:
             scores = scores + context.target_noise(position, 1, scores.shape[0], scores.device)[0]
         return int(scores.argmax())

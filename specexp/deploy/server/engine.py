@@ -15,13 +15,10 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.core.compatibility import check_composition, join_target
 from specexp.core.context import Context
-from specexp.core.decode import Decoding
-from specexp.core.drafting import Drafting
-from specexp.core.lane import Lane
+from specexp.core.loop import Decoding, Drafting, Lane
 from specexp.core.outcome import Outcome
-from specexp.core.parts import Parts
+from specexp.core.parts import Parts, check_composition, join_target
 from specexp.core.runtime import Runtime, Target
 from specexp.core.tree import TokenTree
 from specexp.deploy.server.output import Ended, GivenUp, Heard, Output, Piece, Running

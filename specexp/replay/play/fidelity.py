@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import override
 
-from specexp.core.controller import Controller
-from specexp.core.drafter import Drafter
+from specexp.core.contracts import Controller, Drafter, TreeBuilder
 from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind, TreeShape
-from specexp.core.tree_builder import TreeBuilder
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.trie import RecordingError
 
@@ -78,7 +76,7 @@ def models_in(drafter: Drafter | None) -> list[Any]:
         if one.runs_model and not any(inner.runs_model for inner in one.inner)
     ]
     for one in found:
-        if not isinstance(getattr(one, "scoring", None), Scoring):
+        if one.scoring is None:
             raise RecordingError(
                 f"{type(one).__name__} runs its draft model in a way of its own, which a recording does not hold: "
                 "draft with DraftModel, or with a drafter that has a scoring and a source as it does"
@@ -152,8 +150,7 @@ def _of_controller(controller: Controller) -> Iterator[Fidelity]:
 
 def fixed_shape_of(builder: TreeBuilder | None) -> TreeShape | None:
     """The one shape of all trees of a builder; None where it has several, or does not state it."""
-    shape = getattr(builder, "shape", None)
-    return shape if builder is not None and builder.fixed_shape and isinstance(shape, TreeShape) else None
+    return None if builder is None else builder.shape
 
 
 def is_plain_static(parts: Parts) -> bool:

@@ -17,10 +17,9 @@ from specexp.config import (
     build_generation,
     build_latency,
 )
-from specexp.core.controller import Controller
+from specexp.core.contracts import Controller, TreeBuilder
 from specexp.core.messages import counted, first_line
 from specexp.core.parts import Parts
-from specexp.core.tree_builder import TreeBuilder
 from specexp.replay.backend import ReplayBackend
 from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import Grade, fixed_shape_of, learns

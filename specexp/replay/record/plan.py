@@ -22,12 +22,10 @@ from specexp.config.check import Checker, base_of
 from specexp.config.schema import Record
 from specexp.config.stages import STAGES, with_prompts_of
 from specexp.core.arguments import arguments_of
-from specexp.core.compatibility import check_composition
-from specexp.core.drafter import Drafter
+from specexp.core.contracts import Drafter, TreeBuilder, Verifier
 from specexp.core.messages import counted, first_line
+from specexp.core.parts import check_composition
 from specexp.core.tree import NodeKind
-from specexp.core.tree_builder import TreeBuilder
-from specexp.core.verifier import Verifier
 from specexp.models.sources import sources_of
 from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import learns, parts_in, scoring_of

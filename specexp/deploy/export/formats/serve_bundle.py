@@ -14,7 +14,7 @@ from specexp.deploy.export.export_format import ExportedFile, ExportFormat, Give
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.drafter import Drafter
+    from specexp.core.contracts import Drafter
     from specexp.models.pair import ModelPair
 
 

@@ -1,0 +1,472 @@
+"""The contracts of the four families of parts: drafters guess, builders choose which guesses become nodes of a tree,
+verifiers decide which nodes become output, controllers decide how much to draft.
+
+A part declares its abilities as attributes. The defaults are the least favourable, so a part that declares nothing is
+correct. Parts that contain parts of their own family build on :mod:`specexp.core.wrappers`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from typing_extensions import override
+
+from specexp.core.checked import Checked
+from specexp.core.context import Context
+from specexp.core.dialogue import Build, Candidates, DraftState, Plan, Request, Verdict
+from specexp.core.outcome import Outcome
+from specexp.core.sampling import Processors, highest, highest_of
+from specexp.core.tree import NodeKind, TokenTree, TreeShape
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from specexp.core.latency import LatencyProfile
+    from specexp.core.runtime import Runtime
+
+
+LearnsFrom = Literal["nothing", "accepted", "all-nodes", "unknown"]
+
+
+class Part(metaclass=Checked):
+    """The life cycle of drafters and controllers. The prefill is step 0.
+
+    Attributes:
+        state: policy of what is learned: ``cold`` starts every sequence anew, ``carry`` keeps it from sequence to
+            sequence, ``preloaded`` starts every sequence from given values. None: the part states no policy.
+    """
+
+    state: str | None = None
+
+    @property
+    def shares_state(self) -> bool:
+        """Whether what is learned from one sequence serves the next ones."""
+        return self.state == "carry"
+
+    def for_new_sequence(self) -> Self:
+        """Return a part for a sequence decoded at the same time, in one thread.
+
+        It shares weights and carried state. A part that shares its state keeps what belongs to one sequence apart
+        (:class:`~specexp.core.context.PerSequence`), so it may return itself.
+        """
+        return self if self.shares_state else deepcopy(self)
+
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        """Start a sequence or, with ``context.continued``, a later turn.
+
+        Args:
+            context: the sequence.
+            prefill: step 0 with the logits of every fed prompt position, if the drafter wants them, and hidden states,
+                if it wants those; else None.
+        """
+        if self.state == "cold" and not context.continued:
+            self.reset()
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a step."""
+
+    def reset(self) -> None:
+        """Return to the initial state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was learned, as tensors and plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`.
+
+        Raises:
+            ValueError: the state is not one of this part.
+        """
+        self.check_entries(state, ())
+
+    def check_entries(self, state: Mapping[str, Any], entries: Sequence[str]) -> None:
+        """Raise ``ValueError`` unless the state has exactly these entries."""
+        if sorted(state) != sorted(entries):
+            expected = f"has the entries {sorted(entries)}" if entries else "has no entries"
+            raise ValueError(f"the state of {type(self).__name__} {expected}, but {sorted(state)} was given")
+
+
+class Drafter(Part):
+    """Guesses the next tokens. A subclass implements :meth:`propose` and :attr:`max_candidates`, declares what applies
+    of the attributes, and learns only in :meth:`observe`.
+
+    Attributes:
+        wants_prefill_logits: whether :meth:`begin` needs the target's logits of every prompt position.
+        wants_hidden: whether outcomes must have the target's hidden states.
+        coupled: whether the target's noise is added to the draft's scores, so that both agree more often.
+        gives_log_probs: whether candidates have log-probabilities.
+        draws: whether candidates can be drawn from a stated distribution.
+        phrase_length: tokens of the longest candidate; 1 without phrases.
+        learns_from: the part of an outcome, beside the committed tokens, that later answers depend on: nothing, the
+            target's answers after accepted nodes, or after all nodes. A wrapper declares what it adds to its inner
+            drafters.
+        learned_candidates: number of the target's best tokens after a node that are learned; 0 if none, or unknown.
+        runs_model: whether a draft model is run.
+        scoring: how candidates are chosen from the draft model's answers
+            (:class:`~specexp.drafters.ranking.Scoring`), if a recording of these answers can take the model's place.
+        inner: drafters that this one asks.
+    """
+
+    wants_prefill_logits: bool = False
+    wants_hidden: bool = False
+    coupled: bool = False
+    gives_log_probs: bool = False
+    draws: bool = False
+    phrase_length: int = 1
+    learns_from: LearnsFrom = "unknown"
+    learned_candidates: int = 0
+    runs_model: bool = False
+    scoring: Any | None = None
+    inner: tuple[Drafter, ...] = ()
+
+    @property
+    @abstractmethod
+    def max_candidates(self) -> int:
+        """Most candidates of a node; a tree with a higher rank is refused when the parts are composed."""
+
+    @abstractmethod
+    def propose(self, context: Context, request: Request) -> Candidates:
+        """Answer a builder's request; must not change what later answers depend on."""
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise ``ValueError`` if the target's vocabulary is not the drafter's."""
+
+    def use_target(self, target: Runtime) -> None:
+        """Take what is needed of the target's ``model``; raises ``ValueError`` if that is not there."""
+
+    # Drafters with a draft model:
+
+    def use_draft_model(self, model: Any | None) -> None:
+        """Take the pair's draft model (a Hugging Face model, a runtime or a recording), unless the drafter has one.
+
+        Raises:
+            ValueError: it needs a model and there is none.
+        """
+
+    @property
+    def models(self) -> tuple[Runtime, ...]:
+        """The draft models that are run."""
+        return ()
+
+    def costs_pass(self, request: Request) -> bool:
+        """Whether the answer takes a forward pass of a draft model; the controller is asked before one."""
+        return False
+
+    @property
+    def team(self) -> Hashable:
+        """Drafters of several sequences with an equal team answer in one pass; None for no team."""
+        return None
+
+    def propose_together(self, asked: Sequence[tuple[Any, Context, Request]]) -> list[Candidates]:
+        """Answer the requests of several sequences as :meth:`propose` would.
+
+        Args:
+            asked: drafters of one team, each with its sequence and request.
+        """
+        return [drafter.propose(context, request) for drafter, context, request in asked]
+
+    def alone(self) -> Drafter | None:
+        """Return a new drafter with this one's own guesses and no inner drafter; None if it has no guesses."""
+        return None
+
+
+class TreeBuilder(metaclass=Checked):
+    """Chooses the form of a draft tree. It never calls a drafter: its requests are answered from a drafter, a recording
+    or one batched pass for several sequences. It keeps nothing between two trees.
+
+    Attributes:
+        kind: how candidates are chosen: the best ones, or drawn.
+        shape: the one shape of all trees, cut only by a plan's limits; None if the shape depends on the candidates.
+        needs_log_probs: whether candidates must have log-probabilities.
+        accepts_fewer_candidates: whether a drafter may rank fewer candidates than requested.
+        takes_threshold: whether :attr:`Plan.threshold` is followed.
+        num_choices: number of builders that :attr:`Plan.choice` chooses from.
+        phrase_length: tokens of the longest candidate requested.
+        size_arguments: names of the constructor's arguments that set how much is drafted.
+        inner: builders that this one builds with.
+    """
+
+    kind: NodeKind = NodeKind.POINT_MASS
+    shape: TreeShape | None = None
+    needs_log_probs: bool = False
+    accepts_fewer_candidates: bool = False
+    takes_threshold: bool = False
+    num_choices: int = 1
+    phrase_length: int = 1
+    size_arguments: ClassVar[tuple[str, ...]] = ()
+    inner: tuple[TreeBuilder, ...] = ()
+
+    @property
+    @abstractmethod
+    def max_nodes(self) -> int:
+        """Most nodes of a tree: the room a cache must keep beside the committed tokens."""
+
+    @property
+    @abstractmethod
+    def max_candidates(self) -> int:
+        """Most candidates requested for a node."""
+
+    @abstractmethod
+    def build(self, root: int, plan: Plan) -> Build:
+        """Build one tree.
+
+        Args:
+            root: last committed token.
+            plan: limits of this step; a tree with deeper or more nodes must not be returned.
+        """
+
+    def extend(self, tree: TokenTree, plan: Plan) -> Build:
+        """Add to a tree of an inner builder."""
+        return tree
+        yield  # makes it a generator
+
+    @property
+    def narrower(self) -> tuple[TreeBuilder, ...]:
+        """Smaller builders whose requests differ from this one's, so that a recording must answer them too."""
+        return ()
+
+    @property
+    def rank_paths(self) -> list[list[int]] | None:
+        """Rank path of every node of :attr:`shape`, sorted by length, then rank."""
+        return None if self.shape is None else [list(path) for path in self.shape.rank_paths[1:]]
+
+    @property
+    def max_leaves(self) -> int:
+        """Most leaves of a tree, as far as known."""
+        return self.max_nodes if self.shape is None else max(1, self.shape.children[1:].count(()))
+
+
+class Verifier(metaclass=Checked):
+    """Accepts a root-to-node path of a tree and draws the target's token after it.
+
+    Attributes:
+        lossless: whether the output has exactly the target's distribution.
+        sampling: how the output comes about: ``deterministic`` (it does not depend on the draft), by ``rejection`` of
+            drafts (only its distribution does not depend on them), or otherwise.
+        processors: temperature, top-k and top-p of the target's distribution; None if unknown.
+        noise_temperature: temperature at which tokens are keyed by :meth:`Context.target_noise`, whose noise a coupled
+            drafter adds too; 0 if tokens take no noise, None if their noise is not the context's.
+        keyed_scores: whether a token is the argmax of :meth:`processed_scores` plus that noise, which are then given.
+    """
+
+    lossless: ClassVar[bool] = True
+    sampling: ClassVar[Literal["deterministic", "rejection", "other"]] = "other"
+    processors: Processors | None = None
+    noise_temperature: float | None = None
+    keyed_scores: ClassVar[bool] = False
+
+    @property
+    def sampling_settings(self) -> Mapping[str, float | int | None] | None:
+        """Temperature, top-k and top-p of the output's distribution, whatever is drafted; None if unknown."""
+        return self.processors.settings if self.processors is not None and self.lossless else None
+
+    @abstractmethod
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
+        """Decide one step.
+
+        Args:
+            context: the sequence; its last token is the tree's root.
+            tree: what was fed, ``n + 1`` rows.
+            logits: ``[n + 1, V]`` the target's answer after every row.
+        """
+
+    @property
+    def law(self) -> Hashable:
+        """Verifiers with an equal law decide alike, so that one decides for all (:meth:`verify_together`); None for a
+        verifier that decides its own sequence only."""
+        return None
+
+    def verify_together(self, steps: Sequence[tuple[Context, TokenTree, torch.Tensor]]) -> list[Verdict]:
+        """Decide the steps of several sequences, each as :meth:`verify` would."""
+        return [self.verify(*step) for step in steps]
+
+    def processed_scores(self, logits: torch.Tensor) -> NDArray[Any]:
+        """``[V]`` scores of one position, without noise, where :attr:`keyed_scores`."""
+        raise NotImplementedError
+
+    def noisy_scores(self, context: Context, logits: torch.Tensor, position: int) -> NDArray[Any]:
+        """``[V]`` scores of an absolute position, with its noise, where :attr:`keyed_scores`."""
+        raise NotImplementedError
+
+
+class DeterministicVerifier(Verifier):
+    """A verifier whose output does not depend on the draft: it follows the target's tokens down the tree."""
+
+    sampling = "deterministic"
+
+    @abstractmethod
+    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
+        """Return the target's token at an absolute position.
+
+        Args:
+            context: the sequence.
+            logits: ``[V]`` the target's answer at the position before.
+            position: absolute position of the token.
+        """
+
+    def target_tokens(
+        self, contexts: Sequence[Context], logits: torch.Tensor, positions: Sequence[int]
+    ) -> list[int]:
+        """Return :meth:`target_token` of several sequences, from ``[m, V]`` logits on the host."""
+        return [self.target_token(*one) for one in zip(contexts, logits, positions, strict=True)]
+
+    def scores(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor | None:
+        """``[n + 1, V]`` scores whose argmax is the target's token after every row, made on the logits' device, which
+        is then waited for once a step; None to be asked for token after token.
+        """
+        return None
+
+    @override
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
+        return self.verify_together([(context, tree, logits)])[0]
+
+    @override
+    def verify_together(self, steps: Sequence[tuple[Context, TokenTree, torch.Tensor]]) -> list[Verdict]:
+        def tokens_after(reached: Sequence[tuple[int, int]]) -> list[int]:
+            contexts = [steps[number][0] for number, _ in reached]
+            depth = int(steps[reached[0][0]][1].shape.depths[reached[0][1]])
+            positions = [len(context) + depth for context in contexts]
+            if len(reached) == 1:  # spares the copy
+                [(number, row)] = reached
+                return [self.target_token(contexts[0], steps[number][2][row], positions[0])]
+            import torch
+
+            rows = torch.stack([steps[number][2][row] for number, row in reached])
+            return self.target_tokens(contexts, rows, positions)
+
+        return walk([tree for _, tree, _ in steps], tokens_after)
+
+
+def walk(
+    trees: Sequence[TokenTree], tokens_after: Callable[[Sequence[tuple[int, int]]], Iterable[int]]
+) -> list[Verdict]:
+    """Follow the target's tokens down several trees, one level of all of them at a time.
+
+    Args:
+        trees: what was fed.
+        tokens_after: the target's tokens after these ``(tree, row)``, rows of one depth.
+    """
+    accepted: list[list[int]] = [[] for _ in trees]
+    bonus = [0] * len(trees)
+    reached = [(number, 0) for number in range(len(trees))]
+    while reached:
+        further = []
+        for (number, row), token in zip(reached, tokens_after(reached), strict=True):
+            child = trees[number].child_with_token(row, token)
+            if child is None:
+                bonus[number] = token
+            else:
+                accepted[number].append(child)
+                further.append((number, child))
+        reached = further
+    return [Verdict(tuple(rows), token) for rows, token in zip(accepted, bonus, strict=True)]
+
+
+class ArgmaxVerifier(DeterministicVerifier):
+    """Greedy verification: accepts the target's argmax (ties go to the lowest id). The default verifier."""
+
+    processors = Processors(temperature=0.0)
+    noise_temperature = 0.0
+
+    @property
+    @override
+    def law(self) -> Hashable:
+        own = type(self).target_token is ArgmaxVerifier.target_token  # not a subclass's own rule
+        return ArgmaxVerifier if own else None
+
+    @override
+    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
+        return highest(logits)
+
+    @override
+    def target_tokens(
+        self, contexts: Sequence[Context], logits: torch.Tensor, positions: Sequence[int]
+    ) -> list[int]:
+        return highest_of(logits)
+
+    @override
+    def scores(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor:
+        return logits
+
+
+class Controller(Part):
+    """Plans a step, decides between draft passes, and learns when the step is over.
+
+    Attributes:
+        plans_threshold: whether plans have a threshold.
+        needs_log_probs: whether decisions need the candidates' log-probabilities.
+        num_choices: number of builders that plans choose from.
+        uses_seconds: whether decisions depend on the seconds of steps, and so on the device.
+        learns: whether decisions depend on observed steps.
+        reads_answers: whether the target's answers themselves are learned from, beside what was accepted and committed.
+        same_plan: whether every step has the same plan and no draft is ended before.
+        changes_nothing: whether that plan is the builder's own limits.
+        needs_foresight: whether a prompt's output must be known beforehand, as only an evaluation can.
+        mean_nodes: nodes that the mean tree is kept at; None without such an aim.
+        sees_load: whether plans depend on how many sequences are decoded together.
+        table: the learned table of action values (:class:`~specexp.controllers.q_table.QTable`), if there is one.
+        inner: controllers that this one asks.
+    """
+
+    plans_threshold: bool = False
+    needs_log_probs: bool = False
+    num_choices: int = 1
+    uses_seconds: bool = True
+    learns: bool = True
+    reads_answers: bool = True
+    same_plan: bool = False
+    changes_nothing: bool = False
+    needs_foresight: bool = False
+    mean_nodes: int | None = None
+    sees_load: bool = False
+    table: Any | None = None
+    inner: tuple[Controller, ...] = ()
+
+    @abstractmethod
+    def plan(self, context: Context) -> Plan:
+        """Limits of the step about to start."""
+
+    def keep_drafting(self, context: Context, state: DraftState) -> bool:
+        """Whether the next draft pass should be spent; random choices are keyed by the place in ``context``."""
+        return True
+
+    def check_parts(
+        self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None
+    ) -> None:
+        """Raise ``ValueError`` for parts that cannot be steered; None is plain decoding, or greedy verification."""
+
+    def use_latency(self, profile: LatencyProfile | None) -> None:
+        """Take the latencies a run is modelled with, unless the controller was given its own.
+
+        Args:
+            profile: costs of steps on the device; None if seconds are measured.
+
+        Raises:
+            ValueError: the controller needs latencies that are not there.
+        """
+
+    def watched(self) -> dict[str, float]:
+        """Figures to watch while it learns, by name."""
+        return {}
+
+    def learned(self) -> str:
+        """A clause on what was learned; empty for nothing."""
+        return ""
+
+
+class BuilderLimits(Controller):
+    """Leaves every step to the builder's own limits. The default controller."""
+
+    uses_seconds = False
+    learns = False
+    same_plan = True
+    changes_nothing = True
+
+    @override
+    def plan(self, context: Context) -> Plan:
+        return Plan()

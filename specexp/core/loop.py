@@ -1,0 +1,693 @@
+"""The engine on one page: draft, target pass, absorb, learn, over one sequence or several.
+
+:class:`Drafting` makes one sequence's draft trees, a :class:`Lane` is a sequence in a slot of the target,
+:class:`Decoding` takes all lanes through one step at a time, and :class:`Decoder` decodes one prompt. Drafts may be
+made elsewhere (:mod:`specexp.scheduling`) and the target may be a recording. Clock, counters, EOS, stops and limits are
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from secrets import randbits
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from specexp.core.checked import check_arguments
+from specexp.core.context import Context
+from specexp.core.contracts import (
+    Controller,
+    DeterministicVerifier,
+    Drafter,
+    TreeBuilder,
+    Verifier,
+    walk,
+)
+from specexp.core.dialogue import Build, Candidates, DraftState, Request, Verdict
+from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, prefill_outcome
+from specexp.core.parts import Parts, check_composition, join_target
+from specexp.core.runtime import Runtime, Target, eos_set, token_list
+from specexp.core.sampling import check_best, check_logits, on_host, to_host
+from specexp.core.tree import TokenTree, root_tree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+OutcomeObserver = Callable[[Outcome], None]
+Stop = Callable[[Sequence[int]], bool]
+"""Whether the output ends with these new tokens. Called after each of them, so that the output ends in the same place
+however many were accepted together."""
+Clock = Callable[[Outcome], Mapping[str, float]]
+"""Seconds of a step by phase, where they are modelled."""
+_ROOM_AHEAD = 4096
+"""New tokens whose room in the cache is reserved before the first of them; the cache of a longer output grows."""
+
+
+# Drafting: one tree of one sequence, and several trees at once.
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A draft tree and its costs.
+
+    Attributes:
+        tree: what the target should check.
+        pass_tokens: tokens fed in each forward pass of a draft model.
+        draft_seconds: time of the drafter's answers.
+        build_seconds: time of builder and controller.
+    """
+
+    tree: TokenTree
+    pass_tokens: tuple[int, ...] = ()
+    draft_seconds: float = 0.0
+    build_seconds: float = 0.0
+
+
+class Drafting:
+    """The parts that draft for one sequence and learn from it. They never see the target."""
+
+    def __init__(self, parts: Parts, context: Context) -> None:
+        self.drafter, self.builder, _, self.controller = parts
+        self.context = context
+        self.learned_candidates = 0 if self.drafter is None else self.drafter.learned_candidates
+        # most controllers never stop a draft: do not ask those
+        self._may_stop = type(self.controller).keep_drafting is not Controller.keep_drafting
+
+    def begin(self, prefill: Outcome | None) -> None:
+        """Let the parts begin, once the prompt is known."""
+        if self.drafter is not None:
+            self.drafter.begin(self.context, prefill)
+        self.controller.begin(self.context, prefill)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Let the parts learn from a step, whose tokens the context already has."""
+        if self.drafter is not None:
+            self.drafter.observe(outcome)
+        self.controller.observe(outcome)
+
+    def build(self, depth: int) -> Build:
+        """Build one tree at most ``depth`` deep."""
+        if self.builder is None or depth == 0:
+            return root_tree(self.context.root)
+        plan = self.controller.plan(self.context)
+        if plan.max_depth is None or plan.max_depth > depth:
+            plan = replace(plan, max_depth=depth)
+        return (yield from self.builder.build(self.context.root, plan))
+
+    def stops(self, request: Request, pass_tokens: tuple[int, ...]) -> bool:
+        """Whether the controller ends the draft before an answer that would cost a pass."""
+        if not self._may_stop or self.drafter is None or not self.drafter.costs_pass(request):
+            return False
+        nodes, depth = int(np.count_nonzero(request.tokens >= 0)) - 1, max(request.depths(), default=0)
+        state = DraftState(nodes, depth, pass_tokens, *request.best_path_log_probs())
+        return not self.controller.keep_drafting(self.context, state)
+
+
+class _GrowingTree:
+    """A tree being built: the builder's next request, until there is none, and the costs so far."""
+
+    def __init__(self, drafting: Drafting, depth: int) -> None:
+        self.drafting = drafting
+        self.request: Request | None = None
+        self._build = drafting.build(depth)
+        self._tree: TokenTree | None = None
+        self._pass_tokens: tuple[int, ...] = ()
+        self._draft_seconds = self._build_seconds = 0.0
+        self._advance(None)
+
+    @property
+    def question(self) -> tuple[Drafter, Context, Request]:
+        """The drafter to ask, its sequence and the request."""
+        drafting = self.drafting
+        assert drafting.drafter is not None
+        assert self.request is not None
+        return drafting.drafter, drafting.context, self.request
+
+    @property
+    def draft(self) -> Draft:
+        assert self._tree is not None
+        return Draft(self._tree, self._pass_tokens, self._draft_seconds, self._build_seconds)
+
+    def take(self, answer: Candidates, seconds: float) -> None:
+        if not isinstance(answer, Candidates):  # None would end the draft unnoticed
+            name = type(self.drafting.drafter).__name__
+            raise TypeError(f"{name}.propose must return Candidates, got {type(answer).__name__}")
+        self._pass_tokens += answer.pass_tokens
+        self._draft_seconds += seconds
+        self._advance(answer)
+
+    def _advance(self, answer: Candidates | None) -> None:
+        started = perf_counter()
+        with DraftingFor(self.drafting.context.sequence):
+            try:
+                self.request = self._build.send(answer)
+                while self.drafting.stops(self.request, self._pass_tokens):
+                    self.request = self._build.send(None)
+            except StopIteration as finished:
+                self.request, self._tree = None, finished.value
+        self._build_seconds += perf_counter() - started
+
+
+def draft_together(asked: Sequence[tuple[Drafting, int]]) -> list[Draft]:
+    """Build the next trees of one sequence, or of several whose drafters are a team and answer together.
+
+    Args:
+        asked: one drafting a sequence, each with the deepest node of use.
+    """
+    trees = [_GrowingTree(drafting, depth) for drafting, depth in asked]
+    while growing := [tree for tree in trees if tree.request is not None]:
+        started = perf_counter()
+        questions = [tree.question for tree in growing]
+        drafter, context, request = questions[0]
+        if len(questions) == 1:
+            with DraftingFor(context.sequence):
+                answers = [drafter.propose(context, request)]
+        else:
+            answers = drafter.propose_together(questions)
+        share = (perf_counter() - started) / len(growing)
+        for tree, answer in zip(growing, answers, strict=True):
+            tree.take(answer, share)
+    return [tree.draft for tree in trees]
+
+
+def teams(draftings: Sequence[Drafting]) -> list[list[int]]:
+    """Indices of the draftings that are asked together, in the order of the first of each team."""
+    found: dict[Hashable, list[int]] = {}
+    for number, drafting in enumerate(draftings):
+        team = None if drafting.drafter is None else drafting.drafter.team
+        found.setdefault((None, number) if team is None else (team,), []).append(number)
+    return list(found.values())
+
+
+class DraftingFor:
+    """Adds a note to any exception raised within: the sequence that was drafted for."""
+
+    __slots__ = ("sequence",)
+
+    def __init__(self, sequence: int | str) -> None:
+        self.sequence = sequence
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            error.add_note(f"raised while drafting for sequence {self.sequence!r}")
+
+
+# A lane: one sequence at the target.
+
+
+class Lane:
+    """A sequence being decoded: its slot at the target, its draft, where its output ends, its counters.
+
+    Args:
+        context: prompt and noise keys.
+        target: holds the sequence.
+        verifier: decides what is accepted.
+        drafting: makes its drafts; None if that is done elsewhere.
+        slot: the sequence's slot.
+        max_new_tokens: tokens to generate at most.
+        eos_token_ids: tokens that end the output.
+        stop: whether the output ends otherwise.
+        count_useful: also count useful tokens, outside the timed phases.
+        clock: seconds of a step, for parts that learn from them; measured if None.
+
+    Attributes:
+        draft: what the target checks in the next step; None while there is none.
+        result: output, counters and seconds so far.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        target: Target,
+        verifier: Verifier,
+        drafting: Drafting | None = None,
+        *,
+        slot: int = 0,
+        max_new_tokens: int,
+        eos_token_ids: Collection[int] = frozenset(),
+        stop: Stop | None = None,
+        count_useful: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.context = context
+        self.target = target
+        self.verifier = verifier
+        self.drafting = drafting
+        self.slot = slot
+        self.draft: Draft | None = None
+        self.result = GenerationResult(seed=context.seed, useful_tokens=0 if count_useful else None)
+        room = target.context_limit - len(context)
+        self._limit: FinishReason = "length" if max_new_tokens <= room else "context"
+        self._end = len(context) + min(max_new_tokens, room)
+        self._eos = frozenset(eos_token_ids)
+        self._stop = stop
+        self._clock = clock
+        self._seconds_before = dict(self.result.seconds)
+
+    @property
+    def depth(self) -> int:
+        """Deepest node of use in the next tree: the tokens still wanted, less the bonus token."""
+        return self._end - len(self.context) - 1
+
+    @property
+    def own_drafting(self) -> Drafting:
+        """Its drafting, where that is done here."""
+        assert self.drafting is not None, "drafts for this lane are made elsewhere"
+        return self.drafting
+
+    @property
+    def ended(self) -> bool:
+        """Whether the output has ended."""
+        return self.result.finish_reason != ""
+
+    def take(self, draft: Draft) -> None:
+        """Begin a step with the draft that the target checks in it.
+
+        Raises:
+            ValueError: a drafted token is not in the target's vocabulary.
+        """
+        tokens = draft.tree.tokens.tolist()  # for trees of this size numpy's reductions cost more
+        known, drafter = self.target.vocab_size, None if self.drafting is None else self.drafting.drafter
+        if not 0 <= min(tokens) <= max(tokens) < known:
+            token = next(token for token in tokens if not 0 <= token < known)
+            name = "the drafter" if drafter is None else type(drafter).__name__
+            raise ValueError(
+                f"{name} proposed token {token}; the target's vocabulary has ids 0 to {known - 1}"
+            )
+        seconds = self.result.seconds
+        self._seconds_before = dict(seconds)
+        seconds["draft"] += draft.draft_seconds
+        seconds["build"] += draft.build_seconds
+        self.draft = draft
+
+    def absorb(self, decision: Decision, logits: torch.Tensor, hidden: torch.Tensor | None = None) -> Outcome:
+        """Keep the accepted rows and commit the new tokens; after the last ones the lane has :attr:`ended`.
+
+        Args:
+            decision: of :func:`decide`.
+            logits: ``[n + 1, V]`` the target's answer to the tree of :attr:`draft`.
+            hidden: ``[n + 1, d]`` its hidden states, where they are kept.
+        """
+        result, draft, verdict = self.result, self.draft, decision.verdict
+        assert draft is not None
+        tree = draft.tree
+        if result.useful_tokens is not None:
+            result.useful_tokens += self._useful(tree, logits)
+        started = perf_counter()
+        tokens = self._cut([*(int(tree.tokens[row]) for row in verdict.accepted), verdict.bonus])
+        accepted = verdict.accepted[: len(tokens)]
+        # The last new token is the next root: it stays out of the cache even where a cut left it a drafted node.
+        self.target.commit(self.slot, [0, *accepted[: len(tokens) - 1]])
+        self.context.append(tokens)
+        self.context.steps += 1
+        result.seconds["commit"] += perf_counter() - started
+        result.count_step(tree, len(accepted), len(tokens), draft.pass_tokens)
+        if self.ended:
+            result.token_ids = self.context.new_token_ids
+        outcome = self.outcome(draft, logits, accepted, tuple(tokens))
+        outcome.hidden = hidden
+        if decision.top is not None:
+            outcome.top = decision.top
+        if self._clock is None:
+            before = self._seconds_before
+            outcome.seconds = {phase: spent - before[phase] for phase, spent in result.seconds.items()}
+        else:
+            outcome.seconds = self._clock(outcome)
+        self.draft = None
+        return outcome
+
+    def outcome(
+        self, draft: Draft, logits: torch.Tensor, accepted: tuple[int, ...], new_token_ids: tuple[int, ...]
+    ) -> Outcome:
+        """Return what parts and observers learn from."""
+        return Outcome(self.context, draft.tree, logits, accepted, new_token_ids, draft.pass_tokens)
+
+    def _cut(self, tokens: list[int]) -> list[int]:
+        """End the output at the first EOS, at the first stop or at the limit."""
+        said = self.context.new_token_ids if self._stop is not None else []
+        for count, token in enumerate(tokens, start=1):
+            said.append(token)
+            reason: FinishReason = ""
+            if token in self._eos:
+                reason = "eos"
+            elif self._stop is not None and self._stop(said):
+                reason = "stop"
+            elif len(self.context) + count == self._end:
+                reason = self._limit
+            if reason:
+                self.result.finish_reason = reason
+                return tokens[:count]
+        return tokens
+
+    def _useful(self, tree: TokenTree, logits: torch.Tensor) -> int:
+        verifier = self.verifier
+        if not isinstance(verifier, DeterministicVerifier):
+            return 0
+        useful, row, position = 0, 0, len(self.context)
+        while tree.shape.children[row]:
+            child = tree.shape.children[row][0]
+            useful += verifier.target_token(self.context, logits[row], position) == tree.tokens[child]
+            row, position = child, position + 1
+        return useful
+
+
+class Decision(NamedTuple):
+    """A verifier's verdict and, if they were read with it, the target's best tokens."""
+
+    verdict: Verdict
+    top: Top | None = None
+
+
+def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[Decision]:
+    """Decide a step of several lanes, those of one law on the host together. The time is charged in equal parts.
+
+    Args:
+        lanes: the lanes of a pass, each with its draft.
+        answers: ``[n + 1, V]`` the target's answer to the tree of each.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for number, (lane, logits) in enumerate(zip(lanes, answers, strict=True)):
+        law = lane.verifier.law if on_host(logits) else None
+        groups.setdefault((None, number) if law is None else (law,), []).append(number)
+    decisions: dict[int, Decision] = {}
+    for numbers in groups.values():
+        started = perf_counter()
+        group = [lanes[number] for number in numbers]
+        decided = _decide_alike(group, [answers[number] for number in numbers])
+        decisions |= zip(numbers, decided, strict=True)
+        share = (perf_counter() - started) / len(group)
+        for lane in group:
+            lane.result.seconds["verify"] += share
+    return [decisions[number] for number in range(len(lanes))]
+
+
+def _decide_alike(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[Decision]:
+    """Decide for lanes of one law, or for one lane whose logits are on a device.
+
+    There a deterministic verifier's tokens, whether they are numbers, and the tokens to learn come in one copy. For a
+    verifier that tries child after child the logits themselves are copied.
+    """
+    verifier, steps = lanes[0].verifier, []
+    for lane, logits in zip(lanes, answers, strict=True):
+        assert lane.draft is not None
+        context, tree = lane.context, lane.draft.tree
+        if not on_host(logits) and isinstance(verifier, DeterministicVerifier):
+            scores = verifier.scores(context, tree, logits)
+            if scores is not None:
+                return [_decide_there(lane, tree, logits, scores)]
+        elif not on_host(logits):
+            logits = logits.cpu()
+        if logits.numel():  # a recording has none
+            check_logits(logits, "target", context)
+        steps.append((context, tree, logits))
+    verdicts = verifier.verify_together(steps) if len(steps) > 1 else [verifier.verify(*steps[0])]
+    return [Decision(verdict) for verdict in verdicts]
+
+
+def _decide_there(lane: Lane, tree: TokenTree, logits: torch.Tensor, scores: torch.Tensor) -> Decision:
+    best, tokens = scores.max(dim=-1)
+    wanted = [tokens, best.float()]
+    k = 0 if lane.drafting is None else lane.drafting.learned_candidates
+    if k:
+        values, indices = logits.topk(k, dim=-1)
+        wanted += [indices, values.float()]
+    read, highest, *top = to_host(*wanted)
+    check_best(highest, "target", lane.context)
+    [verdict] = walk([tree], lambda reached: [int(read[row]) for _, row in reached])
+    return Decision(verdict, (top[0], top[1]) if top else None)
+
+
+# The loop over all lanes.
+
+
+class Decoding:
+    """Lanes on one target, taken through a step at a time; they come and go between two steps.
+
+    Drafts are made here, by each lane's own parts. Each stage is a method, which a subclass may time or replace.
+
+    Args:
+        target: it answers all lanes of a step in one pass.
+        observers: called with every step's outcome after it was learned from, outside the lanes' clocks.
+        together: whether drafters of a team are asked together; if not, no draft depends on another lane by rounding.
+
+    Attributes:
+        lanes: active lanes by slot, in the order they came.
+        passes: target passes so far.
+
+    Example:
+        >>> decoding = Decoding(model)  # doctest: +SKIP
+        >>> decoding.start(Lane(context, model, verifier, Drafting(parts, context), max_new_tokens=64))
+        >>> while decoding.lanes:
+        ...     ended = decoding.step()
+    """
+
+    def __init__(
+        self, target: Target, observers: Iterable[OutcomeObserver] = (), together: bool = True
+    ) -> None:
+        self.target = target
+        self.together = together
+        self.observers = tuple(observers)
+        self.lanes: dict[int, Lane] = {}
+        self.passes = 0
+
+    def start(self, lane: Lane, wants_logits: bool = False, since: float | None = None) -> None:
+        """Feed what the lane's slot lacks of the prompt, all but the root, and let its parts begin.
+
+        Args:
+            lane: takes part from the next step on; its slot holds a beginning of the prompt, or nothing.
+            wants_logits: whether its drafter learns from the target's answers to the prompt.
+            since: when its prefill began; now if None.
+        """
+        started = perf_counter() if since is None else since
+        self.begin(lane, self.prefill(lane, wants_logits))
+        lane.result.prefill_seconds += perf_counter() - started
+        self.add(lane)
+
+    def step(self) -> list[Lane]:
+        """Draft, pass, absorb, learn. Returns the lanes whose output has ended, which take part no more."""
+        lanes = self.drafts()
+        answers = self.answers(lanes)
+        hidden: Sequence[torch.Tensor | None] = self.target.hidden or [None] * len(lanes)
+        decisions = decide(lanes, answers)
+        for lane, decision, logits, states in zip(lanes, decisions, answers, hidden, strict=True):
+            outcome = lane.absorb(decision, logits, states)
+            if lane.ended:
+                self.remove(lane)  # first, so that a lane whose parts fail to learn is over all the same
+            self.learn(lane, outcome)
+            for observe in self.observers:
+                observe(outcome)
+        self.passes += 1
+        return [lane for lane in lanes if lane.ended]
+
+    def add(self, lane: Lane) -> None:
+        """Let a lane take part from the next step on, whose prompt its slot and its parts have.
+
+        Raises:
+            ValueError: another lane has its slot.
+        """
+        if lane.slot in self.lanes:
+            raise ValueError(
+                f"slot {lane.slot} holds a sequence that goes on: remove its lane first, or take another"
+            )
+        self.lanes[lane.slot] = lane
+
+    def remove(self, lane: Lane) -> None:
+        """Leave a lane's output where it is; its slot is free."""
+        del self.lanes[lane.slot]
+
+    def prefill(self, lane: Lane, wants_logits: bool) -> Outcome | None:
+        """Feed the prompt; returns what parts learn from it, if they do."""
+        context, target = lane.context, self.target
+        fed = context.token_ids[target.length(lane.slot) : -1].copy()
+        logits = target.prefill(lane.slot, fed.tolist(), all_logits=wants_logits)
+        target.synchronize()
+        hidden = target.hidden[0] if target.hidden else None
+        if logits is None and hidden is None:
+            return None
+        return prefill_outcome(context, fed, torch.empty((0, 0)) if logits is None else logits, hidden)
+
+    def begin(self, lane: Lane, prefill: Outcome | None) -> None:
+        """Let the parts of a lane begin."""
+        with DraftingFor(lane.context.sequence):
+            lane.own_drafting.begin(prefill)
+
+    def drafts(self) -> list[Lane]:
+        """Give each lane its draft; returns the lanes that the next pass answers."""
+        lanes = list(self.lanes.values())
+        for lane in lanes:
+            lane.context.lanes = len(lanes)
+        groups = (
+            teams([lane.own_drafting for lane in lanes])
+            if self.together
+            else [[n] for n in range(len(lanes))]
+        )
+        for numbers in groups:
+            self.draft_group([lanes[number] for number in numbers])
+        return lanes
+
+    def draft_group(self, lanes: Sequence[Lane]) -> None:
+        """Draft for lanes whose drafters are a team."""
+        drafts = draft_together([(lane.own_drafting, lane.depth) for lane in lanes])
+        for lane, draft in zip(lanes, drafts, strict=True):
+            lane.take(draft)
+
+    def answers(self, lanes: Sequence[Lane]) -> list[torch.Tensor]:
+        """Run the target's pass; its time is charged in equal parts."""
+        trees = [lane.draft.tree for lane in lanes if lane.draft is not None]
+        started = perf_counter()
+        answers = self.target.tree_pass([lane.slot for lane in lanes], trees)
+        self.target.synchronize()
+        share = (perf_counter() - started) / len(lanes)
+        for lane in lanes:
+            lane.result.seconds["target"] += share
+        return answers
+
+    def learn(self, lane: Lane, outcome: Outcome) -> None:
+        """Let the parts of a lane learn from a step."""
+        started = perf_counter()
+        with DraftingFor(lane.context.sequence):
+            lane.own_drafting.learn(outcome)
+        lane.result.seconds["update"] += perf_counter() - started
+
+
+# One prompt.
+
+
+class Decoder:
+    """Generates with a target model and four freely composed parts: one lane.
+
+    Args:
+        target: a Hugging Face causal LM with full attention, or one already wrapped. A model of
+            :func:`specexp.load_pair` runs in its pair's mode, any other one by its own code.
+        drafter: who guesses; None, with ``builder`` None, is plain autoregressive decoding.
+        builder: which guesses become nodes.
+        verifier: what is accepted; greedy decoding if None.
+        controller: how much to draft; the builder's own limits if None.
+
+    Raises:
+        ValueError: the parts cannot work together or with the target; the sentence says what to change.
+
+    Example:
+        >>> pair = specexp.load_pair("stdlib")  # doctest: +SKIP
+        >>> decoder = Decoder(pair.target, TokenRecycling(), TokenRecyclingTree())  # doctest: +SKIP
+        >>> decoder.generate(pair.tokenizer("def main():\\n").input_ids, max_new_tokens=32).token_ids  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        target: PreTrainedModel | Runtime,
+        drafter: Drafter | None = None,
+        builder: TreeBuilder | None = None,
+        verifier: Verifier | None = None,
+        controller: Controller | None = None,
+    ) -> None:
+        from specexp.core.language_model import runtime_for  # transformers takes seconds to import
+
+        check_composition(drafter, builder, verifier, controller)
+        self.model = runtime_for(target)
+        self.parts = Parts(drafter, builder, verifier, controller)
+        join_target(self.parts, self.model)
+        self._kept: Context | None = None
+
+    def generate(
+        self,
+        input_ids: Sequence[int] | torch.Tensor,
+        *,
+        max_new_tokens: int = 128,
+        eos_token_id: int | Collection[int] | None = None,
+        seed: int | None = None,
+        sequence: int | str | None = None,
+        continue_conversation: bool = False,
+        count_useful: bool = False,
+        observers: Sequence[OutcomeObserver] = (),
+    ) -> GenerationResult:
+        """Continue one prompt.
+
+        Args:
+            input_ids: ``[p]`` or ``[1, p]`` prompt tokens, at least one.
+            max_new_tokens: tokens to generate at most; never exceeded.
+            eos_token_id: token or tokens that end the output.
+            seed: seed of the run, for verifiers and drafters that draw. Without one the system's entropy draws it, and
+                :attr:`GenerationResult.seed` says which; a continued conversation keeps its own.
+            sequence: which continuation; n samples of a prompt need n values; 0 if None. A continued conversation
+                keeps its own.
+            continue_conversation: ``input_ids`` begins with everything the last call fed and generated: keep its
+                cache and the parts' state, and prefill only what follows.
+            count_useful: also count useful tokens (costs time outside the clock).
+            observers: called with every step's outcome, outside the clock.
+
+        Calls from several threads with one decoder, or with decoders that share a wrapped model, wait for each other.
+
+        Raises:
+            ValueError: the prompt holds no tokens, does not fit the context, or does not continue the last call's; a
+                continued conversation is given another seed or sequence than its own; or an observer decodes with
+                the model that it observes.
+        """
+        model, parts = self.model, self.parts
+        prompt = token_list(input_ids)
+        model.check_request(prompt, max_new_tokens)
+        others = {"seed": seed, "sequence": sequence, "continue_conversation": continue_conversation}
+        check_arguments(
+            Decoder.generate, (), {**others, "count_useful": count_useful, "observers": observers}
+        )
+        eos_token_ids = eos_set(eos_token_id, model.vocab_size)
+        with model.exclusively(), torch.inference_mode():
+            started = perf_counter()
+            if continue_conversation:
+                context = self._continued(prompt, seed, sequence)
+            else:
+                context = parts.context(
+                    prompt, randbits(62) if seed is None else seed, 0 if sequence is None else sequence
+                )
+            if context is not model.conversation:  # a new one, or another decoder used the cache in between
+                model.cache.truncate(0, 0)
+            self._kept = model.conversation = context
+            model.keep_hidden(parts.wants_hidden)  # another decoder of the model may have set it otherwise
+            room = min(len(prompt) + min(max_new_tokens, _ROOM_AHEAD), model.context_limit)
+            model.cache.reserve(room + parts.max_rows)
+            lane = Lane(
+                context,
+                model,
+                parts.verifier,
+                Drafting(parts, context),
+                max_new_tokens=max_new_tokens,
+                eos_token_ids=eos_token_ids,
+                count_useful=count_useful,
+            )
+            decoding = Decoding(model, observers)
+            decoding.start(lane, parts.wants_prefill_logits, started)
+            while decoding.lanes:
+                decoding.step()
+        return lane.result
+
+    def _continued(self, prompt: list[int], seed: int | None, sequence: int | str | None) -> Context:
+        context = self._kept
+        if context is None:
+            raise ValueError(
+                "there is no conversation to continue: call generate without continue_conversation first"
+            )
+        for name, given, kept in (("seed", seed, context.seed), ("sequence", sequence, context.sequence)):
+            if given is not None and given != kept:
+                raise ValueError(
+                    f"{name} was {given!r}, but the conversation to continue has {kept!r}: leave it out, or start "
+                    "a new conversation"
+                )
+        known = context.token_ids.tolist()
+        if prompt[: len(known)] != known or len(prompt) == len(known):
+            raise ValueError(
+                f"the prompt of {len(prompt)} tokens does not continue the conversation: it must begin with the "
+                f"{len(known)} tokens fed and generated so far and add at least one"
+            )
+        self.model.cache.truncate(0, len(known) - 1)  # an interrupted step may have left more
+        context.next_turn(prompt[len(known) :])
+        return context

@@ -1,0 +1,171 @@
+"""Parts that contain parts of their own family: what a wrapper does not define itself is folded over ``inner``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
+
+from typing_extensions import override
+
+from specexp.core.contracts import Controller, Drafter, Part, TreeBuilder, Verifier
+from specexp.core.tree import NodeKind
+
+if TYPE_CHECKING:
+    from specexp.core.context import Context
+    from specexp.core.dialogue import DraftState, Request
+    from specexp.core.latency import LatencyProfile
+    from specexp.core.outcome import Outcome
+    from specexp.core.runtime import Runtime
+
+
+class _Folded:
+    """An attribute computed from that of the inner parts, unless an object has a value of its own."""
+
+    def __init__(self, fold: Callable[[Iterable[Any]], Any]) -> None:
+        self.fold = fold
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, part: Any, owner: type | None = None) -> Any:
+        return self if part is None else self.fold(getattr(one, self.name) for one in part.inner)
+
+
+def folded(fold: Callable[[Iterable[Any]], Any]) -> Any:
+    """Return a class attribute that folds the inner parts' attribute of the same name, e.g. by ``any`` or ``sum``."""
+    return _Folded(fold)
+
+
+def _most(values: Iterable[int]) -> int:
+    return max(values, default=1)
+
+
+def _joined(values: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    return tuple(one for own in values for one in own)
+
+
+class PartWrapper(Part):
+    """The life cycle of a drafter or controller around others: each event goes to all of them.
+
+    Attributes:
+        inner: the wrapped parts.
+    """
+
+    inner: tuple[Any, ...]
+
+    @property
+    @override
+    def shares_state(self) -> bool:
+        return self.state == "carry" or any(one.shares_state for one in self.inner)
+
+    @override
+    def for_new_sequence(self) -> Self:
+        other = copy(self)
+        other.inner = tuple(one.for_new_sequence() for one in self.inner)
+        return other
+
+    @override
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        for one in self.inner:
+            one.begin(context, prefill)
+
+    @override
+    def observe(self, outcome: Outcome) -> None:
+        for one in self.inner:
+            one.observe(outcome)
+
+    @override
+    def reset(self) -> None:
+        for one in self.inner:
+            one.reset()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {str(number): one.state_dict() for number, one in enumerate(self.inner)}
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.check_entries(state, [str(number) for number in range(len(self.inner))])
+        for number, one in enumerate(self.inner):
+            one.load_state_dict(state[str(number)])
+
+
+class DrafterWrapper(PartWrapper, Drafter):
+    """A drafter that asks others."""
+
+    inner: tuple[Drafter, ...]
+    wants_prefill_logits = folded(any)
+    wants_hidden = folded(any)
+    coupled = folded(any)
+    gives_log_probs = folded(any)
+    draws = folded(any)
+    phrase_length = folded(_most)
+    learned_candidates = folded(lambda counts: max(counts, default=0))
+    models = folded(_joined)
+    max_candidates = folded(sum)
+
+    @override
+    def costs_pass(self, request: Request) -> bool:
+        return any(one.costs_pass(request) for one in self.inner)
+
+    @override
+    def alone(self) -> Drafter | None:
+        return next((own for one in self.inner if (own := one.alone()) is not None), None)
+
+    @override
+    def use_draft_model(self, model: Any | None) -> None:
+        for one in self.inner:
+            one.use_draft_model(model)
+
+    @override
+    def use_target(self, target: Runtime) -> None:
+        for one in self.inner:
+            one.use_target(target)
+
+    @override
+    def check_vocabulary(self, vocab_size: int) -> None:
+        for one in self.inner:
+            one.check_vocabulary(vocab_size)
+
+
+class BuilderWrapper(TreeBuilder):
+    """A builder that builds with others, and needs whatever one of them needs."""
+
+    kind = folded(lambda kinds: max(kinds, key=lambda kind: kind is not NodeKind.POINT_MASS))
+    needs_log_probs = folded(any)
+    accepts_fewer_candidates = folded(all)
+    takes_threshold = folded(all)
+    num_choices = folded(_most)
+    phrase_length = folded(_most)
+    max_nodes = folded(max)
+    max_candidates = folded(max)
+
+
+class ControllerWrapper(PartWrapper, Controller):
+    """A controller that asks others."""
+
+    inner: tuple[Controller, ...]
+    plans_threshold = folded(any)
+    needs_log_probs = folded(any)
+    num_choices = folded(_most)
+    uses_seconds = folded(any)
+    learns = folded(any)
+    reads_answers = folded(any)
+    sees_load = folded(any)
+
+    @override
+    def check_parts(
+        self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None
+    ) -> None:
+        for one in self.inner:
+            one.check_parts(drafter, builder, verifier)
+
+    @override
+    def use_latency(self, profile: LatencyProfile | None) -> None:
+        for one in self.inner:
+            one.use_latency(profile)
+
+    @override
+    def keep_drafting(self, context: Context, state: DraftState) -> bool:
+        return all(one.keep_drafting(context, state) for one in self.inner)
