@@ -179,7 +179,7 @@ class LoadedArtifact:
 
         recorded = {key: self.content.provenance.get(key) for key in ("runtime", "dtype")}
         why: list[str] = []
-        tell = why.append if recorded["runtime"] == "compiled" else tell_once
+        tell = tell_once if recorded["runtime"] in (None, "eager") else why.append
         runtime = runtime_of(target, self._mode(target), tell)
         running = runtime.provenance()
         if any(recorded[key] not in (None, running[key]) for key in running):

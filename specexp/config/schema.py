@@ -43,7 +43,7 @@ class Pair:
     )
     offload_folder: str | None = None
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
-    mode: Literal["eager", "compiled", "auto"] = "auto"
+    mode: str = "auto"
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,9 @@ class Verdict:
     bonus: int
 
 
+PLAIN = "plain"
+"""Name of plain decoding among compositions of parts."""
+
 Selection = Literal["top-k", "drawn"]
 """Which candidates become nodes: the drafter's best, or draws from its distribution without replacement."""
 

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from specexp.core.folders import cache_folder
 from specexp.core.messages import first_line
+from specexp.core.runtime import CannotRunError
 
 FLAGS = (
     *("-O3", "-march=native", "-std=c++17", "-ffp-contract=off", "-fno-tree-vectorize"),
@@ -26,8 +27,8 @@ MOST_KEPT = 8
 """Libraries kept in the cache; the least recently used ones make room."""
 
 
-class CannotCompileError(ValueError):
-    """A model, or this machine, that compiled passes cannot be had for; one sentence."""
+class CannotCompileError(CannotRunError):
+    """Passes of this model cannot be compiled, or not on this machine; one sentence."""
 
 
 @cache

@@ -57,6 +57,8 @@ class LanguageModel(Runtime):
     """
 
     kind = "eager"
+    mode_rank = 0
+    takes_device_map = True
     cache: SlotCache
 
     def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:
@@ -81,6 +83,11 @@ class LanguageModel(Runtime):
         self._masked: TreeShape | None = None  # whose ancestors stand in it
         if self_check and self.device.type != "meta":  # there it has no weights to answer with
             self._self_check()
+
+    @classmethod
+    @override
+    def run(cls, model: PreTrainedModel) -> LanguageModel:
+        return cls(model)
 
     @override
     @inference

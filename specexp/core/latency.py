@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 from pydantic import ConfigDict, Field
 
 from specexp.core.checked import Checked
-from specexp.core.parts import PLAIN
+from specexp.core.dialogue import PLAIN
 from specexp.core.references import Reference
 
 if TYPE_CHECKING:

@@ -20,13 +20,11 @@ from specexp.core.contracts import (
     TreeBuilder,
     Verifier,
 )
+from specexp.core.dialogue import PLAIN
 from specexp.core.tree import NodeKind
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
-
-PLAIN = "plain"
-"""Label of plain decoding."""
 
 
 class _FourParts(NamedTuple):

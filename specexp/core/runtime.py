@@ -7,7 +7,7 @@ another library, is another :class:`Runtime`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -172,11 +172,20 @@ class Target(ABC):
         """Wait for the device, so that a clock read next is honest."""
 
 
+class CannotRunError(ValueError):
+    """A runtime cannot run this model, or not on this machine; one sentence."""
+
+
 class Runtime(Target):
     """A model at work: target of a loop, or draft model.
 
+    A class in :mod:`specexp.models` with a :attr:`mode_rank` is a mode of ``pair.mode``, named by its :attr:`kind`.
+
     Attributes:
-        kind: name of the runtime in artifacts, e.g. ``compiled``.
+        kind: name of the runtime in artifacts and of its mode, e.g. ``compiled``.
+        mode_rank: the mode ``auto`` tries the modes of Hugging Face models from the highest rank down to 0; one below
+            0 runs only by its name. None: this is no such mode.
+        takes_device_map: whether a model spread over devices can be run.
         model: what it runs, as its library knows it.
         vocab_size: V.
         cache: the sequences it holds.
@@ -190,6 +199,8 @@ class Runtime(Target):
     """
 
     kind: ClassVar[str]
+    mode_rank: ClassVar[int | None] = None
+    takes_device_map: ClassVar[bool] = False
     model: Any
     vocab_size: int
     cache: Slots
@@ -203,6 +214,19 @@ class Runtime(Target):
         self.conversation: Context | None = None
         self._lock = Lock()
         self._user: int | None = None  # the thread that decodes
+
+    @classmethod
+    def run(cls, model: Any) -> Runtime:
+        """Run a Hugging Face model, with an empty cache of its own.
+
+        Raises:
+            CannotRunError: it cannot be run so here.
+        """
+        raise CannotRunError(f"{cls.__name__} is no mode of Hugging Face models")
+
+    @classmethod
+    def check_mode(cls, models: Iterable[Any], device: str) -> None:
+        """Raise ``ValueError`` for models that cannot be run so on a device; their weights are not read."""
 
     @property
     def precision(self) -> str:

@@ -8,7 +8,8 @@ number of rows and keys. What was tried beside it, and what it brings, stands in
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,7 @@ from specexp.core.tree import TokenTree
 from specexp.models.llama_weights import LlamaWeights, check_model, kernels_of
 
 _PREFILL_CHUNK = 256
+log = logging.getLogger(__name__)
 _PACKED: WeakKeyDictionary[PreTrainedModel, LlamaWeights] = WeakKeyDictionary()
 _NUMBERS = ("tokens", "positions", "slots", "places", "pasts", "starts", "lengths")
 
@@ -46,20 +48,6 @@ class _Cache(ctypes.Structure):
     _fields_ = [("storage", ctypes.c_void_p), ("slots", ctypes.c_int64), ("capacity", ctypes.c_int64)]
 
 
-def check_compiled(model: PreTrainedModel, tell: Callable[[str], None]) -> None:
-    """Refuse a model that :class:`CompiledModel` does not run, or a machine that it cannot be compiled on.
-
-    Args:
-        model: the model.
-        tell: takes a line for a person where something must be compiled first.
-
-    Raises:
-        CannotCompileError: one sentence.
-    """
-    check_model(model)
-    kernels_of(model, tell)
-
-
 class CompiledModel(Runtime):
     """A model of the Llama family whose passes are compiled; the logits of a row hang on no other row of its pass.
 
@@ -78,6 +66,7 @@ class CompiledModel(Runtime):
 
     cache: SlotCache
     kind = "compiled"
+    mode_rank = 1
     independent_rows = True
 
     def __init__(
@@ -94,6 +83,22 @@ class CompiledModel(Runtime):
         self._take(model)
         if self_check and self._weights is not known:
             self._self_check()
+
+    @classmethod
+    @override
+    def run(cls, model: PreTrainedModel) -> CompiledModel:
+        return cls(model, tell=log.warning)
+
+    @classmethod
+    @override
+    def check_mode(cls, models: Iterable[PreTrainedModel], device: str) -> None:
+        if not device.startswith("cpu"):
+            raise ValueError(
+                f"mode is 'compiled', which is for the CPU, and device is {device!r}: allowed is eager"
+            )
+        for model in models:
+            check_model(model)
+            kernels_of(model, log.warning)
 
     def _take(self, model: PreTrainedModel) -> None:
         super().__init__()

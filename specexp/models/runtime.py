@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from specexp.core.runtime import Runtime
+from specexp.core.runtime import CannotRunError, Runtime
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-MODES = ("eager", "compiled", "auto")
-"""How a Hugging Face model can be run: by its own code whatever the shapes; by passes compiled for this machine; or by
-these where there are such passes of it, and else by its own code, which is said."""
+AUTO = "auto"
+"""The mode of the highest rank that runs the model here; what keeps a faster one from it is logged."""
 log = logging.getLogger(__name__)
 _LOADED_IN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
@@ -52,8 +53,8 @@ def runtime_of(
 
     Args:
         model: a Hugging Face causal LM; what is a runtime already, such as a model of another library, stays as it is.
-        mode: one of :data:`MODES`; the one it was loaded in if None.
-        tell: called with a sentence where ``auto`` has to run the model by its own code.
+        mode: a name of :func:`modes`, or ``auto``; the one it was loaded in if None.
+        tell: called with a sentence where ``auto`` falls back to the mode of the lowest rank.
 
     Raises:
         ValueError: the model cannot be run so.
@@ -62,37 +63,40 @@ def runtime_of(
         return model
     mode = mode_of(model) if mode is None else mode
     check_mode(mode)
+    known = modes()
+    if mode != AUTO:
+        return known[mode].run(model)
+    ranks = {kind: kind.mode_rank for kind in known.values() if kind.mode_rank is not None}
+    *faster, last = sorted((kind for kind in ranks if ranks[kind] >= 0), key=lambda kind: -ranks[kind])
+    why = []
+    for kind in faster:
+        try:
+            return kind.run(model)
+        except CannotRunError as error:
+            why.append(str(error))
+    if why:
+        tell(f"running in {last.kind} mode, since {'; '.join(why)}")
+    return last.run(model)
+
+
+@cache
+def modes() -> dict[str, type[Runtime]]:
+    """The runtimes of Hugging Face models by the name of their mode: each is a class in a file of this folder."""
+    import specexp.models
     from specexp.core.language_model import LanguageModel
 
-    if mode == "eager":
-        return LanguageModel(model)
-    from specexp.core.kernels import CannotCompileError
-    from specexp.models.compiled import CompiledModel
-
-    try:
-        return CompiledModel(model, tell=log.warning)
-    except CannotCompileError as error:
-        if mode == "compiled":
-            raise
-        tell(f"running in eager mode, since {error}")
-        return LanguageModel(model)
+    found: dict[str, type[Runtime]] = {LanguageModel.kind: LanguageModel}
+    for file in iter_modules(specexp.models.__path__):
+        module = import_module(f"specexp.models.{file.name}")
+        for one in vars(module).values():
+            if isinstance(one, type) and issubclass(one, Runtime) and one.mode_rank is not None:
+                found[one.kind] = one
+    return found
 
 
 def check_mode(mode: str, models: Iterable[PreTrainedModel] = (), device: str = "cpu") -> None:
-    """Refuse a mode that there is not, and models that are to be compiled and cannot be; their weights are not read.
-
-    Raises:
-        ValueError: one sentence with what is allowed.
-    """
-    if mode not in MODES:
-        raise ValueError(f"mode is {mode!r}; allowed are {', '.join(MODES)}")
-    if mode == "compiled":
-        from specexp.models.compiled import check_compiled
-
-        if not device.startswith("cpu"):
-            raise ValueError(
-                f"mode is 'compiled', which is for the CPU, and device is {device!r}: allowed is eager"
-            )
-
-        for model in models:
-            check_compiled(model, log.warning)
+    """Raise ``ValueError`` for an unknown mode, or models that cannot be run so; their weights are not read."""
+    if mode not in (AUTO, *modes()):
+        raise ValueError(f"mode is {mode!r}; allowed are {', '.join((*modes(), AUTO))}")
+    if mode != AUTO:
+        modes()[mode].check_mode(models, device)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from specexp.bench.pictures import CURVE_COLOURS, INK, bare_figure, name_rows, plain, rule
 from specexp.bench.publish import Attached, Report
 from specexp.bench.table import Cell, Column, Table, columns
+from specexp.core.dialogue import PLAIN
 from specexp.core.messages import counted
-from specexp.core.parts import PLAIN
 from specexp.profile.check import check_table, headline
 
 if TYPE_CHECKING:
