@@ -29,7 +29,7 @@ from specexp.core.contracts import (
     walk,
 )
 from specexp.core.dialogue import Build, Candidates, DraftState, Request, Verdict
-from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, prefill_outcome
+from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
 from specexp.core.runtime import Runtime, Target, eos_set, token_list
 from specexp.core.sampling import check_best, check_logits, on_host, to_host
@@ -311,7 +311,7 @@ class Lane:
         self.context.append(tokens)
         self.context.steps += 1
         result.seconds["commit"] += perf_counter() - started
-        result.count_step(tree, len(accepted), len(tokens), draft.pass_tokens)
+        count_step(result, tree, len(accepted), len(tokens), len(draft.pass_tokens))
         if self.ended:
             result.token_ids = self.context.new_token_ids
         outcome = self.outcome(draft, logits, accepted, tuple(tokens))

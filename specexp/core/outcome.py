@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -144,18 +144,6 @@ class GenerationResult:
     prefill_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
-    def count_step(self, tree: TokenTree, accepted: int, new_tokens: int, pass_tokens: Sequence[int]) -> None:
-        """Count a step: its tree, accepted drafts, new tokens, and the tokens fed in each draft pass."""
-        self.steps += 1
-        self.accepted_drafts += accepted
-        self.bonus_tokens += new_tokens - accepted
-        self.drafted_nodes += tree.num_nodes
-        self.draft_passes += len(pass_tokens)
-        for counts, reached in ((self.drafted_at, tree.shape.max_depth), (self.accepted_at, accepted)):
-            counts.extend([0] * (reached - len(counts)))
-            for depth in range(reached):
-                counts[depth] += 1
-
     @property
     def decode_seconds(self) -> float:
         """Time of all steps, without the prefill."""
@@ -165,3 +153,18 @@ class GenerationResult:
     def tokens_per_step(self) -> float:
         """New tokens per target pass; accepted drafts per step plus one, but for a cut last step."""
         return len(self.token_ids) / self.steps
+
+
+def count_step(
+    result: GenerationResult, tree: TokenTree, accepted: int, new_tokens: int, draft_passes: int
+) -> None:
+    """Add a step to a result's counters: its tree, and how many drafts were accepted and tokens added."""
+    result.steps += 1
+    result.accepted_drafts += accepted
+    result.bonus_tokens += new_tokens - accepted
+    result.drafted_nodes += tree.num_nodes
+    result.draft_passes += draft_passes
+    for counts, reached in ((result.drafted_at, tree.shape.max_depth), (result.accepted_at, accepted)):
+        counts.extend([0] * (reached - len(counts)))
+        for depth in range(reached):
+            counts[depth] += 1
