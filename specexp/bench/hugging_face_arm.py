@@ -18,11 +18,11 @@ from typing_extensions import override
 from specexp.bench.arm import Arm, Generation, eos_of, sequence_name, turns
 from specexp.bench.arm_spec import can_follow, why_not
 from specexp.bench.record import PromptRecord
+from specexp.core.cache import context_limit
 from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.dialogue import PLAIN
-from specexp.core.masks import context_limit
+from specexp.core.language_model import compute_device
 from specexp.core.noise import GumbelStream, place_key
-from specexp.core.placement import compute_device
 from specexp.verifiers import KeyedSampling
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from specexp.config.recognised import with_recognised_fields
 from specexp.config.resolved import annotated
 from specexp.config.told import SHOWING, say, telling, told
 from specexp.core.messages import did_you_mean
-from specexp.core.secrets import masked
-from specexp.core.start import acting
+from specexp.core.start import acting, masked
 
 DRY_RUN = "--dry-run"
 _PRINT_CONFIG = "--print-config"

@@ -15,7 +15,7 @@ from specexp.config.places import WRITTEN, check_folder_name, check_written
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.core.arguments import arguments_of
 from specexp.core.messages import did_you_mean
-from specexp.core.secrets import all_masked
+from specexp.core.start import all_masked
 
 SECTIONS = arguments_of(Experiment) or {}
 """The sections of a file: what each allows, and its default."""

@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from specexp.controllers.adaptive_confidence import AdaptiveConfidence as AdaptiveConfidence
     from specexp.controllers.bandit import Bandit as Bandit
     from specexp.controllers.confidence_threshold import ConfidenceThreshold as ConfidenceThreshold
-    from specexp.controllers.draft_lengths import DraftLengths as DraftLengths
     from specexp.controllers.fixed import Fixed as Fixed
     from specexp.controllers.heuristic import Heuristic as Heuristic
-    from specexp.controllers.load_aware import LoadAware as LoadAware
+    from specexp.controllers.load_aware import DraftLengths as DraftLengths, LoadAware as LoadAware
     from specexp.controllers.oracle import Oracle as Oracle
     from specexp.controllers.q_learning import QLearning as QLearning
     from specexp.controllers.rule_bandit import RuleBandit as RuleBandit

@@ -151,3 +151,34 @@ class LoadAware(Controller):
                 np.concatenate((known, np.zeros(more)))
                 for known in (self._accepted, self._drafting, self._steps)
             )
+
+
+class DraftLengths(Controller):
+    """So many nodes from so many lanes on; what :class:`LoadAware` found, or somebody knows.
+
+    Args:
+        nodes: most nodes of a draft by the number of lanes from which on that holds, 1 among them; 0 drafts nothing,
+            None leaves the builder's own budget.
+
+    Raises:
+        ValueError: nothing is said for 1 lane.
+
+    Example:
+        >>> controller = DraftLengths({1: None, 4: 3, 8: 0})
+    """
+
+    uses_seconds = False
+    learns = False
+    sees_load = True
+
+    def __init__(self, nodes: dict[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)] | None]) -> None:
+        if 1 not in nodes:
+            raise ValueError(
+                f"DraftLengths was given nodes from {min(nodes, default='no')} lanes on: say how many there are for 1"
+            )
+        self.nodes = dict(sorted(nodes.items()))
+
+    @override
+    def plan(self, context: Context) -> Plan:
+        most = next(self.nodes[lanes] for lanes in reversed(self.nodes) if lanes <= context.lanes)
+        return Plan(max_nodes=most, max_depth=0 if most == 0 else None)

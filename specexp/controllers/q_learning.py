@@ -10,9 +10,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.controllers.costs import Costs
-from specexp.controllers.episode import Decision, DraftSummary, Episode
+from specexp.controllers.episode import Decision, DraftSummary, Episode, StepMeans
 from specexp.controllers.q_table import CONTINUE, STOP, QTable, same_bins
-from specexp.controllers.step_means import StepMeans
 from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import DraftState, Plan

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.controllers.ratio_arms import Policy, RatioArms
+from specexp.controllers.bandit import Policy, RatioArms
 from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import DraftState, Plan

@@ -15,9 +15,14 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from specexp.core.folders import cache_folder
 from specexp.core.messages import first_line
 from specexp.core.runtime import CannotRunError
+
+
+def cache_folder(what: str) -> Path:
+    """``specexp/<what>`` in ``XDG_CACHE_HOME``, or in ``~/.cache``; it may not be there yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specexp" / what
+
 
 FLAGS = (
     *("-O3", "-march=native", "-std=c++17", "-ffp-contract=off", "-fno-tree-vectorize"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,12 +14,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from specexp.core.cache import SlotCache
-from specexp.core.masks import additive_mask, check_attention, context_limit
-from specexp.core.messages import type_and_line
-from specexp.core.placement import compute_device, placement
+from specexp.core.cache import SlotCache, additive_mask, check_attention, context_limit
+from specexp.core.messages import counted, type_and_line
 from specexp.core.runtime import Growth, Runtime, check_model, inference
-from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree, TreeShape
 
 _PREFILL_CHUNK = 1024
@@ -320,3 +318,76 @@ class LanguageModel(Runtime):
                 f"the {model_type} model failed the tree self-check (with attn_implementation {attention!r} the logits "
                 f"of a tree differ from its own by {error:.2g} of their spread): it cannot be used for tree passes"
             )
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """The largest :func:`tree_error` of a model of this precision that does tree passes right."""
+    return 0.01 if dtype in (torch.float32, torch.float64) else 0.15
+
+
+@torch.inference_mode()
+def tree_error(runtime: Runtime) -> float:
+    """Difference of a row's logits from the model's own, without mask and cache, as a share of their spread; the median
+    of three rows, since rounding may send a token of one of them to other experts.
+
+    The tree is wide, so that a position taken from a row's place in the cache would be far off.
+
+    Args:
+        runtime: of a Hugging Face model; slot 0 holds the check's prefix afterwards.
+    """
+    siblings = 14
+    shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
+    prefix = [token % runtime.vocab_size for token in (5, 6, 7)]
+    tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % runtime.vocab_size)
+    runtime.prefill(0, prefix)
+    answers = runtime.tree_pass([0], [tree])[0].double()
+    errors = []
+    for row in (1, siblings, siblings + 1):
+        branch = [int(tree.tokens[index]) for index in (0, *shape.path(row))]
+        alone = runtime.model(
+            input_ids=torch.tensor([prefix + branch], device=runtime.device), use_cache=False
+        )
+        expected = alone.logits[0, -1].double()
+        possible = expected > torch.finfo(runtime.dtype).min / 2
+        expected, answer = expected[possible], answers[row, possible]
+        error, spread = (answer - expected).norm(), (expected - expected.mean()).norm()
+        same = bool(error <= 1e-6 * (1 + expected.norm()))  # a model that always says the same has no spread
+        errors.append(0.0 if same else float(error / spread) if error.isfinite() else inf)
+    return sorted(errors)[1]
+
+
+STORES = ("cpu", "disk")
+"""Where modules of a spread model wait for their turn, if any other device computes."""
+
+
+def is_spread(model: PreTrainedModel) -> bool:
+    """Whether a model was loaded with a ``device_map``, so that its weights come and go, or lie on several devices."""
+    return getattr(model, "hf_device_map", None) is not None or parallel(model) > 1
+
+
+def parallel(model: PreTrainedModel) -> int:
+    """Over how many processes its matrices are split."""
+    return getattr(model, "_tp_size", None) or 1
+
+
+def compute_device(model: PreTrainedModel) -> torch.device:
+    """The device that takes a model's inputs and gives its logits: of a spread one the first that computes, as
+    accelerate has it; weights that wait elsewhere stand on no device meanwhile."""
+    if not is_spread(model) or parallel(model) > 1:
+        own: torch.device = model.device
+        return own
+    placed = [place for place in model.hf_device_map.values() if str(place) not in STORES]
+    return torch.device(placed[0] if placed else "cpu")
+
+
+def placement(model: PreTrainedModel) -> str:
+    """Where a model's weights lie: ``cuda:0``, or ``cuda:0 (20 modules), cpu (1 module)`` of a spread one."""
+    if parallel(model) > 1:
+        return f"{model.device} (tensor parallel over {parallel(model)} processes)"
+    if not is_spread(model):
+        return str(model.device)
+    names = [
+        f"cuda:{place}" if isinstance(place, int) else str(place) for place in model.hf_device_map.values()
+    ]
+    counts = {name: names.count(name) for name in sorted(set(names), key=names.index)}
+    return ", ".join(f"{name} ({counted(count, 'module')})" for name, count in counts.items())

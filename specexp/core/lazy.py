@@ -10,7 +10,10 @@ from typing import Any
 
 
 def classes_in(package: str, folder: str) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package that gives any class of its modules by its name, and lists none.
+    """Return the ``__getattr__`` of a package that finds a class of its modules by name.
+
+    The module named as the class is (``DraftModel`` in ``draft_model.py``) is tried first, then the others are imported
+    in turn.
 
     Args:
         package: dotted name of the package.
@@ -22,10 +25,13 @@ def classes_in(package: str, folder: str) -> Callable[[str], Any]:
 
     def get(name: str) -> Any:
         if name[:1].isupper():
-            head = re.compile(rf"^class {re.escape(name)}\b", re.MULTILINE)
-            for file in sorted(Path(folder).glob("[!_]*.py")):
-                if head.search(file.read_text(encoding="utf-8")):
-                    return getattr(import_module(f"{package}.{file.stem}"), name)
+            own = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+            files = sorted(file.stem for file in Path(folder).glob("[!_]*.py"))
+            for stem in sorted(files, key=lambda stem: stem != own):
+                module = import_module(f"{package}.{stem}")
+                found = vars(module).get(name)
+                if isinstance(found, type) and found.__module__ == module.__name__:
+                    return found
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get

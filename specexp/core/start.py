@@ -1,4 +1,4 @@
-"""What a command does before it imports anything: from then on every signal that ends it is answered.
+"""What a command does before it imports anything: from then on signals are answered and passwords in URLs are hidden.
 
 This module imports nothing that takes time. A signal while modules are imported, or before the command acts, ends the
 process at once, for nothing was begun; later one raises :class:`Interrupted`, so that whatever is open is closed.
@@ -7,13 +7,13 @@ process at once, for nothing was begun; later one raises :class:`Interrupted`, s
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-
-from specexp.core.secrets import masked
+from typing import Any
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 """What ends a command. The exit code is 128 and the signal's number, as shells have it: 130, 143 and 129."""
@@ -79,3 +79,33 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     from traceback import format_exception
 
     sys.stderr.write(masked("".join(format_exception(kind, error, trace))))
+
+
+HIDDEN = "***"
+"""Stands where a password was."""
+
+_IN_FRONT_OF_HOST = re.compile(r"(\w[\w+.-]*://[^\s:/@'\"]*):[^\s'\"]*@")
+_IN_QUERY = re.compile(r"([?&]\w*(?:password|passwd|pwd|secret|token)=)[^\s&'\"]+", re.IGNORECASE)
+
+
+def masked(text: str) -> str:
+    """A text whose URLs show no password.
+
+    Example:
+        >>> masked("postgresql://me:pass@word@host/studies?sslpassword=x is asked")
+        'postgresql://me:***@host/studies?sslpassword=*** is asked'
+    """
+    if "://" not in text:
+        return text
+    return _IN_QUERY.sub(rf"\1{HIDDEN}", _IN_FRONT_OF_HOST.sub(rf"\1:{HIDDEN}@", text))
+
+
+def all_masked(value: Any) -> Any:
+    """Values such as those of a configuration, every text in them masked; mappings and lists anew."""
+    if isinstance(value, str):
+        return masked(value)
+    if isinstance(value, Mapping):
+        return {name: all_masked(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [all_masked(item) for item in value]
+    return value

@@ -12,7 +12,7 @@ from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.references import Reference
 from specexp.drafters.draft_model import SelfDrafter
-from specexp.drafters.heads.target_mark import MARK, output_layer
+from specexp.drafters.target_mark import MARK, output_layer
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
@@ -27,7 +27,7 @@ class Eagle(SelfDrafter):
     for, see ``experiments/heads``.
 
     Args:
-        head: arrays of an :class:`~specexp.drafters.heads.eagle_head.EagleHead`, and the mark of its target; in a
+        head: arrays of an :class:`~specexp.drafters.networks.EagleHead`, and the mark of its target; in a
             configuration the path of a ``draft-head`` artifact.
         temperature: temperature of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
         top_k: keep only so many of the most probable tokens.
@@ -66,7 +66,7 @@ class Eagle(SelfDrafter):
     @override
     def use_target(self, target: Runtime) -> None:
         from specexp.drafters.eagle_source import EagleSource
-        from specexp.drafters.heads.eagle_head import EagleHead
+        from specexp.drafters.networks import EagleHead
 
         network = EagleHead.of({name: array for name, array in self._head.items() if name != MARK})
         output = output_layer(target, self._head, network.fuse.weight.shape[0], "Eagle")

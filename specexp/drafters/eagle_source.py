@@ -17,7 +17,7 @@ from specexp.drafters.ranking import Ranking, Scoring
 if TYPE_CHECKING:
     from torch import nn
 
-    from specexp.drafters.heads.eagle_head import EagleHead, KeysValues
+    from specexp.drafters.networks import EagleHead, KeysValues
 
 
 class EagleSource(DraftSource):

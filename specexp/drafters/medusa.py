@@ -15,8 +15,8 @@ from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
 from specexp.core.references import Reference
-from specexp.drafters.heads.target_mark import MARK, output_layer
 from specexp.drafters.ranking import Ranking, Scoring, answered_in_part
+from specexp.drafters.target_mark import MARK, output_layer
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ class Medusa(Drafter):
     first step knows the prompt's states. A head belongs to the target it was trained for, see ``experiments/heads``.
 
     Args:
-        head: arrays of a :class:`~specexp.drafters.heads.medusa_heads.MedusaHeads`, and the mark of its target; in a
+        head: arrays of a :class:`~specexp.drafters.networks.MedusaHeads`, and the mark of its target; in a
             configuration the path of a ``draft-head`` artifact.
         temperature: temperature of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
         coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position, as
@@ -85,7 +85,7 @@ class Medusa(Drafter):
 
     @override
     def use_target(self, target: Runtime) -> None:
-        from specexp.drafters.heads.medusa_heads import MedusaHeads
+        from specexp.drafters.networks import MedusaHeads
 
         network = MedusaHeads.of(self._head)
         self._output = output_layer(target, self._head, network.weight.shape[-1], "Medusa")

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.masks import context_limit
+from specexp.core.cache import context_limit
 from specexp.engines.engine import EngineError
 from specexp.engines.http_engine import HttpEngine, Requests, Seconds
 from specexp.engines.settings import LlamaCppSettings

@@ -13,9 +13,8 @@ from pydantic import Field
 from torch import nn
 from typing_extensions import override
 
-from specexp.drafters.heads.eagle_head import EagleHead
-from specexp.drafters.heads.medusa_heads import MedusaHeads
-from specexp.drafters.heads.target_mark import MARK, mark_of
+from specexp.drafters.networks import EagleHead, MedusaHeads
+from specexp.drafters.target_mark import MARK, mark_of
 from specexp.fit.budgeted import BudgetedTraining
 
 if TYPE_CHECKING:

@@ -18,11 +18,10 @@ import torch
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from specexp.core.cache import SlotCache
+from specexp.core.cache import SlotCache, check_attention, context_limit
 from specexp.core.kernels import CannotCompileError
-from specexp.core.masks import check_attention, context_limit
+from specexp.core.language_model import tolerance, tree_error
 from specexp.core.runtime import Growth, Runtime
-from specexp.core.self_check import tolerance, tree_error
 from specexp.core.tree import TokenTree
 from specexp.models.llama_weights import LlamaWeights, check_model, kernels_of
 

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specexp.core.kernels import CannotCompileError, library
-from specexp.core.placement import is_spread
+from specexp.core.language_model import is_spread
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SOURCE = Path(__file__).with_name("llama_pass.cpp")

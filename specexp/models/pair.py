@@ -191,7 +191,7 @@ class _Files:
             return self._mapped.config
         from transformers import AutoConfig
 
-        from specexp.core.masks import check_layers, context_limit
+        from specexp.core.cache import check_layers, context_limit
 
         with _blamed(self.role, f"{self.name} cannot be used"):
             config: PreTrainedConfig = AutoConfig.from_pretrained(self.source, **self._options)

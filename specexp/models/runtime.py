@@ -21,10 +21,8 @@ log = logging.getLogger(__name__)
 _LOADED_IN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
-@cache
-def tell_once(sentence: str) -> None:
-    """Log a warning once a process: a run makes many runtimes of one model."""
-    log.warning(sentence)
+tell_once = cache(log.warning)
+"""Logs a warning once a process: a run makes many runtimes of one model."""
 
 
 def set_mode(model: PreTrainedModel | Runtime, mode: str) -> None:
@@ -49,10 +47,10 @@ def runtime_of(
     mode: str | None = None,
     tell: Callable[[str], None] = tell_once,
 ) -> Runtime:
-    """What takes tree passes of a loaded model, with an empty cache of its own.
+    """Run a loaded model, with an empty cache of its own; a runtime, as of a model of another library, stays as it is.
 
     Args:
-        model: a Hugging Face causal LM; what is a runtime already, such as a model of another library, stays as it is.
+        model: a Hugging Face causal LM.
         mode: a name of :func:`modes`, or ``auto``; the one it was loaded in if None.
         tell: called with a sentence where ``auto`` falls back to the mode of the lowest rank.
 

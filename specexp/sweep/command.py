@@ -19,7 +19,7 @@ from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.here import check_here
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
-from specexp.core.secrets import masked
+from specexp.core.start import masked
 from specexp.sweep.error import StudyError
 from specexp.sweep.goals import check_goals, directions_of
 from specexp.sweep.methods import without_draft_methods

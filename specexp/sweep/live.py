@@ -12,8 +12,8 @@ from specexp.bench.experiment import check_prompts
 from specexp.bench.live import LiveBackend
 from specexp.config import build_data, prompts_error
 from specexp.config.stages import with_prompts_of
-from specexp.core.masks import context_limit
-from specexp.core.placement import placement
+from specexp.core.cache import context_limit
+from specexp.core.language_model import placement
 from specexp.data import PromptSetError
 from specexp.sweep.backend import StudyBackend
 from specexp.sweep.study_config import StudyConfig

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from specexp.config.errors import ConfigError
 from specexp.core.messages import first_line
-from specexp.core.secrets import HIDDEN, masked
+from specexp.core.start import HIDDEN, masked
 from specexp.sweep.error import StudyError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
-from specexp.core.secrets import masked
+from specexp.core.start import masked
 from specexp.sweep.candidates import Bench, CandidatePool, Watcher
 from specexp.sweep.database import is_lost, outlasting
 from specexp.sweep.distinct import ENUMERATING, DistinctSampler

@@ -13,9 +13,9 @@ import torch
 
 from specexp.builders import DySpecGreedy, StaticTree, TokenRecyclingTree
 from specexp.core.contracts import Verifier
+from specexp.core.language_model import tolerance
 from specexp.core.loop import Decoder
 from specexp.core.runtime import Growth, Runtime
-from specexp.core.self_check import tolerance
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.verifiers import Greedy, KeyedSampling

@@ -4,7 +4,7 @@ import numpy as np
 from core.test_tree import shapes as any_shapes
 from hypothesis import given, strategies as st
 
-from specexp.builders.fixed_shape import FixedShape
+from specexp.builders.static_tree import FixedShape
 
 
 def shapes():

@@ -8,7 +8,7 @@ import pytest
 from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import ConfidenceThreshold, SpecDecPlusPlus
-from specexp.controllers.acceptance_head import AcceptanceHead
+from specexp.controllers.spec_dec_plus_plus import AcceptanceHead
 from specexp.core.context import Context
 from specexp.core.dialogue import DraftState
 from specexp.core.loop import Decoder

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from scipy import stats
 
 from specexp.core.noise import UniformStream
-from specexp.drafters.drawing import draw
+from specexp.drafters.ranking import draw
 
 Q = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 

@@ -15,9 +15,9 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.core.outcome import prefill_outcome
 from specexp.drafters import Eagle
-from specexp.drafters.heads.eagle_head import EagleHead
-from specexp.drafters.heads.target_mark import mark_of
-from specexp.replay.format.trie import RecordingError
+from specexp.drafters.networks import EagleHead
+from specexp.drafters.target_mark import mark_of
+from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import models_in
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.verifiers import RejectionSampling

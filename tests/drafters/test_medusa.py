@@ -19,9 +19,9 @@ from specexp.core.outcome import prefill_outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters import Medusa, PromptLookup, Union
-from specexp.drafters.heads.medusa_heads import MedusaHeads
-from specexp.drafters.heads.target_mark import mark_of
-from specexp.replay.format.trie import RecordingError
+from specexp.drafters.networks import MedusaHeads
+from specexp.drafters.target_mark import mark_of
+from specexp.replay.format.errors import RecordingError
 from specexp.replay.play.fidelity import models_in
 from specexp.scheduling import Scheduled
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
@@ -138,7 +138,7 @@ def test_a_head_is_an_artifact(tmp_path):
     broken = {**head(), "bias": np.full((1, 3, WIDTH), np.nan, np.float32)}
     with pytest.raises(ArtifactError, match="'bias' holds numbers that are not finite"):
         save_artifact(tmp_path / "broken", "draft-head", {"head.safetensors": broken, "parts.json": recorded})
-    with pytest.raises(ArtifactError, match="drafter is missing"):
+    with pytest.raises(ArtifactError, match="names no drafter"):
         save_artifact(tmp_path / "none", "draft-head", {"head.safetensors": head(), "parts.json": {}})
 
 

@@ -16,7 +16,7 @@ from helpers.first_hour import FILE, SWEEP, Row, check, make, run, table
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from specexp.config import ConfigError
-from specexp.core.secrets import masked
+from specexp.core.start import masked
 from specexp.sweep.error import StudyError
 from specexp.sweep.storage import check_storage, open_storage, together
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from specexp.builders import ParametricTree
+from specexp.core.language_model import compute_device, is_spread
 from specexp.core.loop import Decoder
-from specexp.core.placement import compute_device, is_spread
 from specexp.drafters import DraftModel
 from specexp.models import spread
 from specexp.models.pair import load_pair

@@ -25,7 +25,7 @@ from optuna.trial import TrialState
 from sqlalchemy import NullPool, create_engine, text
 
 from specexp.config import ConfigError
-from specexp.core.secrets import masked
+from specexp.core.start import masked
 from specexp.sweep import alone
 from specexp.sweep.concluded import CONCLUDED_BY
 from specexp.sweep.database import locked

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.core.folders import cache_folder
+from specexp.core.kernels import cache_folder
 
 
 @cache

@@ -83,7 +83,7 @@ def caches() -> Iterator[Diagnosis]:
     """Where models and compiled passes are kept."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
-    from specexp.core.folders import cache_folder
+    from specexp.core.kernels import cache_folder
 
     offline = "; HF_HUB_OFFLINE is set: nothing is downloaded" if HF_HUB_OFFLINE else ""
     yield Diagnosis("hub", f"models are kept in {HF_HUB_CACHE}{offline}")

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.generation import GenerationConfig, GenerationMixin
 
-from specexp.core.placement import compute_device
+from specexp.core.language_model import compute_device
 from specexp.core.runtime import Runtime
 
 OBEYED = frozenset(

@@ -1,1 +1,0 @@
-"""Small networks that draft from a target's hidden states, and are trained for it alone."""
