@@ -307,7 +307,7 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
         (
             {"verifier": {"class_path": "verify.test_verify.Lawless"}},
             [],
-            "Lawless has no attribute temperature",
+            "Lawless declares no processors",
         ),
         ({}, ["--data.offset", "99"], "passes over all 4 prompts"),
         ({}, ["--output", "/proc/nothing"], "/proc/nothing"),
