@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specexp.core.noise import NOISE_VERSION
-from specexp.core.secrets import all_masked
+from specexp.core.start import all_masked
 
 PACKAGES = (
     *("specexp", "torch", "transformers", "tokenizers", "numpy", "lightning", "optuna"),

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.config import Config
     from specexp.config.schema import Generation
+    from specexp.core.contracts import Verifier
     from specexp.core.latency import LatencyProfile
-    from specexp.core.verifier import Verifier
     from specexp.scheduling import Execution
 
 

@@ -14,15 +14,14 @@ from specexp.bench.arm import EngineArm, Generation, ModelledSeconds, eos_of, se
 from specexp.bench.record import PromptRecord
 from specexp.core.context import Context
 from specexp.core.dialogue import Request
-from specexp.core.generation import PHASES, GenerationResult
+from specexp.core.outcome import PHASES, GenerationResult
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.core.decode import OutcomeObserver
-    from specexp.core.decoder import Decoder
-    from specexp.core.drafter import Drafter
+    from specexp.core.contracts import Drafter
     from specexp.core.latency import LatencyProfile
+    from specexp.core.loop import Decoder, OutcomeObserver
     from specexp.data import Prompt
 
 _BLOCK = 256
@@ -137,7 +136,7 @@ def foresee(
     """
     import torch
 
-    from specexp.core.decoder import Decoder
+    from specexp.core.loop import Decoder
 
     drafter, builder, verifier, _ = decoder.parts
     oracle: Any = decoder.parts.controller

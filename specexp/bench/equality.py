@@ -301,7 +301,7 @@ def _copied(pair: ModelPair) -> ModelPair:
     """Return the pair with a float32 copy of its target, or raise NotCopiedError."""
     import torch
 
-    from specexp.core.placement import is_spread
+    from specexp.core.language_model import is_spread
 
     if not isinstance(pair.target, torch.nn.Module):
         raise NotCopiedError("the target runs in another library")

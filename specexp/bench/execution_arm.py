@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from specexp.bench.arm import EngineArm, Generation, eos_of, sequence_name
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
-from specexp.core.generation import PHASES
+from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts
 from specexp.data.prompt import first_turn_ids
 from specexp.data.searches.search import Continuations, Values
@@ -22,7 +22,7 @@ from specexp.scheduling.timeline import BUSY, TARGET
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.core.decode import OutcomeObserver
+    from specexp.core.loop import OutcomeObserver
     from specexp.core.outcome import Outcome
     from specexp.core.runtime import Runtime
     from specexp.data import Prompt

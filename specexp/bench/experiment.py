@@ -282,7 +282,7 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
     """Raise ConfigError if prompts and answers do not fit the target; it names the prompt and what to set."""
-    from specexp.core.masks import context_limit
+    from specexp.core.cache import context_limit
 
     limit, most = context_limit(pair.target.config), config.get("generation.max_new_tokens")
     if most > limit:

@@ -11,7 +11,7 @@ from typing_extensions import override
 from specexp.bench.arm import EngineArm, eos_of, turns
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord
-from specexp.core.masks import context_limit
+from specexp.core.cache import context_limit
 from specexp.core.parts import Parts
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import ArmSpec
     from specexp.bench.execution_arm import Solver
-    from specexp.core.decode import OutcomeObserver
+    from specexp.core.loop import OutcomeObserver
     from specexp.data import Prompt
     from specexp.data.task_items import Problem
     from specexp.models.pair import ModelPair

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from typing_extensions import override
 
-from specexp.core.compatibility import join_target
 from specexp.core.context import Context
 from specexp.core.decode import Decoding, OutcomeObserver, Side, What
-from specexp.core.drafting import Drafting
-from specexp.core.generation import PHASES
-from specexp.core.lane import Lane
 from specexp.core.language_model import runtime_for
-from specexp.core.parts import Parts
+from specexp.core.loop import Drafting, Lane
+from specexp.core.outcome import PHASES
+from specexp.core.parts import Parts, join_target
 from specexp.core.runtime import Runtime
 from specexp.scheduling.queue import Job
 from specexp.scheduling.timeline import TARGET, TimeLine
@@ -28,7 +26,7 @@ from specexp.scheduling.timeline import TARGET, TimeLine
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.generation import GenerationResult
+    from specexp.core.outcome import GenerationResult
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from specexp.config import (
 )
 
 if TYPE_CHECKING:
-    from specexp.core.verifier import Verifier
+    from specexp.core.contracts import Verifier
 
 
 @dataclass(frozen=True)

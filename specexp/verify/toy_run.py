@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import Verifier
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
-from specexp.core.verifier import Verifier
 from specexp.verify.exercised import Exercised
 from specexp.verify.toy import LIVE, Manner, Toy, classes, toy_models
 

@@ -9,8 +9,7 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 
 from specexp.bench.arm import Generation
-from specexp.bench.decoder_arm import DecoderArm
-from specexp.bench.oracle import best_schedule, draft_matches, foresee
+from specexp.bench.decoder_arm import DecoderArm, best_schedule, draft_matches, foresee
 from specexp.builders import Chain, KConfig
 from specexp.controllers import (
     AdaptiveConfidence,

@@ -17,7 +17,7 @@ from specexp.core.outcome import prefill_outcome
 from specexp.drafters import Eagle
 from specexp.drafters.networks import EagleHead
 from specexp.drafters.target_mark import mark_of
-from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import models_in
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.verifiers import RejectionSampling

@@ -21,7 +21,7 @@ from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters import Medusa, PromptLookup, Union
 from specexp.drafters.networks import MedusaHeads
 from specexp.drafters.target_mark import mark_of
-from specexp.replay.format.errors import RecordingError
+from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import models_in
 from specexp.scheduling import Scheduled
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract

@@ -9,8 +9,8 @@ from specexp.artifacts import ArtifactError
 from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact
 from specexp.core.context import Context
-from specexp.core.decoder import Decoder
 from specexp.core.dialogue import Request
+from specexp.core.loop import Decoder
 from specexp.fit.command import main
 from specexp.fit.heads import EagleTraining, HeadTraining, MedusaTraining
 from specexp.fit.suffix_corpus import SuffixCorpus
@@ -94,7 +94,7 @@ def test_rows_become_a_corpus(pair, tmp_path):
 
 def test_an_embedded_head_is_named_by_its_family(pair):
     """It drafts for the embedded target alone, and what it drafts leaves the output as it is."""
-    from specexp.core.decoder import Decoder
+    from specexp.core.loop import Decoder
 
     expected = Decoder(pair.target).generate([5, 6, 7], max_new_tokens=8).token_ids
     for name in ("stdlib:eagle", "stdlib:medusa"):

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from specexp.core.generation import FinishReason, GenerationResult
-from specexp.core.outcome import Outcome
-from specexp.core.verifier import DeterministicVerifier
+from specexp.core.contracts import DeterministicVerifier
+from specexp.core.outcome import FinishReason, GenerationResult, Outcome
 from specexp.deploy.server.texts import Written
 
 

@@ -15,16 +15,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.decode import Decoding
+from specexp.core.contracts import DeterministicVerifier
 from specexp.core.dialogue import Verdict
-from specexp.core.drafting import Draft, Drafting
-from specexp.core.generation import GenerationResult
-from specexp.core.lane import Clock, Lane
-from specexp.core.outcome import Outcome
+from specexp.core.loop import Clock, Decoding, Draft, Drafting, Lane
+from specexp.core.outcome import GenerationResult, Outcome
 from specexp.core.parts import Parts
 from specexp.core.runtime import Target
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.core.verifier import DeterministicVerifier
 from specexp.replay.format.recorded_turn import LONGEST, Answer, NgramFallback, RecordedTurn
 from specexp.replay.format.trie import NOWHERE, NotRecordedError, RecordingError
 from specexp.replay.play.fidelity import learns
@@ -33,7 +30,7 @@ from specexp.replay.play.source import RecordedSource
 if TYPE_CHECKING:
     import torch
 
-    from specexp.core.decode import OutcomeObserver
+    from specexp.core.loop import OutcomeObserver
 
 Top = tuple[NDArray[np.int64], NDArray[np.float32]]
 _ENDED = -1

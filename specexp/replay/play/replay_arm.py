@@ -10,9 +10,8 @@ from typing_extensions import override
 
 from specexp.bench.arm import EngineArm, Generation, describe, sequence_name
 from specexp.bench.record import PromptRecord
-from specexp.core.compatibility import check_composition
-from specexp.core.generation import PHASES
-from specexp.core.parts import Parts
+from specexp.core.outcome import PHASES
+from specexp.core.parts import Parts, check_composition
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording, hash_of
 from specexp.replay.format.trie import RecordingError
@@ -29,8 +28,8 @@ from specexp.replay.play.player import Player, RecordedTarget
 from specexp.replay.play.source import Missing, RecordedSource
 
 if TYPE_CHECKING:
-    from specexp.core.decode import OutcomeObserver
     from specexp.core.latency import LatencyProfile
+    from specexp.core.loop import OutcomeObserver
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
 

@@ -303,7 +303,7 @@ def answers_held(plan: RecordingPlan) -> int:
 def _manifest_of(plan: RecordingPlan, pair: ModelPair, prompts: Sequence[Prompt]) -> RecordingManifest:
     """The manifest of the recording that lies there already, or of a new one."""
     from specexp.artifacts.environment import complete_provenance
-    from specexp.core.placement import placement
+    from specexp.core.language_model import placement
 
     made_of, marks = plan.made_of(), recording_fingerprint(pair)
     hashes = {prompt.prompt_id: hash_of(prompt) for prompt in prompts}

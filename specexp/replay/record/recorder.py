@@ -19,17 +19,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.decode import Decoding
-from specexp.core.decoder import Decoder
+from specexp.core.contracts import Drafter, TreeBuilder, Verifier
 from specexp.core.dialogue import Candidates, Request, Verdict
-from specexp.core.drafter import Drafter
-from specexp.core.drafting import Drafting, draft_together
-from specexp.core.lane import Lane
+from specexp.core.loop import Decoder, Decoding, Drafting, Lane, draft_together
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape, root_tree
-from specexp.core.tree_builder import TreeBuilder
-from specexp.core.verifier import Verifier
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recorded_turn import RecordedTurn
