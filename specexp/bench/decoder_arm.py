@@ -29,7 +29,7 @@ _BLOCK = 256
 
 
 class DecoderArm(EngineArm):
-    """A :class:`~specexp.core.decoder.Decoder` as an arm.
+    """A :class:`~specexp.core.loop.Decoder` as an arm.
 
     Args:
         name: Name in every table.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -133,13 +133,13 @@ def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | No
     If the token ``other`` of another arm was cut by top-k or top-p, or others were, the distance to the cut counts if
     it is less. None if the verifier does not show its noisy scores.
     """
-    verifier: Any = plain.parts.verifier
+    verifier = plain.parts.verifier
     logits = outcome.logits[0].float()  # [V]
     temperature = verifier.noise_temperature
     if not temperature:
         best = logits.topk(2).values
         return float(best[0] - best[1])
-    if not hasattr(verifier, "noisy_scores"):
+    if not verifier.keyed_scores:
         return None
     position = len(outcome.context) - len(outcome.new_token_ids)
     scores = verifier.noisy_scores(outcome.context, outcome.logits[0], position)

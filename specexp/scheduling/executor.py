@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.decode import Decoding, OutcomeObserver, Side, What
 from specexp.core.language_model import runtime_for
-from specexp.core.loop import Drafting, Lane
+from specexp.core.loop import Decoding, Drafting, Lane, OutcomeObserver
 from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts, join_target
 from specexp.core.runtime import Runtime
 from specexp.scheduling.queue import Job
-from specexp.scheduling.timeline import TARGET, TimeLine
+from specexp.scheduling.timeline import TARGET, TimeLine, What
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
-    from specexp.core.outcome import GenerationResult
+    from specexp.core.outcome import GenerationResult, Outcome
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,72 @@ class Lanes(Decoding):
         super().__init__(target, observers)
         self.parts = parts
         self.timeline = timeline
+        self._answered = 0.0
+        self._answered = 0.0
         self.waited = 0.0  # seconds in which the target had no draft, where drafts are made elsewhere
 
     @override
-    def note(self, side: Side, what: What, lane: Lane, started: float, ended: float, tokens: int = 0) -> None:
-        if side == "target" or self.parts.drafter is not None:
-            who = TARGET if side == "target" else f"draft {lane.slot + 1}"
-            number = -1 if what == "prefill" else self.passes
-            self.timeline.add(who, what, started, ended, lane.context.sequence, tokens, number)
+    def prefill(self, lane: Lane, wants_logits: bool) -> Outcome | None:
+        fed, started = len(lane.context) - 1 - self.target.length(lane.slot), perf_counter()
+        prefill = super().prefill(lane, wants_logits)
+        self.span(TARGET, "prefill", lane, (started, perf_counter()), fed)
+        return prefill
+
+    @override
+    def begin(self, lane: Lane, prefill: Outcome | None) -> None:
+        started = perf_counter()
+        super().begin(lane, prefill)
+        self.draft_span("prefill", lane, (started, perf_counter()))
+
+    @override
+    def draft_group(self, lanes: Sequence[Lane]) -> None:
+        started = perf_counter()
+        super().draft_group(lanes)
+        ended = perf_counter()
+        for lane in lanes:
+            assert lane.draft is not None
+            self.draft_span("draft", lane, (started, ended), lane.draft.tree.num_nodes)
+
+    @override
+    def answers(self, lanes: Sequence[Lane]) -> list[torch.Tensor]:
+        started = perf_counter()
+        answers = super().answers(lanes)
+        self._answered = perf_counter()
+        fed = sum(logits.shape[0] for logits in answers)
+        self.span(TARGET, "target", lanes[0], (started, self._answered), fed)
+        return answers
+
+    @override
+    def learn(self, lane: Lane, outcome: Outcome) -> None:
+        started, accepted = perf_counter(), len(outcome.accepted)
+        what: What = "resample" if accepted < outcome.tree.shape.max_depth else "verify"
+        self.span(TARGET, what, lane, (self._answered, started), accepted)
+        self.learn_from(lane, outcome)
+        self._answered = perf_counter()  # when the next lane's decision begins
+
+    def learn_from(self, lane: Lane, outcome: Outcome) -> None:
+        """Let the parts of a lane learn from a step."""
+        started = perf_counter()
+        super().learn(lane, outcome)
+        self.draft_span("learn", lane, (started, perf_counter()))
+
+    def draft_span(self, what: What, lane: Lane, when: tuple[float, float], tokens: int = 0) -> None:
+        """Note on the time line what the drafting side did for a lane."""
+        if self.parts.drafter is not None:
+            self.span(f"draft {lane.slot + 1}", what, lane, when, tokens)
+
+    def span(self, who: str, what: What, lane: Lane, when: tuple[float, float], tokens: int) -> None:
+        """Note on the time line what was done for a lane, the first of several.
+
+        Args:
+            who: did it.
+            what: was done.
+            lane: it was done for.
+            when: start and end, by :func:`time.perf_counter`.
+            tokens: tokens fed in a prefill or pass, nodes drafted, tokens accepted.
+        """
+        number = -1 if what == "prefill" else self.passes
+        self.timeline.add(who, what, *when, lane.context.sequence, tokens, number)
 
     def finish(self) -> None:
         """Wait until the ends of all outputs are learned from."""

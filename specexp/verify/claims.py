@@ -15,6 +15,7 @@ from specexp.config import (
     build_verifier,
     is_multi_sequence,
 )
+from specexp.core.sampling import Processors
 
 if TYPE_CHECKING:
     from specexp.core.contracts import Verifier
@@ -97,11 +98,11 @@ def claims_of(config: Config) -> list[Claim]:
 
 def _law(arm: ComposedArm, verifier: Verifier) -> tuple[float, int | None, float | None]:
     temperature = verifier.noise_temperature
-    temperature = getattr(verifier, "temperature", None) if temperature is None else temperature
-    if temperature is None:
+    processors = verifier.processors or (None if temperature is None else Processors(temperature))
+    if processors is None:
         raise arm.config.checker.error(
             ("verifier",),
-            f": {type(verifier).__name__} has no attribute temperature, so the law its output should have is unknown "
-            "and nothing can be verified",
+            f": {type(verifier).__name__} declares no processors, so the law its output should have is unknown and "
+            "nothing can be verified",
         )
-    return float(temperature), getattr(verifier, "top_k", None), getattr(verifier, "top_p", None)
+    return float(processors.temperature), processors.top_k, processors.top_p

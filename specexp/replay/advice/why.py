@@ -27,8 +27,11 @@ from specexp.config.command import run_command
 from specexp.config.here import check_here
 from specexp.config.next_step import command_line, experiment_again, init_options
 from specexp.config.told import told
+from specexp.controllers import ConfidenceThreshold, Fixed
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import first_line
+from specexp.core.parts import Parts
+from specexp.drafters import PromptLookup
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
@@ -44,8 +47,6 @@ of another one python -m specexp.profile and python -m specexp.record are run fi
 e.g. --data.max_prompts 8 --builder.init_args.length 6 --tracking.mode disabled."""
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 """Of a chain that ends where the draft is unsure."""
-_SIZES = ("length", "nodes", "max_nodes", "budget", "depth", "max_depth", "width")
-"""Arguments of builders that say how much is drafted."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,8 @@ def explain(config: Config) -> Explained:
     latency = build_latency(config)
     assert latency is not None, "a replay without latency is refused with the file"
     backend, data = open_replay(config)
-    label = build_parts(config, backend.draft).label
+    parts = build_parts(config, backend.draft)
+    label = parts.label
 
     def decoded(name: str, change: Change) -> tuple[str | None, list[PromptRecord]]:
         changed = apply_overrides(config, dict(change.overrides), "why")
@@ -185,7 +187,7 @@ def explain(config: Config) -> Explained:
         over_now, over_plain = (paired_speedup(both, name, other) for other in (NOW, PLAIN))
         return Effect(name, change.overrides, records, over_now, over_plain)
 
-    changes = list(settings_to_try(config, latency))
+    changes = list(settings_to_try(config, parts, latency))
     _, plain = decoded(PLAIN, changes[0])
     unchanged = Change(NOW, {}, latency)
     note, now = decoded(NOW, unchanged)
@@ -203,31 +205,32 @@ def explain(config: Config) -> Explained:
     return Explained(effect(unchanged, now), costs, settings, refused, latency.of(label), note or "")
 
 
-def settings_to_try(config: Config, latency: LatencyProfile) -> Iterator[Change]:
+def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> Iterator[Change]:
     """Settings near those of the file: without speculation, less and more drafted, an end where the draft is unsure,
     and n-grams in the place of a draft model.
 
     Args:
         config: The experiment, whose composition drafts.
+        parts: The composition.
         latency: Costs of steps.
     """
     plain = {"drafter": None, "builder": None, "controller": {"class_path": "Fixed"}}
     yield Change("drafter: null (no speculation)", plain, latency)
     arguments = config.get("builder.init_args") or {}
-    for name in _SIZES:
+    for name in type(parts.builder).size_arguments if parts.builder is not None else ():
         value = arguments.get(name)
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         for other in sorted({1, value // 2, value - 1, value + 1, value * 2} - {0, value}):
             key = f"builder.init_args.{name}"
             yield Change(f"{key}: {other}", {key: other}, latency)
-    if config.get("controller.class_path").rpartition(".")[2] in ("Fixed", "ConfidenceThreshold"):
+    if isinstance(parts.controller, Fixed | ConfidenceThreshold):
         for threshold in THRESHOLDS:
             if config.get("controller.init_args.threshold", None) != threshold:
                 part = {"class_path": "ConfidenceThreshold", "init_args": {"threshold": threshold}}
                 name = f"controller: ConfidenceThreshold, threshold {threshold:g}"
                 yield Change(name, {"controller": part}, latency)
-    if config.get("drafter.class_path").rpartition(".")[2] != "PromptLookup":
+    if not isinstance(parts.drafter, PromptLookup):
         yield Change("drafter: PromptLookup", {"drafter": {"class_path": "PromptLookup"}}, latency)
 
 

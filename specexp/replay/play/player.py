@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -16,7 +17,6 @@ from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
-from specexp.core.dialogue import Verdict
 from specexp.core.loop import Clock, Decoding, Draft, Drafting, Lane
 from specexp.core.outcome import GenerationResult, Outcome
 from specexp.core.parts import Parts
@@ -173,7 +173,12 @@ class RecordedPrefill(Outcome):
 
 
 class _NoLogits:
-    """Stands for logits that are never read."""
+    """Stands for logits where no one reads them: empty, on the host."""
+
+    device = SimpleNamespace(type="cpu")
+
+    def numel(self) -> int:
+        return 0
 
     def __getitem__(self, row: int) -> Any:
         return self
@@ -264,10 +269,6 @@ class RecordedLane(Lane):
         )
         self.turn = turn
         self.lenient = lenient
-
-    @override
-    def decide(self, tree: TokenTree, logits: torch.Tensor) -> tuple[Verdict, None]:
-        return self.verifier.verify(self.context, tree, logits), None  # there are no logits
 
     @override
     def outcome(
