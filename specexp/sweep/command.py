@@ -5,27 +5,24 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from specexp.artifacts import ArtifactError, read_artifact
-from specexp.bench.publish import FolderBusyError, check_study_folder, remove_unused
+from specexp.bench.results_folder import FolderBusyError, check_study_folder, remove_unused
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.here import check_here
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
-from specexp.core.start import masked
-from specexp.sweep.error import StudyError
-from specexp.sweep.goals import check_goals, directions_of
-from specexp.sweep.methods import without_draft_methods
-from specexp.sweep.space import Space
+from specexp.core.secrets import masked
+from specexp.sweep.space import Space, check_goals, directions_of, without_draft_methods
 from specexp.sweep.storage import check_storage
-from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.study_config import StudyConfig, StudyError
 
 USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--n-trials N] [--storage URL] [--key value ...]
 
@@ -91,16 +88,90 @@ def _act(
         show(study_config, possible.sweep, console)
         for name, why in possible.left_out.items():
             console.print(f"Left out, for it cannot be built: {name}: {why}", markup=False)
+    made: list[Path] = []
+    for sentence in _remarks(config, study_config, settings, left_out):
+        console.print(sentence, markup=False)
+    if dry_run:
+        return 0
+    try:
+        if cluster is not None:
+            from specexp.sweep.cluster_workers import run_study_workers
+
+            kept = [one for one in typed if FLAGS.get(one) != "sweep.require_gain"]
+            status, gain = run_study_workers(study_config, settings, cluster, kept, console)
+            return status or (NO_GAIN if settings.require_gain and not gain else 0)
+        made = _make_folders(study_config, settings)
+        from specexp.bench.publish import tracker_of
+        from specexp.sweep.sampler import check_sampler
+        from specexp.sweep.session import Session, StudyOutput, silence
+
+        silence()
+        console = Console(highlight=False, force_jupyter=False)
+        if not console.is_terminal:
+            console.width = WIDTH
+        check_sampler(settings, config.checker)
+        tracker = tracker_of(config, study_config.name, study_config.folder)
+        output = StudyOutput(study_config.folder, console, tracker, command)
+        with Session(study_config, settings, output) as session:
+            ended = session.ended()
+            if ended is not None:
+                console.print(ended.said, end="", markup=False, highlight=False, soft_wrap=True)
+                output.say(
+                    f"Study {study_config.name} has ended, so nothing was measured; --confirm-again confirms its best "
+                    "once more, and pools both."
+                )
+            else:
+                session.prepare()
+                session.search()
+                ended = session.conclude()
+                if hint := tracker.sync_hint():
+                    output.say(f"W&B: {hint}")
+            session.report(ended)
+    except Exception as problem:
+        if isinstance(problem, ValueError):
+            remove_unused(study_config.folder, made)
+        return _failed(problem, settings, study_config.folder)
+    return NO_GAIN if settings.require_gain and ended is not None and not ended.gain else 0
+
+
+def _failed(problem: Exception, settings: Sweep, folder: Path) -> int:
+    """Print an error of a study in one sentence, and return the exit code."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if isinstance(problem, StudyError | FolderBusyError):
+        return fail(problem, 1)
+    if isinstance(problem, StorageInternalError | SQLAlchemyError):
+        why = first_line(problem.__cause__ or problem)
+        return fail(f"storage {masked(str(settings.storage))!r} failed: {why}", 1)
+    if isinstance(problem, OSError):
+        return fail(
+            f"{problem.filename or folder} cannot be written ({problem.strerror or problem}): nothing that was "
+            "finished is lost, and the same command goes on once it can",
+            1,
+        )
+    if isinstance(problem, ValueError):
+        return fail(problem)
+    raise problem
+
+
+def _remarks(
+    config: Config, study_config: StudyConfig, settings: Sweep, left_out: Sequence[str]
+) -> Iterator[str]:
+    """Yield sentences about entries of the file that are not used as they stand.
+
+    Raises:
+        ConfigError: There is no study to confirm again.
+    """
     if settings.enqueue[settings.n_trials :]:
         names = ", ".join(known.name for known in settings.known[settings.n_trials :])
-        console.print(f"Not measured, for sweep.n_trials is {settings.n_trials}: {names}.", markup=False)
+        yield f"Not measured, for sweep.n_trials is {settings.n_trials}: {names}."
     space = Space(settings)
     for known in settings.known:
         for at, value in space.beyond(known.overrides).items():
-            console.print(
+            yield (
                 f"{known.name}: {at} is {value}, outside the space ({space.entries[at]}): it is measured and compared, "
-                "not searched from.",
-                markup=False,
+                "not searched from."
             )
     again = settings.confirm is not None and settings.confirm.again
     if again and settings.storage is None and not (study_config.folder / "journal.log").exists():
@@ -108,21 +179,39 @@ def _act(
             f"--confirm-again: there is no study in {study_config.folder}, so there is nothing to confirm again"
         )
     if config.get("arms"):
-        console.print(f"arms: is for python -m specexp.run {config.file}; a study measures its space alone.")
+        yield f"arms: is for python -m specexp.run {config.file}; a study measures its space alone."
     if left_out:
-        console.print(f"Left out, for the pair has no draft model: {', '.join(left_out)}.")
-    if dry_run:
-        return 0
-    if cluster is None:
-        return _search(study_config, settings, command)
-    from specexp.sweep.workers import run_study_workers
+        yield f"Left out, for the pair has no draft model: {', '.join(left_out)}."
 
-    asked = [one for one in typed if one not in FLAGS or FLAGS[one] != "sweep.require_gain"]
-    try:
-        status, gain = run_study_workers(study_config, settings, cluster, asked, console)
-    except StudyError as problem:
-        return fail(problem, 1)
-    return status or (NO_GAIN if settings.require_gain and not gain else 0)
+
+def _make_folders(study_config: StudyConfig, settings: Sweep) -> list[Path]:
+    """Make the folder of the results and see that it and the artifact's can be written: better now than at the end.
+
+    Returns:
+        The folders that were made, the innermost first.
+
+    Raises:
+        ConfigError: One cannot be written.
+    """
+    folders = {"output": study_config.folder}
+    if settings.export is not None:
+        folders = {"sweep.export.to": Path(settings.export.to), **folders}
+    made: list[Path] = []
+    for key, folder in folders.items():
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(4096))
+        except OSError as error:
+            remove_unused(folder, made)
+            why = error.strerror or error
+            raise ConfigError(
+                f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can"
+            ) from error
+        if key != "output":
+            remove_unused(folder, made)
+    return made
 
 
 def read_sweep(config: Config) -> tuple[StudyConfig, Sweep, tuple[str, ...]]:
@@ -168,52 +257,6 @@ def show(study_config: StudyConfig, settings: Sweep, console: Console) -> None:
     console.print(f"storage: {masked(settings.storage or str(study_config.folder / 'journal.log'))}")
 
 
-def _search(study_config: StudyConfig, settings: Sweep, command: str) -> int:
-    folder = study_config.folder
-    key = "output"
-    try:
-        if settings.export is not None:
-            key, folder = "sweep.export.to", Path(settings.export.to)
-            remove_unused(folder, prepare_folder(folder))  # better known now than after the search
-        key, folder = "output", study_config.folder
-        made = prepare_folder(folder)
-    except OSError as problem:
-        why = problem.strerror or problem
-        return fail(f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can")
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from specexp.bench.publish import tracker_of
-    from specexp.sweep.drawing import check_drawing
-    from specexp.sweep.output import StudyOutput
-    from specexp.sweep.session import Session, silence
-
-    silence()
-    console = Console(highlight=False, force_jupyter=False)
-    if not console.is_terminal:
-        console.width = WIDTH
-    try:
-        check_drawing(settings, study_config.config.checker)
-        tracker = tracker_of(study_config.config, study_config.name, folder)
-        gain = Session(study_config, settings, StudyOutput(folder, console, tracker, command)).run()
-    except (StudyError, FolderBusyError) as problem:
-        return fail(problem, 1)
-    except (StorageInternalError, SQLAlchemyError) as problem:
-        return fail(
-            f"storage {masked(str(settings.storage))!r} failed: {first_line(problem.__cause__ or problem)}", 1
-        )
-    except OSError as problem:
-        return fail(
-            f"{problem.filename or folder} cannot be written ({problem.strerror or problem}): nothing that was "
-            "finished is lost, and the same command goes on once it can",
-            1,
-        )
-    except ValueError as problem:
-        remove_unused(folder, made)
-        return fail(problem)
-    return NO_GAIN if settings.require_gain and not gain else 0
-
-
 def check_exported(config: Config, folder: Path) -> None:
     """Check that the export would not take the alias ``best`` from another study.
 
@@ -234,24 +277,3 @@ def check_exported(config: Config, folder: Path) -> None:
             f": {folder}/best is the artifact of {best.name!r}, another study: choose another folder "
             f"(--sweep.export.to artifacts/{config.get('name')})",
         )
-
-
-def prepare_folder(folder: Path) -> list[Path]:
-    """Make the study's folder and see that files can be written there.
-
-    Returns:
-        The folders that were made, the innermost first.
-
-    Raises:
-        OSError: They cannot; folders made for it are removed again.
-    """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(4096))
-            file.flush()
-    except OSError:
-        remove_unused(folder, made)
-        raise
-    return made

@@ -1,180 +1,374 @@
-"""The end of a sweep: the best few measured again on other prompts, held against what was known, and exported."""
+"""The end of a sweep: the best few measured again on other prompts, compared with what was known, and exported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from io import StringIO
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from optuna import Study
+import optuna
 from optuna.trial import FrozenTrial
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from rich.console import Console
 
+from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.equality import divergence
-from specexp.bench.page.sections import prompts_shown, texts_of
+from specexp.bench.failures import failed_answers
 from specexp.bench.progress import StageBar
+from specexp.bench.prompts_shown import prompts_shown, texts_of
 from specexp.bench.publish import Attached, Report, publish, track
-from specexp.bench.report import failed_answers
-from specexp.config.sweep import Confirm, Sweep
+from specexp.bench.record import PromptRecord, line_of, read_records
+from specexp.config.sweep import Sweep
 from specexp.config.told import told
-from specexp.sweep.backend import StudyBackend
-from specexp.sweep.concluded import CONCLUDED_BY, CONFIRM, Concluded, earlier_records, keep_records
-from specexp.sweep.confirm import Confirmation, confirm, select
+from specexp.sweep.confirm import AR, Confirmation, confirm, select
 from specexp.sweep.confirmation_table import answer, sentences, table
-from specexp.sweep.error import StudyError
-from specexp.sweep.export import BEST_TREE, Exported, Exporter
-from specexp.sweep.output import StudyOutput
-from specexp.sweep.shown import charts_of, onward, titles_of, tokenizer_of
-from specexp.sweep.study import digest_of
-from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.export import Deployed, Exported, Exporter
+from specexp.sweep.pictures import charts_of, pictures_of_winner
+from specexp.sweep.session import BEST_TREE, StudyOutput, next_steps
+from specexp.sweep.study import Study
+from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 from specexp.sweep.tracked_trials import method_of, setting_of, summary_of
 from specexp.sweep.trials import confirmable, trial_row
-from specexp.sweep.winner import pictures_of_winner
-from specexp.sweep.worker import worker
+from specexp.sweep.workers import CONFIRMATION, Turn, in_turn, known_waiting, others_running, worker
 
 if TYPE_CHECKING:
-    from specexp.bench.record import PromptRecord
     from specexp.bench.table import Table
 
+CONCLUDED = "concluded.json"
+CONFIRM = "confirm.jsonl"
+SECONDS = 2.0
+"""Between two looks whether other workers still measure."""
 
-def concluded(
-    study: Study, settings: Sweep, study_config: StudyConfig, output: StudyOutput
-) -> Concluded | None:
-    """The end of a study that came to one, where nothing has changed since; None where there is something to measure.
+
+@dataclass(frozen=True)
+class Concluded:
+    """The end of a study, in ``concluded.json``.
+
+    Attributes:
+        of: Digest of what was concluded from: the study, what was confirmed of it, and what was to be exported.
+        measured_on: Digest of what confirmations must share to be pooled.
+        confirmations: How many were pooled.
+        said: Table and sentences, as they were printed.
+        gain: Whether what is deployed is faster than plain decoding, by the interval.
+        answer: The outcome, in a sentence.
+        deployed: What was exported; None where nothing was.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    of: str
+    measured_on: str
+    confirmations: int
+    said: str
+    gain: bool
+    answer: str = ""
+    deployed: Deployed | None = None
+
+    @staticmethod
+    def load(folder: Path) -> Concluded | None:
+        """The end of the study in a folder; None where it has not ended yet.
+
+        Raises:
+            StudyError: The file holds something else.
+        """
+        path = folder / CONCLUDED
+        try:
+            return TypeAdapter(Concluded).validate_json(path.read_bytes(), strict=True)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            raise StudyError(
+                f"{path} is not what a finished study keeps: remove it, and the best trials are confirmed anew"
+            ) from error
+
+    def save(self, folder: Path) -> None:
+        """Write the file, whole or not at all.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        atomic_write(folder / CONCLUDED, json.dumps(asdict(self), indent=2) + "\n")
+
+
+def earlier_records(
+    folder: Path, kept: Concluded | None, measured_on: str, samples: int
+) -> list[PromptRecord]:
+    """Records of the confirmations that a new one is pooled with.
 
     Args:
-        study: The study, as it lies in its storage.
-        settings: Its sweep section.
-        study_config: The experiment.
-        output: Where its results are.
+        folder: The study's.
+        kept: Its end so far.
+        measured_on: Digest of what confirmations must share.
+        samples: Continuations of every prompt in one confirmation, by which their numbers tell confirmations apart.
+    """
+    path = folder / CONFIRM
+    if kept is None or kept.measured_on != measured_on or not path.exists():
+        return []
+    return [record for record in read_records(path) if record.sample < kept.confirmations * samples]
+
+
+def keep_records(
+    folder: Path, kept: Concluded | None, measured_on: str, records: Iterable[PromptRecord]
+) -> None:
+    """Write ``confirm.jsonl``, whole or not at all, once a confirmation is done.
+
+    Records of other prompts, models or lengths cannot be pooled: their file is put aside, as ``confirm.1.jsonl``.
+
+    Args:
+        folder: The study's.
+        kept: Its end so far.
+        measured_on: Digest of what confirmations must share.
+        records: Of the new confirmation, and of those that it is pooled with.
 
     Raises:
-        StudyError: What it keeps cannot be read.
+        OSError: It cannot be written.
     """
-    kept = Concluded.load(output.folder)
-    same = kept is not None and kept.of == digest_of_end(study, settings, study_config)
-    return kept if same and settings.confirm is not None and not settings.confirm.again else None
+    path = folder / CONFIRM
+    if kept is not None and kept.measured_on != measured_on and path.exists():
+        number = 1
+        while (aside := folder / f"confirm.{number}.jsonl").exists():
+            number += 1
+        path.rename(aside)
+    atomic_write(path, "".join(map(line_of, records)))
 
 
-def conclude(
-    study: Study,
-    settings: Sweep,
-    backend: StudyBackend,
-    output: StudyOutput,
-    check_mine: Callable[[], None] = lambda: None,
-) -> Concluded:
-    """Confirm the best trials of a searched study, export the winner, publish both, and keep what was said.
+class _TakenOverError(Exception):
+    """Another worker confirms, or confirmed, what this one has just measured."""
 
-    What was confirmed before on the same prompts is pooled with it.
+
+class Conclusion:
+    """The end of a study.
 
     Args:
-        study: The study, searched.
+        trials: Optuna's study, as it lies in its storage.
         settings: Its sweep section, with a confirmation.
-        backend: Who answered the search.
+        config: The experiment.
         output: Where the results go.
-        check_mine: Called once all is measured, before anything is written, and again before the export; what it
-            raises is raised here.
-
-    Raises:
-        StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, and nothing is exported;
-            or, once all is published, prompts of the confirmation failed.
-        OSError: Something cannot be written.
     """
-    kept = Concluded.load(output.folder)
-    measured_on = _measured_on(study, settings, backend.study_config)
-    earlier = earlier_records(output.folder, kept, measured_on, backend.confirming.samples)
-    pooled = None if kept is None or kept.measured_on != measured_on else kept
-    confirmation = _confirm(study, settings, backend, output, pooled, earlier)
-    check_mine()
-    keep_records(output.folder, kept, measured_on, confirmation.records)
-    study_config = backend.study_config
-    float32 = backend.confirming.in_float32(confirmation.confirmed, confirmation.records)
-    shown = table(
-        study_config.name,
-        study_config.question,
-        confirmation.confirmed,
-        confirmation.records,
-        backend.predict(None),
-        confirmations=confirmation.confirmations,
-        warm=any(arm.parts.keeps_learning for arm in confirmation.arms.values()),
-        float32=float32,
-    )
-    texts = texts_of(backend.confirming.data("confirm").prompts)
-    preparation = backend.confirming.data("confirm").workload.preparation
-    shown.notes += preparation.notes()
-    said = [
-        *sentences(confirmation.confirmed, confirmation.records),
-        *backend.sentences(confirmation.winner),
-    ]
-    report = Report(
-        tables={"confirm": shown},
-        data={"confirm": shown},
-        files=preparation.files(),
-        sentences=said,
-        answer=answer(confirmation.confirmed, confirmation.records),
-        charts=charts_of(study, settings, confirmation, texts),
-        onward=onward(settings, study_config),
-        page="confirm",
-        parts=[
-            prompts_shown(texts, confirmation.records, titles_of(confirmation), tokenizer_of(backend)),
-            pictures_of_winner(confirmation, backend.data("confirm").prompts),
-        ],
-    )
-    publish(report, output.folder, console=output.console)
-    wrong = divergence([*confirmation.records, *(() if float32 is None else float32.records)])
-    if wrong is not None:
-        raise StudyError(f"{wrong}: this is not lossless, so nothing is exported")
-    check_mine()  # pictures took a while
-    exported = Exported((), confirmation.winner.over_ar.is_faster)
-    if settings.export is not None:
-        exporter = Exporter(settings.export, study, confirmation, backend, output)
-        exported = exporter.run(None if pooled is None else pooled.deployed)
-    for sentence in exported.said:
-        output.say(sentence)
-    failed = failed_answers(confirmation.records)
-    found = Concluded(
-        digest_of_end(study, settings, study_config),
-        measured_on,
-        confirmation.confirmations,
-        _text(shown, [*said, *exported.said], output.console.width),
-        exported.gain,
-        report.answer,
-        exported.deployed,
-    )
-    if failed is None:  # at once: who dies while it is tracked has exported
-        where = {"of": found.of, "worker": worker(), "folder": str(output.folder.resolve())}
-        study.set_user_attr(CONCLUDED_BY, where)
-        found.save(output.folder)
-    _track(study, settings, report, exported, confirmation, backend, output)
-    if failed is not None:
-        raise StudyError(
-            f"{failed}; the confirmation is of the others, and {output.folder / CONFIRM} says why for each"
+
+    def __init__(
+        self, trials: optuna.Study, settings: Sweep, config: StudyConfig, output: StudyOutput
+    ) -> None:
+        assert settings.confirm is not None
+        self.trials, self.settings, self.config, self.output = trials, settings, config, output
+        self._stage = settings.confirm
+
+    def unchanged(self) -> Concluded | None:
+        """The end of a study that has one, where nothing has changed since; None where there is something to measure.
+
+        Raises:
+            StudyError: It cannot be read.
+        """
+        kept = Concluded.load(self.output.folder)
+        same = kept is not None and kept.of == self._digest()
+        return kept if same and not self._stage.again else None
+
+    def in_turn(self, study: Study, turns: optuna.Study, search: Callable[[], None]) -> Concluded | None:
+        """Conclude a searched study unless another worker does; None where one does, or did.
+
+        A worker that dies over it gives the study back: whoever comes next concludes it. One whose turn another worker
+        took meanwhile, because it was stopped for too long, writes nothing.
+
+        Args:
+            study: Measured the trials.
+            turns: The turns of the study's workers.
+            search: Measures the known configurations of workers that died meanwhile.
+
+        Raises:
+            StudyError: As :meth:`conclude`.
+            OSError: Something cannot be written.
+        """
+        found: Concluded | None = None
+        shared, say = self.settings.storage is not None, self.output.say
+
+        def work(turn: Turn) -> None:
+            nonlocal found
+            if shared and others_running(self.trials):
+                say("The best trials are confirmed once the other workers have measured their last.")
+            while shared and (others_running(self.trials) or known_waiting(self.trials)):
+                while others_running(self.trials):
+                    time.sleep(SECONDS)
+                search()  # even if nothing is left: trials.csv then has the last trials of the other workers
+            found = self.unchanged() if shared else None
+            earlier = self._earlier(turns)
+            if found is not None:
+                return
+            if shared and earlier.get("of") == self._digest() and not self._stage.again:
+                say(f"The best trials were confirmed by {earlier['worker']}, in {earlier['folder']}.")
+                return
+
+            try:
+                found = self.conclude(study, turn)
+            except _TakenOverError:
+                say(
+                    "Another worker took the confirmation over: it exports, and what was confirmed here is left."
+                )
+
+        if not in_turn(turns, CONFIRMATION, work, alone=not shared):
+            say("Another worker confirms the best trials.")
+        return found
+
+    @staticmethod
+    def _earlier(turns: optuna.Study) -> dict[str, Any]:
+        """What was concluded last, by whom and where: a worker on another machine has no ``concluded.json``."""
+        ends = [turn.user_attrs.get("concluded") for turn in turns.get_trials(deepcopy=False)]
+        return next(filter(None, reversed(ends)), {})
+
+    def conclude(self, study: Study, turn: Turn) -> Concluded:
+        """Confirm the best trials, export the winner, publish both, and keep what was printed.
+
+        What was confirmed before on the same prompts is pooled with it.
+
+        Args:
+            study: Measured the trials.
+            turn: The worker's, which it must still have once all is measured and again before the export.
+
+        Raises:
+            StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, and nothing is
+                exported; or, once all is published, prompts of the confirmation failed.
+            OSError: Something cannot be written.
+        """
+        folder = self.output.folder
+        kept, measured_on = Concluded.load(folder), self._measured_on()
+        earlier = earlier_records(folder, kept, measured_on, study.confirming.samples)
+        pooled = None if kept is None or kept.measured_on != measured_on else kept
+        confirmation = self._confirm(study, pooled, earlier)
+        records, winner = confirmation.records, confirmation.winner
+        _check(turn)
+        keep_records(folder, kept, measured_on, records)
+        float32 = study.confirming.in_float32(confirmation.confirmed, records)
+        shown = table(
+            self.config.name,
+            self.config.question,
+            confirmation.confirmed,
+            records,
+            study.predict(None),
+            confirmations=confirmation.confirmations,
+            warm=any(arm.parts.keeps_learning for arm in confirmation.arms.values()),
+            float32=float32,
         )
-    told().summary = summary_of(confirmation.winner)
-    return found
+        prompts = study.confirming.data("confirm")
+        texts, preparation = texts_of(prompts.prompts), prompts.workload.preparation
+        shown.notes += preparation.notes()
+        titles = {**{one.name: one.label for one in confirmation.confirmed}, AR: "AR (engine)"}
+        said = [*sentences(confirmation.confirmed, records), *study.sentences(winner)]
+        report = Report(
+            tables={"confirm": shown},
+            data={"confirm": shown},
+            files=preparation.files(),
+            sentences=said,
+            answer=answer(confirmation.confirmed, records),
+            charts=charts_of(self.trials, self.settings, confirmation, texts),
+            onward=next_steps(self.settings, self.config),
+            page="confirm",
+            parts=[
+                prompts_shown(texts, records, titles, study.confirming.backend.tokenizer),
+                pictures_of_winner(confirmation, study.data("confirm").prompts),
+            ],
+        )
+        publish(report, folder, console=self.output.console)
+        wrong = divergence([*records, *(() if float32 is None else float32.records)])
+        if wrong is not None:
+            raise StudyError(f"{wrong}: this is not lossless, so nothing is exported")
+        _check(turn)  # pictures took a while
+        exported = Exported((), winner.over_ar.is_faster)
+        if self.settings.export is not None:
+            exporter = Exporter(self.settings.export, confirmation, study, self.output)
+            exported = exporter.run(None if pooled is None else pooled.deployed)
+        for sentence in exported.said:
+            self.output.say(sentence)
+        found = Concluded(
+            self._digest(),
+            measured_on,
+            confirmation.confirmations,
+            _text(shown, [*said, *exported.said], self.output.console.width),
+            exported.gain,
+            report.answer,
+            exported.deployed,
+        )
+        failed = failed_answers(records)
+        if failed is None:  # at once: a worker that dies while it is tracked has exported
+            where = {"of": found.of, "worker": worker(), "folder": str(folder.resolve())}
+            turn.sign("concluded", where)
+            found.save(folder)
+        self._track(report, exported, confirmation)
+        if failed is not None:
+            raise StudyError(
+                f"{failed}; the confirmation is of the others, and {folder / CONFIRM} says why for each"
+            )
+        told().summary = summary_of(winner)
+        return found
 
-
-def digest_of_end(study: Study, settings: Sweep, study_config: StudyConfig) -> str:
-    """Digest of what the end of a study depends on: what was measured, and what is done with it."""
-    assert settings.confirm is not None
-    trials = select(study, settings.confirm.best, settings.confirm.of_each)
-    export = None if settings.export is None else asdict(settings.export)
-    return digest_of(
-        [
-            _measured_on(study, settings, study_config),
-            [trial.user_attrs.get("digest") for trial in trials],
-            export,
+    def _confirm(self, study: Study, kept: Concluded | None, earlier: Sequence[PromptRecord]) -> Confirmation:
+        trials = self._selected(kept)
+        confirming = study.confirming
+        confirmations = 1 if kept is None or not earlier else kept.confirmations + 1
+        with StageBar(self.output.console) as bar:
+            prompts = len(confirming.data("confirm").prompts)
+            bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * confirming.samples)
+            found = confirm(
+                trials,
+                confirming,
+                bar.prompt,
+                self._stage.of_each,
+                earlier=earlier,
+                confirmations=confirmations,
+            )
+        predicted = [
+            replace(one, predicted=study.predict(one.attributes["resolved"])) for one in found.confirmed
         ]
-    )
+        return replace(found, confirmed=predicted)
+
+    def _selected(self, kept: Concluded | None) -> list[FrozenTrial]:
+        """The trials to confirm: the best of the search, and what is deployed already."""
+        trials = select(self.trials, self._stage.best, self._stage.of_each)
+        if not trials:
+            raise StudyError(
+                "no trial was measured on every prompt within the constraints, so none can be confirmed"
+            )
+        deployed = kept.deployed if kept is not None else None
+        numbers = set() if deployed is None else {deployed.trial, deployed.tree}
+        numbers -= {trial.number for trial in trials}
+        return [*trials, *(trial for trial in confirmable(self.trials) if trial.number in numbers)]
+
+    def _digest(self) -> str:
+        """Digest of what the end of a study depends on: what was measured, and what is done with it."""
+        trials = select(self.trials, self._stage.best, self._stage.of_each)
+        export = None if self.settings.export is None else asdict(self.settings.export)
+        return digest_of([self._measured_on(), [trial.user_attrs.get("digest") for trial in trials], export])
+
+    def _measured_on(self) -> str:
+        """Digest of what confirmations share that can be pooled; a study that started over has trials of its own."""
+        learn = None if self.settings.learn is None else asdict(self.settings.learn)
+        begun = self.trials.get_trials(deepcopy=False)[0].datetime_start
+        return digest_of([self.config.workload(), self._stage.data, learn, str(begun)])
+
+    def _track(self, report: Report, exported: Exported, confirmation: Confirmation) -> None:
+        name, config, folder = self.config.name, self.config.config, self.output.folder
+        winner, objectives = confirmation.winner, list(self.settings.objectives)
+        artifacts = [
+            Attached(one.folder, name if number == 0 else f"{name}-{BEST_TREE}", one.kind)
+            for number, one in enumerate(exported.written)
+        ]
+        setting = {**config.to_dict(), **setting_of(config), "method": method_of(config, winner)}
+        with self.output.tracker.study(config=setting) as run:
+            run.table(
+                "trials", [trial_row(trial, objectives) for trial in self.trials.get_trials(deepcopy=False)]
+            )
+            for part in report.whole():
+                track(part, folder, run)
+            for path in sorted((folder / "plots").glob("*.png")):
+                run.picture(path.stem, path)
+            track(Report(artifacts=artifacts, summary=summary_of(winner)), folder, run)
 
 
-def _measured_on(study: Study, settings: Sweep, study_config: StudyConfig) -> str:
-    """Digest of what confirmations share that can be pooled; a study that started over has trials of its own."""
-    assert settings.confirm is not None
-    learn = None if settings.learn is None else asdict(settings.learn)
-    begun = study.get_trials(deepcopy=False)[0].datetime_start
-    return digest_of([study_config.workload(), settings.confirm.data, learn, str(begun)])
+def _check(turn: Turn) -> None:
+    if not turn.is_mine():
+        raise _TakenOverError
 
 
 def _text(shown: Table, said: Sequence[object], width: int) -> str:
@@ -185,75 +379,3 @@ def _text(shown: Table, said: Sequence[object], width: int) -> str:
         console.print(str(sentence), markup=False, soft_wrap=True)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
-
-
-def _confirm(
-    study: Study,
-    settings: Sweep,
-    backend: StudyBackend,
-    output: StudyOutput,
-    kept: Concluded | None,
-    earlier: Sequence[PromptRecord],
-) -> Confirmation:
-    stage = settings.confirm
-    assert stage is not None
-    trials = _trials(study, stage, kept)
-    confirming = backend.confirming
-    confirmations = 1 if kept is None or not earlier else kept.confirmations + 1
-    with StageBar(output.console) as bar:
-        prompts = len(confirming.data("confirm").prompts)
-        bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * confirming.samples)
-        found = confirm(
-            trials,
-            confirming,
-            bar.prompt,
-            stage.of_each,
-            earlier=earlier,
-            confirmations=confirmations,
-        )
-    predicted = [
-        replace(one, predicted=backend.predict(one.attributes["resolved"])) for one in found.confirmed
-    ]
-    return replace(found, confirmed=predicted)
-
-
-def _trials(study: Study, stage: Confirm, kept: Concluded | None) -> list[FrozenTrial]:
-    """What is confirmed: the best of the search, and what is deployed already."""
-    trials = select(study, stage.best, stage.of_each)
-    if not trials:
-        raise StudyError(
-            "no trial was measured on every prompt within the constraints, so none can be confirmed"
-        )
-    deployed = () if kept is None or kept.deployed is None else (kept.deployed.trial, kept.deployed.tree)
-    chosen = {trial.number for trial in trials}
-    return [
-        *trials,
-        *(trial for trial in confirmable(study) if trial.number in deployed and trial.number not in chosen),
-    ]
-
-
-def _track(
-    study: Study,
-    settings: Sweep,
-    report: Report,
-    exported: Exported,
-    confirmation: Confirmation,
-    backend: StudyBackend,
-    output: StudyOutput,
-) -> None:
-    name, config = backend.study_config.name, backend.study_config.config
-    winner = confirmation.winner
-    rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
-    artifacts = [
-        Attached(one.folder, name if number == 0 else f"{name}-{BEST_TREE}", one.kind)
-        for number, one in enumerate(exported.written)
-    ]
-    with output.tracker.study(
-        config={**config.to_dict(), **setting_of(config), "method": method_of(config, winner)}
-    ) as run:
-        run.table("trials", rows)
-        for part in report.whole():
-            track(part, output.folder, run)
-        for path in sorted((output.folder / "plots").glob("*.png")):
-            run.picture(path.stem, path)
-        track(Report(artifacts=artifacts, summary=summary_of(winner)), output.folder, run)

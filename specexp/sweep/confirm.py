@@ -1,4 +1,4 @@
-"""Re-measuring the best few on prompts the search did not see, and promoting by what that says."""
+"""The confirmation: the best few measured again on prompts the search did not see, and the one that is deployed."""
 
 from __future__ import annotations
 
@@ -7,30 +7,93 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optuna import Study
+import optuna
 from optuna.trial import FrozenTrial
 from typing_extensions import override
 
 from specexp.bench.analysis import AcceptanceCounter, Analysis
 from specexp.bench.arm import Arm, EngineArm
+from specexp.bench.experiment import EAGER
 from specexp.bench.module import EvaluationModule
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
-from specexp.bench.statistics import paired_speedup, summarise
-from specexp.bench.trainer import build_trainer, interruptible
-from specexp.sweep.backend import EAGER, StudyBackend
-from specexp.sweep.confirmed import Confirmed
+from specexp.bench.statistics import Speedup, paired_speedup, summarise
+from specexp.sweep.study import Study
 from specexp.sweep.trials import confirmable, name_of_trial
 
 if TYPE_CHECKING:
-    from specexp.bench.statistics import Speedup
-    from specexp.config import Config
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Parts
     from specexp.data import Prompt
     from specexp.scheduling import TimeLine
 
 AR = "engine"
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Replay's figures of a candidate, or of plain decoding.
+
+    Attributes:
+        tokens_per_step: All tokens / all steps.
+        tokens_per_second: All tokens / all seconds of the latency profile.
+        searched: Whether the figures are of the search's prompts, because the confirmation's were not recorded.
+        over_ar: Paired speedup over replayed plain decoding; None for plain decoding itself.
+    """
+
+    tokens_per_step: float
+    tokens_per_second: float
+    searched: bool
+    over_ar: Speedup | None = None
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """One candidate on the prompts of the confirmation.
+
+    Attributes:
+        name: Name of the known configuration, or ``trial 7``.
+        trial: Number of the trial it comes from.
+        chosen: Names of the parts that were chosen for it, e.g. ``fitted``; where the tree is not fixed also the
+            numbers, e.g. ``threshold=0.03`` or ``n=3``.
+        attributes: Its tree, see :class:`~specexp.sweep.search.Candidate`.
+        tokens_per_step: All tokens / all steps.
+        tokens_per_second: All tokens / all decode seconds.
+        over_ar: Paired speedup over plain decoding in the same loop.
+        over_eager: Paired speedup over Hugging Face's plain ``generate``; None where it was not run.
+        choice: Its value of the key whose choices are compared; None where none are.
+        predicted: Replay's prediction; None if nothing was replayed, or the confirmation is replayed too.
+    """
+
+    name: str
+    trial: int
+    chosen: tuple[str, ...]
+    attributes: dict[str, Any]
+    tokens_per_step: float
+    tokens_per_second: float
+    over_ar: Speedup
+    over_eager: Speedup | None
+    choice: str | None = None
+    predicted: Predicted | None = None
+
+    @property
+    def predicted_error(self) -> float | None:
+        """Predicted / confirmed speedup over plain decoding, less 1; None if either is missing."""
+        predicted = None if self.predicted is None else self.predicted.over_ar
+        if predicted is None or predicted.refused is not None or self.over_ar.refused is not None:
+            return None
+        return predicted.ratio / self.over_ar.ratio - 1
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether no node has a sibling: ordinary speculative decoding."""
+        paths = self.attributes.get("rank_paths")
+        return paths is not None and all(rank == 0 for path in paths for rank in path)
+
+    @property
+    def label(self) -> str:
+        """Name with the parts chosen for it, for a table."""
+        return f"{self.name} ({', '.join(self.chosen)})" if self.chosen else self.name
 
 
 class Watch(Analysis):
@@ -90,7 +153,7 @@ class Confirmation:
         return self.confirmed[0]
 
 
-def select(study: Study, best: int, of_each: str | None = None) -> list[FrozenTrial]:
+def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[FrozenTrial]:
     """The trials to confirm: the ``best`` fastest of the search, then the fastest of every choice of the key
     ``of_each`` or, without such a key, every known configuration.
 
@@ -115,7 +178,7 @@ def select(study: Study, best: int, of_each: str | None = None) -> list[FrozenTr
 
 def confirm(
     trials: Sequence[FrozenTrial],
-    backend: StudyBackend,
+    study: Study,
     tick: Callable[[], None],
     of_each: str | None = None,
     earlier: Sequence[PromptRecord] = (),
@@ -123,12 +186,12 @@ def confirm(
 ) -> Confirmation:
     """Decode the prompts of the confirmation by every candidate, interleaved, and plainly, by us and by others.
 
-    Every candidate starts as a deployment of it would, see :meth:`StudyBackend.deployed`. A further confirmation is
-    further samples of the same prompts, paired with plain decoding's of that time.
+    Every candidate starts as a deployment of it would, see :meth:`~specexp.sweep.study.Study.deployed`. A further
+    confirmation is further samples of the same prompts, paired with plain decoding's of that time.
 
     Args:
         trials: What is confirmed.
-        backend: Who answers.
+        study: Composes the arms.
         tick: Called after every prompt.
         of_each: Key of the space whose choices are compared.
         earlier: Records of earlier confirmations.
@@ -136,21 +199,20 @@ def confirm(
     """
     arms = {}
     for trial in trials:
-        arm = backend.compose(name_of_trial(trial), _config_of(trial, backend))
-        arms[arm.name] = backend.deployed(arm)
+        config = study.config.with_overrides(trial.user_attrs["attributes"]["resolved"])
+        arm = study.compose(name_of_trial(trial), config)
+        arms[arm.name] = study.deployed(arm)
     watch = Watch()
     module = EvaluationModule(
-        [backend.plain(), *backend.other_arms(), *arms.values()],
+        [study.plain(), *study.other_arms(), *arms.values()],
         baseline=AR,
-        samples=backend.samples,
-        first_sample=(confirmations - 1) * backend.samples,
+        samples=study.samples,
+        first_sample=(confirmations - 1) * study.samples,
         on_records=lambda records: tick(),
         analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
     )
-    trainer = build_trainer(backend.study_config.config, enable_progress_bar=False)
     try:
-        with interruptible():
-            trainer.test(module, datamodule=backend.data("confirm"), verbose=False)
+        study.test(module, "confirm")
     finally:
         module.close()
     records = [*earlier, *module.records]
@@ -181,38 +243,30 @@ class FirstAnswers(Arm):
         self.arm.close()
 
 
-def cold_figures(
-    trial: FrozenTrial, backend: StudyBackend, records_path: Path
-) -> tuple[float, Speedup] | None:
+def cold_figures(one: Confirmed, study: Study, records_path: Path) -> tuple[float, Speedup] | None:
     """Tokens per step of a candidate that has learned nothing before a prompt, and its speedup over plain decoding, on
     the prompts of the confirmation; None where it does not learn from prompt to prompt.
 
     Args:
-        trial: The candidate.
-        backend: Who answers.
+        one: The candidate.
+        study: Composes it.
         records_path: File of its records and of plain decoding's beside them.
     """
-    arm = backend.compose(name_of_trial(trial), _config_of(trial, backend))
+    arm = study.compose(one.name, study.config.with_overrides(one.attributes["resolved"]))
     if not arm.parts.keeps_learning:
         arm.close()
         return None
     records_path.unlink(missing_ok=True)
-    cold = FirstAnswers(backend.warm_started(arm))
+    cold = FirstAnswers(study.warm_started(arm))
     module = EvaluationModule(
-        [backend.plain(), cold], baseline=AR, records_path=records_path, samples=backend.samples
+        [study.plain(), cold], baseline=AR, records_path=records_path, samples=study.samples
     )
-    trainer = build_trainer(backend.study_config.config, enable_progress_bar=False)
     try:
-        with interruptible():
-            trainer.test(module, datamodule=backend.data("confirm"), verbose=False)
+        study.test(module, "confirm")
     finally:
         module.close()
     speedup = paired_speedup(module.records, cold.name, AR)
     return summarise(module.records, cold.name).tokens_per_step, speedup
-
-
-def _config_of(trial: FrozenTrial, backend: StudyBackend) -> Config:
-    return backend.study_config.with_overrides(trial.user_attrs["attributes"]["resolved"])
 
 
 def _confirmed(
@@ -226,7 +280,6 @@ def _confirmed(
         trial=trial.number,
         chosen=tuple(_chosen(trial.params, "rank_paths" in attributes)),
         attributes=attributes,
-        searched=trial.values[0] if trial.values else None,
         tokens_per_step=summary.tokens_per_step,
         tokens_per_second=summary.tokens_per_second,
         over_ar=paired_speedup(records, arm, AR),
@@ -246,3 +299,26 @@ def _chosen(params: Mapping[str, Any], fixed_tree: bool) -> Iterator[str]:
 def rank(confirmed: Sequence[Confirmed]) -> list[Confirmed]:
     """Fastest first by the confirmed speedup over AR; those whose speedup was refused last."""
     return sorted(confirmed, key=lambda one: (one.over_ar.refused is not None, -one.over_ar.mean_log_ratio))
+
+
+def promoted(
+    candidates: Sequence[Confirmed], records: Sequence[PromptRecord], deployed: int | None = None
+) -> Confirmed | None:
+    """The candidate to deploy; None where plain decoding is to be.
+
+    The fastest of those whose interval lies above plain decoding. One that is deployed already, and whose does, stays
+    until another one is faster than it, prompt by prompt, by the interval.
+
+    Args:
+        candidates: What was confirmed and can be exported, fastest first.
+        records: Records of all confirmations.
+        deployed: Trial that is deployed already; None where none is.
+    """
+    gains = [one for one in candidates if one.over_ar.is_faster]
+    if not gains:
+        return None
+    fastest = gains[0]
+    held = next((one for one in gains if one.trial == deployed), fastest)
+    if held is not fastest and paired_speedup(records, fastest.name, held.name).is_faster:
+        return fastest
+    return held

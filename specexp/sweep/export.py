@@ -17,23 +17,32 @@ from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.sweep import Export
 from specexp.core.messages import size_of
 from specexp.core.parts import Parts
-from specexp.sweep.backend import StudyBackend
-from specexp.sweep.concluded import Deployed
-from specexp.sweep.confirm import Confirmation, cold_figures
+from specexp.sweep.confirm import Confirmation, Confirmed, cold_figures, promoted
 from specexp.sweep.confirmation_table import about_plain, noun_of
-from specexp.sweep.confirmed import Confirmed
-from specexp.sweep.output import StudyOutput
-from specexp.sweep.promotion import promoted
-from specexp.sweep.study import digest_of
+from specexp.sweep.session import BEST_TREE, StudyOutput
+from specexp.sweep.study import Study
+from specexp.sweep.study_config import digest_of
 
 if TYPE_CHECKING:
-    from optuna import Study
-
     from specexp.bench.record import PromptRecord
     from specexp.bench.statistics import Speedup
 
-BEST_TREE = "best-tree"
-"""Alias of the fastest composition that drafts, whether it beats plain decoding or not."""
+
+@dataclass(frozen=True)
+class Deployed:
+    """The aliases of a study's artifact.
+
+    Attributes:
+        asked: Digest of the export's settings: the kind, the folder, whether it starts cold.
+        trial: Trial that ``best`` decodes with; None where it decodes plainly.
+        tree: Trial that ``best-tree`` decodes with.
+        folder: Version that ``best`` names.
+    """
+
+    asked: str
+    trial: int | None
+    tree: int
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -61,24 +70,21 @@ class Exporter:
 
     Args:
         export: The kind of the artifact, the folder ``to`` which it goes, and whether it starts cold.
-        study: Whose trials were confirmed.
         confirmation: What was measured.
-        backend: Who answered the search.
-        output: Whose command was typed.
+        study: Measured the trials.
+        output: Where the results go.
     """
 
     def __init__(
         self,
         export: Export,
-        study: Study,
         confirmation: Confirmation,
-        backend: StudyBackend,
+        study: Study,
         output: StudyOutput,
     ) -> None:
         self.export = export
-        self.study = study
         self.confirmation = confirmation
-        self.backend = backend
+        self.study = study
         self.output = output
         self.folder = Path(export.to)
 
@@ -121,12 +127,12 @@ class Exporter:
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
         """What the kind asked for holds of a candidate, without what it carries; None where it is of another kind."""
         learned: dict[str, Any] = {}
-        if self.backend.warm_start_prompts:
+        if self.study.warm_start_prompts:
             learned = {"learned": self._learned(one)}
         return kind_named(self.export.kind).payloads_of(self._specs(one), {**one.attributes, **learned})
 
     def _specs(self, one: Confirmed) -> dict[str, Any]:
-        config, resolved = self.backend.study_config.config, one.attributes["resolved"]
+        config, resolved = self.study.config.config, one.attributes["resolved"]
         return {family: resolved.get(family, config.get(family)) for family in Parts._fields}
 
     def _learned(self, one: Confirmed) -> dict[str, Any]:
@@ -165,14 +171,13 @@ class Exporter:
         return artifact, [*about, *said]
 
     def _cold(self, best: Confirmed) -> tuple[float, Speedup] | None:
-        trial = self.study.get_trials(deepcopy=False)[best.trial]
-        return cold_figures(trial, self.backend.confirming, self.output.folder / "cold.jsonl")
+        return cold_figures(best, self.study.confirming, self.output.folder / "cold.jsonl")
 
     def _written(
         self, best: Confirmed, payloads: dict[str, Any], metrics: dict[str, Any], aliases: Sequence[str]
     ) -> tuple[LoadedArtifact, list[str]]:
         artifact = self._save(
-            self.export.kind, payloads, best, self.backend.exported_metrics(best, metrics), aliases
+            self.export.kind, payloads, best, self.study.exported_metrics(best, metrics), aliases
         )
         size = artifact.content.state_bytes
         warm = f", with what it learned ({size_of(size)})" if size else ""
@@ -182,7 +187,7 @@ class Exporter:
         verdict = {
             "reason": about_plain(tree, noun_of(self.confirmation.confirmed, self.confirmation.records)),
             "best_found": found.folder.name,
-            "several_sequences": self.backend.study_config.multi_sequence,
+            "several_sequences": self.study.config.multi_sequence,
         }
         parts = {"verifier": self._specs(tree)["verifier"]}
         metrics = {f"best_tree_{name}": value for name, value in found.metrics.items()}
@@ -193,7 +198,7 @@ class Exporter:
     def _save(
         self, kind: str, payloads: dict[str, Any], one: Confirmed, metrics: Any, aliases: Sequence[str]
     ) -> LoadedArtifact:
-        study_config = self.backend.study_config
+        study_config = self.study.config
         return save_artifact(
             self.folder,
             kind,
@@ -202,13 +207,13 @@ class Exporter:
                 "study": study_config.name,
                 "trial": one.trial,
                 "command": self.output.command,
-                "device": self.backend.device,
+                "device": self.study.device,
                 "config": {**study_config.config.to_dict(), **one.attributes["resolved"]},
                 "confirmations": self.confirmation.confirmations,
                 "metrics": metrics,
-                **self.backend.provenance(one),
+                **self.study.provenance(one),
             },
-            fingerprint=self.backend.confirming.backend.fingerprint(),
+            fingerprint=self.study.confirming.backend.fingerprint(),
             name=study_config.name,
             aliases=aliases,
         )

@@ -1,22 +1,185 @@
-"""Dry run of a sweep: everything up to its first trial, without weights."""
+"""The dry run of a sweep, and the choices of a space that cannot be built, which are left out of the search."""
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts import StudyKind, kind_named
-from specexp.bench.trainer import build_trainer
-from specexp.config import Config, build_outline
+from specexp.config import Config
+from specexp.config.search_space import Categorical
 from specexp.config.sweep import Sweep
 from specexp.config.swept import awaits_counts
+from specexp.core.messages import first_line
 from specexp.core.parts import Parts
-from specexp.sweep.backend import StudyBackend
-from specexp.sweep.bench import StudyBench
-from specexp.sweep.branches import Possible, branches, composer, without_impossible
-from specexp.sweep.candidates import Candidate
-from specexp.sweep.drawing import check_drawing
-from specexp.sweep.session import check_prompts, live_backend, replayed_backend
+from specexp.sweep.space import Space
 from specexp.sweep.study_config import StudyConfig
+
+if TYPE_CHECKING:
+    from specexp.sweep.study import Candidate, Study
+
+Compose = Callable[[Mapping[str, Any]], object]
+"""Composes a candidate of these overrides; ValueError where it cannot be."""
+
+
+def composer(study: Study) -> Compose:
+    """Return a function that composes a candidate of a study, and stops what it keeps running."""
+
+    def compose(overrides: Mapping[str, Any]) -> None:
+        study.compose("candidate", study.config.with_overrides(overrides)).close()
+
+    return compose
+
+
+@dataclass(frozen=True)
+class Possible:
+    """What of a study can be built.
+
+    Attributes:
+        sweep: The study without the choices that cannot be built at all.
+        pairs: Choices by key that cannot be built together, whatever the others are; the search avoids them.
+        left_out: Why not, by the name of what is left out.
+    """
+
+    sweep: Sweep
+    pairs: tuple[Mapping[str, Any], ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def without_impossible(study_config: StudyConfig, sweep: Sweep, compose: Compose) -> Possible:
+    """A study without the choices of whole parts, and without what is measured first, that cannot be built.
+
+    A choice goes with others: it is left out where it can be built with none of them, its numbers as small or as large
+    as the space allows; where there is only one choice that it does not go with, the two are a pair. What awaits
+    acceptance counts that are not there yet stays.
+
+    Args:
+        study_config: The experiment.
+        sweep: Its sweep section.
+        compose: What builds a candidate.
+
+    Raises:
+        ConfigError: Nothing is left.
+    """
+    out = dict[str, str]()
+    entries = dict(sweep.space)
+    for key, entry in sweep.space.items():
+        if "." in key or not isinstance(entry, Categorical):
+            continue
+        whys = {label: _why_not(study_config, sweep, compose, {key: label}) for label in entry.by_label}
+        kept = [choice for choice in entry.choices if whys[_label(choice)] is None]
+        found = {f"{key} {label!r}": why for label, why in whys.items() if why is not None}
+        if not kept:
+            raise study_config.config.checker.error(
+                ("sweep", "space", key), f": no choice can be built: {next(iter(found.values()))}"
+            )
+        out |= found
+        entries[key] = replace(entry, choices=kept)
+    kept_choices = replace(sweep, space=entries, enqueue=[])
+    pairs = []
+    for pair in _pairs(kept_choices):
+        why = _why_not(study_config, kept_choices, compose, pair)
+        if why is not None:
+            pairs.append(pair)
+            out[" with ".join(f"{key} {label!r}" for key, label in pair.items())] = why
+    first = []
+    for given, known in zip(sweep.enqueue, sweep.known, strict=True):
+        why = _refusal(study_config, sweep, compose, known.overrides)
+        if why is None:
+            first.append(given)
+        else:
+            out[known.name] = why
+    return Possible(replace(sweep, space=entries, enqueue=first), tuple(pairs), out)
+
+
+def _pairs(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Every two choices of whole parts by key; of a space of two such keys these are its branches."""
+    whole = [
+        (key, entry)
+        for key, entry in sweep.space.items()
+        if "." not in key and isinstance(entry, Categorical)
+    ]
+    for (one, entry), (other, beside) in combinations(whole, 2):
+        for label, second in product(entry.by_label, beside.by_label):
+            yield {one: label, other: second}
+
+
+def _why_not(
+    study_config: StudyConfig, sweep: Sweep, compose: Compose, chosen: Mapping[str, Any]
+) -> str | None:
+    """Why no candidate with these choices can be built; None where one can."""
+    why = None
+    for overrides in branches(study_config, sweep, chosen):
+        found = _refusal(study_config, sweep, compose, overrides)
+        if found is None:
+            return None
+        why = why or found
+    return why
+
+
+def branches(
+    study_config: StudyConfig, sweep: Sweep, chosen: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[dict[str, Any]]:
+    """Overrides of every combination of whole parts, its numbers as small and as large as the space allows.
+
+    Args:
+        study_config: The experiment.
+        sweep: Its sweep section.
+        chosen: Labels by key that are the same in all of them.
+    """
+    space = Space(sweep)
+    others = {
+        key: list(entry.by_label)
+        for key, entry in space.entries.items()
+        if isinstance(entry, Categorical) and "." not in key and key not in chosen
+    }
+    for labels in product(*others.values()):
+        for end in (0, 1):
+            fixed = _Fixed({**dict(zip(others, labels, strict=True)), **chosen}, end)
+            yield space.suggest(fixed, study_config.applies)
+
+
+def _refusal(
+    study_config: StudyConfig, sweep: Sweep, compose: Compose, overrides: Mapping[str, Any]
+) -> str | None:
+    try:
+        if awaits_counts(study_config.with_overrides(overrides), sweep):
+            return None
+        compose(overrides)
+    except ValueError as error:
+        return first_line(error)
+    return None
+
+
+class _Fixed:
+    """Takes the place of a trial: the labels that are given, and one end of every other range.
+
+    Args:
+        labels: Choices by key.
+        end: 0 for the smallest numbers, 1 for the largest.
+    """
+
+    def __init__(self, labels: Mapping[str, Any], end: int) -> None:
+        self._labels = labels
+        self._end = end
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        return self._labels.get(name, choices[-self._end])
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        return (low, high)[self._end]
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        return (low, high)[self._end]
+
+
+def _label(choice: Any) -> Any:
+    return choice["name"] if isinstance(choice, Mapping) else choice
 
 
 def rehearse(study_config: StudyConfig, settings: Sweep) -> Possible:
@@ -29,23 +192,24 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> Possible:
         ValueError: sampler, pruner, trainer, models, prompts or parts cannot be used, or do not go together; or no
             candidate can leave the artifact that ``sweep.export`` names.
     """
+    from specexp.bench.trainer import build_trainer
+    from specexp.config import build_outline
+    from specexp.sweep.sampler import check_sampler
+    from specexp.sweep.session import check_prompts, open_models
+
     config = study_config.config
-    check_drawing(settings, config.checker)
+    check_sampler(settings, config.checker)
     build_trainer(config)
-    backend: StudyBackend
-    if study_config.replayed:
-        backend = replayed_backend(study_config, settings)
-    else:
-        backend = live_backend(study_config, build_outline(config))
-    check_prompts(study_config, backend)
-    possible = without_impossible(study_config, settings, composer(study_config, backend))
-    _check_export(possible, StudyBench(backend, study_config.folder))
+    study = open_models(study_config, settings, None if study_config.replayed else build_outline(config))
+    check_prompts(study)
+    possible = without_impossible(study_config, settings, composer(study))
+    _check_export(possible, study)
     return possible
 
 
-def _check_export(possible: Possible, bench: StudyBench) -> None:
+def _check_export(possible: Possible, study: Study) -> None:
     """Raise if none of the candidates is of the kind of artifact that the sweep exports."""
-    study_config, sweep = bench.study_config, possible.sweep
+    study_config, sweep = study.config, possible.sweep
     if sweep.export is None:
         return
     fitting: set[str] = set()
@@ -53,7 +217,7 @@ def _check_export(possible: Possible, bench: StudyBench) -> None:
         if awaits_counts(study_config.with_overrides(overrides), sweep):
             return
         try:
-            candidate = bench.prepare(overrides)
+            candidate = study.prepare(overrides)
         except ValueError:  # of a pair that does not go together
             continue
         fitting |= _kinds_of(candidate, study_config.config, learns=sweep.learn is not None)

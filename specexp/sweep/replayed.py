@@ -22,14 +22,12 @@ from specexp.replay.backend import (
     recorded_data,
     tokenizer_of,
 )
-from specexp.replay.format.recording import Recording
 from specexp.replay.play.fidelity import fidelity_note, fixed_shape_of, is_plain_static
 from specexp.replay.play.ranks import RankTable, StaticCounts
 from specexp.replay.play.replay_arm import recorded_turns
-from specexp.sweep.backend import StudyBackend
+from specexp.sweep.confirm import Confirmed, Predicted
 from specexp.sweep.confirmation_table import predicted_sentence
-from specexp.sweep.confirmed import Confirmed, Predicted
-from specexp.sweep.live import LiveStudyBackend
+from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
@@ -40,75 +38,69 @@ if TYPE_CHECKING:
     from specexp.replay.format.recorded_turn import RecordedTurn
 
 
-class ReplayedStudyBackend(StudyBackend):
-    """A recording that answers; models, if they are at hand, confirm what was found.
+class ReplayedStudy(Study):
+    """A recording that answers; models, if they are at hand, confirm the best.
 
     A fixed tree of a draft model is read off a table of ranks, in about a millisecond. Everything else is replayed step
     by step, prompt after prompt.
 
     Args:
-        study_config: The experiment.
+        config: The experiment.
         latency: What steps cost.
         confirms: Whether the best are to be confirmed, by the models if they can be loaded.
 
     Attributes:
-        live: Who confirms; None where the models are not here.
+        live: The study that confirms; None where the models are not here.
         no_models: Why they are not.
 
     Raises:
         ConfigError: There is no recording, or it is of something else.
     """
 
-    tracks_trials = (
-        False  # a W&B run takes a thousand times as long: replayed trials are rows of the study's own
-    )
+    # A W&B run takes a thousand times as long: replayed trials are rows of the study's own.
+    tracks_trials = False
     latency: LatencyProfile
 
-    def __init__(self, study_config: StudyConfig, latency: LatencyProfile, *, confirms: bool) -> None:
-        self.recording: Recording = open_recording(study_config.config)
-        super().__init__(study_config, ReplayBackend(self.recording), latency)
-        self.live: LiveStudyBackend | None = None
+    def __init__(self, config: StudyConfig, latency: LatencyProfile, *, confirms: bool) -> None:
+        self.recording = open_recording(config.config)
+        super().__init__(config, ReplayBackend(self.recording), latency)
+        self.live: Study | None = None
         self.no_models = ""
         if confirms:
             try:
-                pair = build_pair(study_config.config)
+                pair = build_pair(config.config)
             except ConfigError as error:
                 self.no_models = str(error)
             else:
-                check_models(study_config.config, self.recording, pair)
-                self.live = LiveStudyBackend(study_config, pair, study_config.live_latency())
+                check_models(config.config, self.recording, pair)
+                self.live = live_study(config, pair, config.live_latency())
 
     @property
     @override
     def device(self) -> str:
-        return (
-            self.live.device
-            if self.live is not None
-            else str(self.recording.manifest.made_of["pair"]["device"])
-        )
+        recorded = self.recording.manifest.made_of["pair"]["device"]
+        return str(recorded) if self.live is None else self.live.device
 
     @override
-    def load_data(self, stage: str | None) -> PromptDataModule:
+    def _read_data(self, stage: str | None) -> PromptDataModule:
         if stage == "confirm" and self.live is not None:  # to be confirmed live they need not be recorded
             return self.live.data(stage)
-        config = self.study_config.config
-        tokenizer = tokenizer_of(config) if self.live is None else self.live.pair.tokenizer
+        config, pair = self.config.config, None if self.live is None else self.live.pair
+        tokenizer = tokenizer_of(config) if pair is None else pair.tokenizer
         data = recorded_data(with_prompts_of(config, stage), self.recording, tokenizer)
-        if self.live is not None:
-            check_prompts(config, data.prompts, self.live.pair)
+        if pair is not None:
+            check_prompts(config, data.prompts, pair)
         return data
 
     @override
     def attributes_of(self, arm: EngineArm) -> dict[str, Any]:
-        return {
-            **super().attributes_of(arm),
-            "fidelity": self.backend.provenance(arm)["recording"]["fidelity"],
-        }
+        fidelity = self.backend.provenance(arm)["recording"]["fidelity"]
+        return {**super().attributes_of(arm), "fidelity": fidelity}
 
     @override
     def plain_seconds_per_token(self, prompt: Prompt) -> float:
         """By the latency profile, for the recorded answers."""
-        most = self.generation.max_new_tokens
+        most = self.config.generation.max_new_tokens
         sizes = [(turn.prompt.size, min(turn.answer.size, most)) for turn in self._turns_of[prompt.prompt_id]]
         seconds = sum(self.latency.plain_seconds(asked, tokens) for asked, tokens in sizes)
         return seconds / sum(tokens for _, tokens in sizes)
@@ -131,7 +123,7 @@ class ReplayedStudyBackend(StudyBackend):
 
     @property
     @override
-    def confirming(self) -> StudyBackend:
+    def confirming(self) -> Study:
         return self if self.live is None else self.live
 
     @override
@@ -141,7 +133,7 @@ class ReplayedStudyBackend(StudyBackend):
         prompts, searched = self._predicted_prompts
         records, over_ar = self._plain_records, None
         if overrides is not None:
-            arm = self.compose("predicted", self.study_config.with_overrides(overrides))
+            arm = self.compose("predicted", self.config.with_overrides(overrides))
             arm = self.warm_started(arm) if searched else self.deployed(arm)
             arm.reset()
             records = [record for prompt in prompts for record in self.decode(arm, prompt)]
@@ -191,17 +183,12 @@ class ReplayedStudyBackend(StudyBackend):
             **({} if self.live is None else self.live.provenance(best)),
             "recording": {
                 "folder": str(self.recording.folder),
-                "sha256": self.study_config.recording_digest(),
+                "sha256": self.config.recording_digest(),
                 "profile": self.latency.label,
                 "fidelity": fidelity,
                 "live_sample_error": self.recording.manifest.live_error(fidelity),
             },
         }
-
-    @cached_property
-    def turns(self) -> list[RecordedTurn]:
-        """The recorded turns of the search's prompts, one prompt after the other."""
-        return [turn for turns in self._turns_of.values() for turn in turns]
 
     @cached_property
     def table(self) -> RankTable:
@@ -211,7 +198,8 @@ class ReplayedStudyBackend(StudyBackend):
             NotRecordedError: The recording has no draft model.
         """
         limit = self.recording.manifest.context_limits["target"]
-        return RankTable(self.turns, self.generation.max_new_tokens, limit)
+        turns = [turn for turns in self._turns_of.values() for turn in turns]
+        return RankTable(turns, self.config.generation.max_new_tokens, limit)
 
     @cached_property
     def _turns_of(self) -> dict[str, list[RecordedTurn]]:

@@ -7,41 +7,45 @@ from __future__ import annotations
 import math
 import shlex
 import sys
+import time
 import warnings
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
-from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import optuna
-from optuna import Study
 from optuna.trial import FrozenTrial
+from rich.console import Console
 
+from specexp.artifacts.file_lock import held
+from specexp.bench.busy_machine import busy_machine
 from specexp.bench.experiment import use_threads
 from specexp.bench.progress import StageBar
-from specexp.bench.publish import PAGE, sole_writer
-from specexp.bench.report import busy_machine
+from specexp.bench.publish import PAGE
+from specexp.bench.results_folder import sole_writer
 from specexp.bench.trainer import quiet_libraries
-from specexp.config import build_pair, save_resolved
+from specexp.config import build_engine, build_pair, save_resolved
+from specexp.config.next_step import (
+    artifact_again,
+    command_line,
+    experiment_again,
+    model_options,
+    trust_options,
+    trusted_packages,
+)
 from specexp.config.stages import STAGES
 from specexp.config.sweep import Sweep
 from specexp.config.told import told
-from specexp.sweep.alone import conclude_alone
-from specexp.sweep.backend import StudyBackend
-from specexp.sweep.bench import StudyBench, record_acceptance_counts
-from specexp.sweep.branches import composer, without_impossible
-from specexp.sweep.concluded import CONCLUDED, Concluded
-from specexp.sweep.conclusion import concluded
-from specexp.sweep.database import locked
-from specexp.sweep.goals import directions_of
-from specexp.sweep.journal import repaired
-from specexp.sweep.output import StudyOutput
-from specexp.sweep.plots import save_plots
-from specexp.sweep.shown import onward
-from specexp.sweep.standing import Standing
-from specexp.sweep.study import digest_of, open_study, run_study
-from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.journal import check_journal
+from specexp.sweep.progress_table import ProgressTable
+from specexp.sweep.rehearsal import composer, without_impossible
+from specexp.sweep.search import open_study, run_study
+from specexp.sweep.space import directions_of
+from specexp.sweep.storage import open_storage
+from specexp.sweep.study import Study, live_study
+from specexp.sweep.study_config import StudyConfig, digest_of
 from specexp.sweep.tracked_trials import TrackedTrials, setting_of
 from specexp.sweep.trials import (
     distinct_finished,
@@ -51,257 +55,314 @@ from specexp.sweep.trials import (
     state_of,
     write_trials,
 )
-from specexp.sweep.worker import known_waiting, others_running, resume
+from specexp.sweep.workers import (
+    TURN_SECONDS,
+    known_waiting,
+    open_turns,
+    others_running,
+    requeue,
+    resume,
+)
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
+    from specexp.sweep.conclusion import Concluded, Conclusion
+    from specexp.tracking import Tracker
+
+BEST_TREE = "best-tree"
+"""Alias of the fastest composition that drafts, whether it beats plain decoding or not."""
+
+
+@dataclass(frozen=True)
+class StudyOutput:
+    """Where a study's results go.
+
+    Attributes:
+        folder: The study's folder; it exists and can be written.
+        console: Where progress and tables go.
+        tracker: The bridge to W&B.
+        command: The command line, for provenance.
+    """
+
+    folder: Path
+    console: Console
+    tracker: Tracker
+    command: str
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence."""
+        self.console.print(sentence, highlight=False, soft_wrap=True)
 
 
 class Session:
-    """A sweep over one experiment.
+    """A sweep over one experiment, whose folder or database it holds from :meth:`__enter__` on.
 
     Args:
-        study_config: The experiment.
+        config: The experiment.
         settings: Its sweep section.
         output: Where the results go.
+
+    Raises:
+        FolderBusyError: Another process runs it.
     """
 
-    def __init__(self, study_config: StudyConfig, settings: Sweep, output: StudyOutput) -> None:
-        self.study_config = study_config
+    def __init__(self, config: StudyConfig, settings: Sweep, output: StudyOutput) -> None:
+        self.config = config
         self.settings = settings
         self.output = output
+        self.alone = settings.storage is None
         self._impossible: tuple[Mapping[str, Any], ...] = ()
+        self._held = ExitStack()
 
-    def run(self) -> bool:
-        """Run what is left of the sweep; of one that has ended, say what came out.
+    def __enter__(self) -> Self:
+        if self.alone:
+            shares = "wait for it, or give --storage an RDB URL to let several workers share a study"
+            self._held.enter_context(sole_writer(self.output.folder, shares))
+        return self
 
-        Returns:
-            Whether something was found that is faster than plain decoding, by the interval; true where nothing was
-            confirmed here.
+    def __exit__(self, *error: object) -> None:
+        self._held.close()
+
+    def ended(self) -> Concluded | None:
+        """The end of a study that has one; None where there is something to do. No model is loaded for it.
+
+        Raises:
+            StudyError: The journal is damaged, or the end cannot be read.
+        """
+        if self.alone and (damage := check_journal(self.output.folder / "journal.log")):
+            self.output.say(damage)
+        if not (self.output.folder / "concluded.json").exists() or self.settings.confirm is None:
+            return None
+        self._open()
+        trials = self.trials
+        left = self.settings.n_trials > len(distinct_finished(trials)) and not trials.user_attrs.get(
+            "exhausted"
+        )
+        if left or others_running(trials) or known_waiting(trials):
+            return None
+        return self._conclusion().unchanged()
+
+    def prepare(self) -> None:
+        """Load the models or the recording, open the study, and measure what all trials are compared with.
 
         Raises:
             ValueError: Models, recording, prompts and parts do not go together.
             StudyError: The study cannot go on.
-            FolderBusyError: Another process runs it.
             OSError: Something cannot be written.
         """
-        alone = self.settings.storage is None
-        folder, console = self.output.folder, self.output.console
-        shares = "wait for it, or give --storage an RDB URL to let several workers share a study"
-        lock: AbstractContextManager[None] = sole_writer(folder, shares) if alone else nullcontext()
-        with lock:
-            said = repaired(folder / "journal.log") if alone else ""
-            if said:
-                self.output.say(said)
-            ended = self._ended()
-            if ended is not None:
-                self.output.console.print(ended.said, end="", markup=False, highlight=False, soft_wrap=True)
-                self._tell(ended)
-                self.output.say(
-                    f"Study {self.study_config.name} has ended, so nothing was measured; --confirm-again confirms its "
-                    f"best once more, and pools both."
+        folder, name = self.output.folder, self.config.name
+        use_threads(self.config.config)
+        self.study = study = open_models(self.config, self.settings)
+        check_prompts(study)
+        # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
+        self._open()
+        save_resolved(self.config.config, folder, shlex.split(self.output.command))
+        with StageBar(self.output.console) as bar, self._only_worker_here():
+            study.tick = bar.prompt
+            self._count_acceptances(bar)
+            possible = without_impossible(self.config, self.settings, composer(study))
+            self.settings, self._impossible = possible.sweep, possible.pairs
+            for what, why in possible.left_out.items():
+                self.output.say(f"Left out, for it cannot be built: {what}: {why}.")
+            stated = {"device": self.config.clock, "placement": study.device}
+            again = resume(self.trials, self.turns, self.settings, alone=self.alone, stated=stated)
+            done = len(distinct_finished(self.trials))
+            if done or again:
+                cut = (
+                    f", {again} had been cut off and {'is' if again == 1 else 'are'} repeated"
+                    if again
+                    else ""
                 )
-                return ended.gain
-            use_threads(self.study_config.config)
-            backend = self._backend()
-            bench = StudyBench(backend, folder)
-            check_prompts(self.study_config, backend)
-            # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
-            name = self.study_config.name
-            study = open_study(name, self.settings, folder, self._study_digest(), self.study_config.clock)
-            save_resolved(self.study_config.config, folder, shlex.split(self.output.command))
-            with StageBar(console) as bar:
-                bench.tick = bar.prompt
-                preparation = f"{name}: preparation on {gethostname()}"
-                with locked(self.settings.storage, preparation, wait=True):  # workers share the folder
-                    self._record_acceptance_counts(backend, bar)
-                    self._leave_out(backend)
-                    self._greet(study, self._joined(study, backend, alone))  # enqueues only what can be built
-                    if not bench.load_reference():
-                        bar.stage("AR on every prompt", len(bench.prompts))
-                        bench.measure_reference()
-                    busy = busy_machine(bench.reference.seconds_per_token.values())
-                    if busy and backend.latency is None:
-                        self.output.say(busy)
-            self._search(study, bench)
-            if self.settings.confirm is not None:
-                ended = conclude_alone(
-                    study, self.settings, backend, self.output, lambda: self._search(study, bench)
-                )
-        if hint := self.output.tracker.sync_hint():
-            self.output.say(f"W&B: {hint}")
-        self._tell(ended)
-        return ended is None or ended.gain
+                of = f"{done} of {self.settings.n_trials} trials are finished"
+                self.output.say(f"Going on with study {name}: {of}{cut}.")
+            if not study.load_reference():
+                bar.stage("AR on every prompt", len(study.data().prompts))
+                study.measure_reference()
+            busy = busy_machine(study.reference.seconds_per_token.values())
+            if busy and study.latency is None:
+                self.output.say(busy)
 
-    def _tell(self, ended: Concluded | None) -> None:
-        """What came out, for the command's last line and for machines."""
-        found, folder = told(), self.output.folder
-        answer = "" if ended is None else ended.answer
-        found.answer, found.folder = answer, str(folder)
-        if (folder / PAGE).exists():
-            found.page = str(folder / PAGE)
-        # without an end of its own another worker confirms and exports
-        exports = self.settings.confirm is not None if ended is None else ended.deployed is not None
-        if self.settings.export is not None and answer and exports:
-            found.artifact = f"{self.settings.export.to}/best"
-        found.next = next(iter(onward(self.settings, self.study_config).values()), "") if exports else ""
-
-    def _ended(self) -> Concluded | None:
-        """What a study that has ended keeps; None where there is something to do. No model is loaded for it."""
-        folder, settings = self.output.folder, self.settings
-        if not (folder / CONCLUDED).exists() or settings.confirm is None:
-            return None
-        study = open_study(
-            self.study_config.name, settings, folder, self._study_digest(), self.study_config.clock
-        )
-        left = settings.n_trials > len(distinct_finished(study)) and not study.user_attrs.get("exhausted")
-        if left or others_running(study) or known_waiting(study):
-            return None
-        return concluded(study, settings, self.study_config, self.output)
-
-    def _backend(self) -> StudyBackend:
-        """A recording that answers, or models that decode."""
-        if self.study_config.replayed:
-            return replayed_backend(self.study_config, self.settings)
-        return live_backend(self.study_config, build_pair(self.study_config.config))
-
-    def _study_digest(self) -> str:
+    def _open(self) -> None:
+        if hasattr(self, "trials"):
+            return
         learned = [] if self.settings.learn is None else [asdict(self.settings.learn)]
-        return digest_of([self.study_config.workload(), directions_of(self.settings), *learned])
+        workload = digest_of([self.config.workload(), directions_of(self.settings), *learned])
+        storage = open_storage(self.settings.storage, self.output.folder, requeue)
+        name = self.config.name
+        self.trials = open_study(name, self.settings, storage, workload, self.config.clock)
+        self.turns = open_turns(name, storage)
 
-    def _joined(self, study: Study, backend: StudyBackend, alone: bool) -> int:
-        """Sign in; how many trials that had been cut off are repeated."""
-        stated = {"device": self.study_config.clock, "placement": backend.device}
-        return resume(study, self.settings, alone=alone, stated=stated)
+    @contextmanager
+    def _only_worker_here(self) -> Iterator[None]:
+        """Wait until no other worker of this folder is inside."""
+        while True:
+            with nullcontext(True) if self.alone else held(self.output.folder / ".preparation") as mine:
+                if mine:
+                    yield
+                    return
+            time.sleep(TURN_SECONDS)
 
-    def _greet(self, study: Study, revived: int) -> None:
-        done = len(distinct_finished(study))
-        if done or revived:
-            self.output.say(
-                f"Going on with study {self.study_config.name}: {done} of {self.settings.n_trials} trials are finished"
-                + (
-                    f", {revived} had been cut off and {'is' if revived == 1 else 'are'} repeated."
-                    if revived
-                    else "."
-                )
-            )
-
-    def _record_acceptance_counts(self, backend: StudyBackend, bar: StageBar) -> None:
-        stage, path = self.settings.count_acceptances, self.study_config.acceptance_counts
+    def _count_acceptances(self, bar: StageBar) -> None:
+        stage, path = self.settings.count_acceptances, self.config.acceptance_counts
         if stage is None or path is None:
             return
-        made_of = digest_of(
-            [
-                self.study_config.workload(),
-                self.study_config.resolved(self.study_config.config),
-                asdict(stage),
-            ]
-        )
+        resolved = self.config.resolved(self.config.config)
+        made_of = digest_of([self.config.workload(), resolved, asdict(stage)])
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return
-        bar.stage("counting acceptances", len(backend.data("count_acceptances").prompts))
-        record_acceptance_counts(backend, {"builder": stage.builder}, path, bar.prompt)
+        bar.stage("counting acceptances", len(self.study.data("count_acceptances").prompts))
+        self.study.count_acceptances({"builder": stage.builder}, path)
         mark.write_text(made_of, encoding="utf-8")
 
-    def _leave_out(self, backend: StudyBackend) -> None:
-        """Leave out of the search what cannot be built, now that the acceptance counts are there."""
-        compose = composer(self.study_config, backend)
-        possible = without_impossible(self.study_config, self.settings, compose)
-        self.settings, self._impossible = possible.sweep, possible.pairs
-        for name, why in possible.left_out.items():
-            self.output.say(f"Left out, for it cannot be built: {name}: {why}.")
+    def search(self) -> None:
+        """Measure what is left, and write all trials.
 
-    def _search(self, study: Study, bench: StudyBench) -> None:
-        """Measure what is left, and write all trials."""
-        objectives, folder = list(self.settings.objectives), self.output.folder
+        Raises:
+            StudyError: Nearly every trial fails.
+            OSError: Something cannot be written.
+        """
+        trials, study, folder = self.trials, self.study, self.output.folder
+        objectives = list(self.settings.objectives)
         tracked = None
-        if bench.backend.tracks_trials:
-            tracked = TrackedTrials(self.output.tracker, setting_of(self.study_config.config), objectives)
-        standing = Standing(objectives, self.settings.n_trials)
+        if study.tracks_trials:
+            tracked = TrackedTrials(self.output.tracker, setting_of(self.config.config), objectives)
+        progress = ProgressTable(objectives, self.settings.n_trials)
 
-        def after(study: Study, trial: FrozenTrial) -> None:
+        def after(trials: optuna.Study, trial: FrozenTrial) -> None:
             if tracked is not None:
                 tracked.end(trial)
-            standing.update(study)
-            bar.trial(len(distinct_finished(study)), self._line(study, trial))
+            progress.update(trials)
+            bar.trial(len(distinct_finished(trials)), _line(trials, trial, objectives))
 
         with StageBar(self.output.console) as bar:
-            bench.tick = bar.prompt
-            done = len(distinct_finished(study))
-            bar.stage("search", self.settings.n_trials, done=done, prompts=len(bench.prompts))
-            standing.update(study)
-            bar.show(standing)
+            study.tick = bar.prompt
+            done, prompts = len(distinct_finished(trials)), len(study.data().prompts)
+            bar.stage("search", self.settings.n_trials, done=done, prompts=prompts)
+            progress.update(trials)
+            bar.show(progress)
             try:
-                exhausted = run_study(study, self.settings, bench, after, tracked, self._impossible)
+                exhausted = run_study(trials, self.settings, study, after, tracked, self._impossible)
             finally:
                 if tracked is not None:
                     tracked.interrupt()
         if exhausted:
-            study.set_user_attr("exhausted", True)
+            trials.set_user_attr("exhausted", True)
             self.output.say(exhausted)
-        write_trials(study, objectives, folder / "trials.csv")
-        save_plots(study, objectives, folder / "plots")
+        from specexp.sweep.pictures import save_plots
 
-    def _line(self, study: Study, trial: FrozenTrial) -> str:
-        nodes = trial.user_attrs.get("attributes", {}).get("nodes")
-        what = f"{name_of_trial(trial)}{'' if nodes is None else f', {nodes} nodes'}"
-        state = state_of(trial)
-        if state == "duplicate":
-            original = study.get_trials(deepcopy=False)[trial.user_attrs["duplicate_of"]]
-            return f"{what}: the same as {name_of_trial(original)}"
-        if state in ("failed", "infeasible"):
-            return f"{what}: {state}, {reason_of(trial)}"
-        modelled = " modelled" if is_modelled(trial) else ""
-        shown = ", ".join(
-            f"{math.exp(value):.2f}x AR{modelled}"
-            if name == "speedup"
-            else f"{value:.2f} {name.replace('_', ' ')}"
-            for name, value in zip(self.settings.objectives, trial.values, strict=True)
-        )
-        return f"{what}: {shown}" + (
-            f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else ""
-        )
+        write_trials(trials, objectives, folder / "trials.csv")
+        save_plots(trials, objectives, folder / "plots")
+
+    def conclude(self) -> Concluded | None:
+        """Confirm and export, unless another worker does.
+
+        Raises:
+            StudyError: Nothing can be confirmed, or it may not be exported.
+            OSError: Something cannot be written.
+        """
+        if self.settings.confirm is None:
+            return None
+        return self._conclusion().in_turn(self.study, self.turns, self.search)
+
+    def _conclusion(self) -> Conclusion:
+        from specexp.sweep.conclusion import Conclusion
+
+        return Conclusion(self.trials, self.settings, self.config, self.output)
+
+    def report(self, ended: Concluded | None) -> None:
+        """Set the command's result, for its last line and for machines."""
+        found, folder, export = told(), self.output.folder, self.settings.export
+        found.answer = "" if ended is None else ended.answer
+        found.folder = str(folder)
+        if (folder / PAGE).exists():
+            found.page = str(folder / PAGE)
+        # Without an end of its own another worker confirms and exports.
+        exports = self.settings.confirm is not None if ended is None else ended.deployed is not None
+        if export is not None and found.answer and exports:
+            found.artifact = f"{export.to}/best"
+        found.next = next(iter(next_steps(self.settings, self.config).values()), "") if exports else ""
 
 
-def live_backend(study_config: StudyConfig, pair: ModelPair) -> StudyBackend:
-    """Models that decode, in our loop or in somebody else's engine."""
-    if study_config.of_engine:
-        from specexp.sweep.engine_study import EngineStudyBackend
+def _line(study: optuna.Study, trial: FrozenTrial, objectives: list[str]) -> str:
+    nodes = trial.user_attrs.get("attributes", {}).get("nodes")
+    what = f"{name_of_trial(trial)}{'' if nodes is None else f', {nodes} nodes'}"
+    state = state_of(trial)
+    if state == "duplicate":
+        original = study.get_trials(deepcopy=False)[trial.user_attrs["duplicate_of"]]
+        return f"{what}: the same as {name_of_trial(original)}"
+    if state in ("failed", "infeasible"):
+        return f"{what}: {state}, {reason_of(trial)}"
+    modelled = " modelled" if is_modelled(trial) else ""
+    shown = ", ".join(
+        f"{math.exp(value):.2f}x AR{modelled}"
+        if name == "speedup"
+        else f"{value:.2f} {name.replace('_', ' ')}"
+        for name, value in zip(objectives, trial.values, strict=True)
+    )
+    pruned = f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else ""
+    return f"{what}: {shown}{pruned}"
 
-        return EngineStudyBackend(study_config, pair)
-    from specexp.sweep.live import LiveStudyBackend
 
-    return LiveStudyBackend(study_config, pair, study_config.latency())
+def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Study:
+    """A study that a recording answers, or models that decode.
 
+    Args:
+        config: The experiment.
+        settings: Its sweep section.
+        pair: The models; loaded if None.
 
-def replayed_backend(study_config: StudyConfig, settings: Sweep) -> StudyBackend:
-    """A recording that answers in a study."""
-    from specexp.sweep.replayed import ReplayedStudyBackend
+    Raises:
+        ConfigError: Models or recording cannot be loaded, or do not go with the experiment.
+    """
+    if not config.replayed:
+        return live_study(config, pair or build_pair(config.config), config.latency())
+    from specexp.sweep.replayed import ReplayedStudy
 
-    latency = study_config.latency()
+    latency = config.latency()
     assert latency is not None, "a replay without latency is refused with the file"
-    return ReplayedStudyBackend(study_config, latency, confirms=settings.confirm is not None)
+    return ReplayedStudy(config, latency, confirms=settings.confirm is not None)
 
 
-def check_prompts(study_config: StudyConfig, backend: StudyBackend) -> None:
+def check_prompts(study: Study) -> None:
     """Read the prompts of all stages before the first is decoded.
 
     Raises:
         ValueError: One does not fit the context, or the confirmation's are among the search's.
     """
-    found = {
-        stage: backend.data(stage)
-        for stage in STAGES
-        if study_config.config.get(f"sweep.{stage}", None) is not None
-    }
-    searched = {prompt.token_ids for prompt in backend.data().prompts}
+    config = study.config.config
+    found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
+    searched = {prompt.token_ids for prompt in study.data().prompts}
     for prompt in found["confirm"].prompts if "confirm" in found else ():
         if prompt.token_ids in searched:
             raise ValueError(
                 f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's, so it cannot confirm "
                 "what the search found: give an offset of at least data.offset + data.max_prompts, or other prompts"
             )
+
+
+def next_steps(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
+    """What to do with the artifact, where one is exported; ``best`` may decode plainly, ``best-tree`` always drafts."""
+    if settings.export is None:
+        return {}
+    config, to = study_config.config, settings.export.to
+    best, tree = f"{to}/best", f"{to}/{BEST_TREE}"
+    if study_config.of_engine:
+        form = build_engine(config).exported_as
+        return {"write the engine's own settings": command_line("export", tree, "--to", form)}
+    trust = trust_options(config)
+    pair = ", ".join(repr(one) for one in (config.get("pair.target"), config.get("pair.draft")) if one)
+    trusted = f", trust={trusted_packages(config)!r}" if trust else ""
+    again = experiment_again(config, artifact_again(config, tree))
+    return {
+        "prove that its output is unchanged": command_line("verify", *again),
+        "serve it": command_line("serve", best, *model_options(config), *trust, "--port", 8000),
+        "use it in Python": (
+            f"pair = specexp.load_pair({pair}); "
+            f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
+        ),
+        "carry it to another engine": command_line("export", "--help", why="lists the engines"),
+    }
 
 
 def silence() -> None:

@@ -1,16 +1,26 @@
-"""The product of all keys of a search space: whole configurations drawn from it, and known ones found in it."""
+"""What a study searches: the product of all keys of its space, its objectives and its limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from specexp.bench.metrics import constraints, objectives
+from specexp.config import Config, apply_overrides, build_drafter
+from specexp.config.check import Checker
 from specexp.config.methods import METHOD, overrides_of
-from specexp.config.search_space import SpaceEntry, Suggesting
+from specexp.config.search_space import Categorical, SpaceEntry, Suggesting
 from specexp.config.sweep import Sweep
+from specexp.core.messages import did_you_mean
+from specexp.models.sources import sources_of
+from specexp.tracking.names import MODELLED, SPEEDUP
 
 Applies = Callable[[str, Mapping[str, Any]], bool]
 """Whether a dotted key exists in the composition once the overrides chosen so far are applied."""
+
+MAX_DRAFT_NODES = "max_draft_nodes"
+"""Most nodes a tree may have: the one limit that is known before anything is measured."""
 
 
 class Space:
@@ -39,7 +49,6 @@ class Space:
 
     def params_of(self, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
         """The study's parameters of a known configuration, or None where it lies outside the space."""
-        keys = self.entries.keys() - {METHOD}
         params: dict[str, Any] = {}
         if METHOD in self.entries:
             fitting = [
@@ -52,7 +61,7 @@ class Space:
             params[METHOD] = name = max(fitting, key=lambda one: len(self._methods[one]))
             overrides = {key: value for key, value in overrides.items() if key not in self._methods[name]}
         try:
-            flat = _flatten(overrides, keys)
+            flat = _flatten(overrides, self.entries.keys() - {METHOD})
             return params | {key: self.entries[key].label_of(value) for key, value in flat.items()}
         except LookupError:
             return None
@@ -62,9 +71,8 @@ class Space:
         found = {}
         for key, value in overrides.items():
             try:
-                if (
-                    key in self.entries and "." in key
-                ):  # another part is another method, not a value out of range
+                # A whole part that is not among the choices is another method, not a value out of range.
+                if key in self.entries and "." in key:
                     self.entries[key].label_of(value)
             except LookupError:
                 found[key] = value
@@ -78,8 +86,69 @@ def _flatten(overrides: Mapping[str, Any], keys: set[str], prefix: str = "") -> 
     flat: dict[str, Any] = {}
     for name, value in overrides.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and key not in keys:
-            flat.update(_flatten(value, keys, f"{key}."))
-        else:
-            flat[key] = value
+        inside = isinstance(value, Mapping) and key not in keys
+        flat |= _flatten(value, keys, f"{key}.") if inside else {key: value}
     return flat
+
+
+def without_draft_methods(config: Config, sweep: Sweep) -> tuple[Sweep, tuple[str, ...]]:
+    """Return a study without the methods that need a draft model where the pair has none, and their names.
+
+    Raises:
+        ConfigError: All methods need one.
+    """
+    methods = sweep.space.get(METHOD)
+    has_draft = sources_of(config.get("pair.target"), config.get("pair.draft"))[1]
+    if not isinstance(methods, Categorical) or has_draft:
+        return sweep, ()
+    out = tuple(choice["name"] for choice in methods.choices if _needs_draft(config, choice))
+    kept = [choice for choice in methods.choices if choice["name"] not in out]
+    if not kept:
+        raise config.checker.error(
+            ("sweep", "space"),
+            ": every method needs a draft model and the pair has none: name one as pair.draft",
+        )
+    first = [known for known in sweep.enqueue if known.get(METHOD) not in out]
+    return replace(sweep, space={**sweep.space, METHOD: replace(methods, choices=kept)}, enqueue=first), out
+
+
+def _needs_draft(config: Config, choice: Any) -> bool:
+    drafter = build_drafter(apply_overrides(config, overrides_of(METHOD, choice), "sweep.space"))
+    try:
+        if drafter is not None:
+            drafter.use_draft_model(None)
+    except ValueError:
+        return True
+    return False
+
+
+def check_goals(settings: Sweep, checker: Checker) -> None:
+    """Raise if an objective or a constraint is not a metric.
+
+    Raises:
+        ConfigError: One is unknown, with the nearest name.
+    """
+    allowed: tuple[tuple[str, Iterable[str], Iterable[str]], ...] = (
+        ("objectives", settings.objectives, objectives()),
+        ("constraints", settings.constraints, (MAX_DRAFT_NODES, *constraints())),
+    )
+    for key, given, known in allowed:
+        for name in given:
+            if name not in known:
+                raise checker.error(("sweep", key), f": unknown key {name!r}{did_you_mean(name, known)}")
+    limit = settings.constraints.get(MAX_DRAFT_NODES, 0)
+    if limit < 0:
+        raise checker.error(("sweep", "constraints", MAX_DRAFT_NODES), f" must be >= 0, got {limit:g}")
+
+
+def directions_of(settings: Sweep) -> dict[str, str]:
+    """Which way each objective is optimised: as stated, or else the way that is better."""
+    given = settings.objectives
+    ways = {**objectives(), SPEEDUP: settings.direction}
+    stated: Mapping[str, str | None] = given if isinstance(given, Mapping) else dict.fromkeys(given)
+    return {name: way or ways[name] for name, way in stated.items()}
+
+
+def figure_of(name: str, figures: Mapping[str, float]) -> float | None:
+    """A metric's figure, measured or modelled; None where there is none."""
+    return figures.get(name, figures.get(f"{MODELLED}{name}"))

@@ -1,20 +1,21 @@
-"""Where a study's trials are kept: a journal in its folder, or a database that several workers share."""
+"""The storage of a study: a journal in its folder, or a database that several workers share."""
 
 from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specexp.config.errors import ConfigError
 from specexp.core.messages import first_line
-from specexp.core.start import HIDDEN, masked
-from specexp.sweep.error import StudyError
+from specexp.core.secrets import HIDDEN, masked
+from specexp.sweep.study_config import StudyError
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -25,20 +26,34 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 60
 GRACE_SECONDS = 330
 """Longer than a worker looks for a database it lost: whoever finds it again goes on with its trial."""
-
+LOST_SECONDS = 300.0
+"""Time for which a call is repeated while the database cannot be reached."""
+LONGEST_PAUSE = 5.0
+"""Seconds between two attempts, at most."""
+LOCK_SECONDS = 60
+"""Time for which a worker waits while another one writes to an SQLite file."""
 ATTEMPTS = 6
 """Attempts at making a database's tables while other workers make the same ones."""
 
 PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
 """Packages of drivers whose modules have other names."""
-PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "redis": 6379, "rediss": 6379}
+SERVERS = ("postgresql", "mysql", "mariadb", "redis", "rediss")
 EXAMPLES = "sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name or redis://host"
+_LIBPQ = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+    "client_encoding": "utf8",
+}
+"""A lost server is noticed within a minute, and text is Unicode in any database."""
 
 Made = TypeVar("Made")
 
 
 def check_storage(given: str, error: ConfigError) -> None:
-    """Refuse a URL that no study can be kept at, without creating anything.
+    """Raise if no study can be kept at a URL, without creating anything.
 
     Args:
         given: The URL.
@@ -47,36 +62,66 @@ def check_storage(given: str, error: ConfigError) -> None:
     Raises:
         ConfigError: It is not a database's, its driver is not installed, its file cannot be one, or no server answers.
     """
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+    from sqlalchemy import NullPool, create_engine, make_url
+    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
     what = f"{error} is {masked(given)!r}"
+    expected = f"{what}; the URL of a database is expected, such as {EXAMPLES}"
     try:
         url = make_url(given)
-    except (ArgumentError, ValueError) as why:  # of a port that is no number
-        raise ConfigError(f"{what}; the URL of a database is expected, such as {EXAMPLES}") from why
+    except (ArgumentError, ValueError) as why:  # ValueError: a port that is not a number
+        raise ConfigError(expected) from why
+    kind = url.drivername.partition("+")[0]
+    if kind not in ("sqlite", *SERVERS):
+        raise ConfigError(expected)
     if url.password == HIDDEN:
         raise ConfigError(f"{what}, as a run records it: give --storage the URL with its password")
-    kind = url.drivername.partition("+")[0]
-    if kind != "sqlite" and kind not in PORTS:
-        raise ConfigError(f"{what}; the URL of a database is expected, such as {EXAMPLES}")
     try:
         missing = _missing_driver(url)
     except NoSuchModuleError as why:
-        raise ConfigError(f"{what}, and {url.drivername!r} is no driver that SQLAlchemy knows") from why
+        raise ConfigError(f"{what}, and SQLAlchemy has no driver {url.drivername!r}") from why
     if missing is not None:
         package = PACKAGES.get(missing, missing)
         raise ConfigError(f"{what}, and its driver {missing} is not installed: pip install {package}")
     if kind == "sqlite":
         _check_file(url.database or "", what)
-    elif url.host and "host" not in url.query:  # else a Unix socket, or what the environment names
-        _check_answers(url.host, url.port or PORTS[kind], what)
-    if kind == "postgresql":
-        from specexp.sweep.database import why_unreachable
+    elif not kind.startswith("redis"):
+        options = _LIBPQ if kind == "postgresql" else {}
+        try:
+            create_engine(url, poolclass=NullPool, connect_args=options).connect().close()
+        except DBAPIError as why:
+            refusal = first_line(why.orig or why)
+            refusal = masked(refusal.rpartition("FATAL:")[2].strip() or refusal)
+            raise ConfigError(f"{what}, and the database cannot be used: {refusal}") from why
 
-        refusal = why_unreachable(url)
-        if refusal is not None:
-            raise ConfigError(f"{what}, and it cannot be used: {masked(refusal)}")
+
+def _missing_driver(url: URL) -> str | None:
+    """The module that a URL's dialect needs and that is not installed."""
+    if url.drivername.startswith("redis"):
+        return None if find_spec("redis") else "redis"
+    try:
+        url.get_dialect().import_dbapi()
+    except ImportError as error:
+        return error.name or str(error)
+    return None
+
+
+def _check_file(database: str, what: str) -> None:
+    path = Path(database)
+    if database in ("", ":memory:"):
+        raise ConfigError(
+            f"{what}, which is forgotten when the process ends: name a file, such as sqlite:///study.db"
+        )
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"{what}, and the folder {path.parent} does not exist: make it, or name another one"
+        )
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{what}, and {path} is no file: name one")
+    if path.exists() and path.read_bytes()[:16].strip(b"\0") not in (b"", b"SQLite format 3"):
+        raise ConfigError(f"{what}, and {path} is no SQLite database: name another file, or a new one")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"{what}, and {path} cannot be written: name a file that can")
 
 
 def open_storage(
@@ -93,26 +138,28 @@ def open_storage(
         StudyError: It cannot be opened.
         OSError: The journal cannot be written.
     """
-    import optuna
+    from optuna.exceptions import ExperimentalWarning
+    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages.journal import JournalRedisBackend
 
-    from specexp.sweep.database import Database
     from specexp.sweep.journal import JournalFile
 
     if given is None:
-        return optuna.storages.JournalStorage(JournalFile(folder / "journal.log"))
+        return JournalStorage(JournalFile(folder / "journal.log"))
 
     def connect() -> BaseStorage:
         if given.startswith("redis"):
-            return optuna.storages.JournalStorage(optuna.storages.journal.JournalRedisBackend(given))
-        return Database(
+            return JournalStorage(JournalRedisBackend(given))
+        return RDBStorage(
             given,
+            engine_kwargs=engine_arguments(given),
             heartbeat_interval=HEARTBEAT_SECONDS,
             grace_period=GRACE_SECONDS,
             heartbeat_stale_trial_callback=requeue,
         )
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        warnings.simplefilter("ignore", ExperimentalWarning)
         try:
             return together(connect)
         except Exception as error:  # of any database's driver
@@ -137,45 +184,62 @@ def together(make: Callable[[], Made]) -> Made:
     return make()
 
 
-def _missing_driver(url: URL) -> str | None:
-    """The module that a URL's dialect needs and that is not installed."""
-    if url.drivername.startswith("redis"):
-        return None if find_spec("redis") else "redis"
-    try:
-        url.get_dialect().import_dbapi()
-    except ImportError as error:
-        return error.name or str(error)
-    return None
+def engine_arguments(url: str) -> dict[str, Any]:
+    """Arguments of SQLAlchemy's ``create_engine`` for connections that are tested before use, and made again once a
+    lost server is back.
+    """
+    from sqlalchemy import make_url
+
+    made = make_url(url)
+    if made.get_backend_name() == "sqlite":
+        return {"connect_args": {"timeout": LOCK_SECONDS}}
+    driver, dialect = made.get_dialect().import_dbapi(), made.get_dialect()()
+    positional, named = dialect.create_connect_args(made)
+    named = {**named, **(_LIBPQ if made.get_backend_name() == "postgresql" else {})}
+
+    def connect() -> Any:
+        return outlasting(lambda: driver.connect(*positional, **named), driver.OperationalError)
+
+    return {"creator": connect, "pool_pre_ping": True}
 
 
-def _check_file(database: str, what: str) -> None:
-    if database in ("", ":memory:"):
-        raise ConfigError(
-            f"{what}, which is forgotten when the process ends: name a file, such as sqlite:///study.db"
+def outlasting(call: Callable[[], Made], lost: type[Exception] | None = None) -> Made:
+    """Repeat a call until the database is back, for :data:`LOST_SECONDS`.
+
+    Args:
+        call: The call.
+        lost: The driver's own error of a lost connection, for calls below SQLAlchemy.
+
+    Raises:
+        Exception: The call's error, if the database stays away or something else is wrong.
+    """
+    until, pause = time.monotonic() + LOST_SECONDS, 0.1
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not (is_lost(error) if lost is None else isinstance(error, lost)) or time.monotonic() > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error, or one that caused it, is the loss of a database server."""
+    from sqlalchemy.exc import OperationalError, PendingRollbackError
+
+    return any(
+        (
+            isinstance(one, OperationalError | PendingRollbackError)
+            or getattr(one, "connection_invalidated", False)
         )
-    path = Path(database)
-    if not path.parent.is_dir():
-        raise ConfigError(
-            f"{what}, and the folder {path.parent} does not exist: make it, or name another one"
-        )
-    if path.exists():
-        if not path.is_file():
-            raise ConfigError(f"{what}, and {path} is no file: name one")
-        with path.open("rb") as file:
-            head = file.read(16)
-        if head and not head.startswith(b"SQLite format 3"):
-            raise ConfigError(f"{what}, and {path} is no SQLite database: name another file, or a new one")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ConfigError(f"{what}, and {path} cannot be written: name a file that can")
+        and not isinstance(getattr(one, "orig", None), sqlite3.Error)
+        for one in causes_of(error)
+    )
 
 
-def _check_answers(host: str, port: int, what: str) -> None:
-    import socket
-
-    try:
-        socket.create_connection((host, port), timeout=3).close()
-    except OSError as error:
-        why = error.strerror or first_line(error)
-        raise ConfigError(
-            f"{what}, and nobody answers at {host}:{port} ({why}): start the database there"
-        ) from error
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that led to it, the latest first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +40,15 @@ VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
 
 
+class StudyError(RuntimeError):
+    """A study that cannot go on; the sentence says why and what to do."""
+
+
+def digest_of(value: Any) -> str:
+    """A short digest of a JSON value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
 class StudyConfig:
     """An experiment with a sweep section; every candidate of its study is its composition with overrides.
 
@@ -49,7 +60,7 @@ class StudyConfig:
         self.config = config
         self.name: str = config.get("name")
         self.question: str | None = config.get("question")
-        self.folder = Path(config.get("output")) / self.name
+        self.folder: Path = Path(config.get("output")) / self.name
 
     @cached_property
     def replayed(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optuna import Trial
 from optuna.trial import FrozenTrial
@@ -12,11 +12,13 @@ from optuna.trial import FrozenTrial
 from specexp.artifacts.environment import device_name, package_versions
 from specexp.bench.record import MEASURED
 from specexp.config import Config
-from specexp.sweep.confirmed import Confirmed
 from specexp.sweep.trials import trial_row
 from specexp.tracking import Tracker
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 from specexp.tracking.tracker import TrackedRun
+
+if TYPE_CHECKING:
+    from specexp.sweep.confirm import Confirmed
 
 
 class TrackedTrials:

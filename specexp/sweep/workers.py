@@ -1,91 +1,249 @@
-"""A study's workers on a cluster."""
+"""Workers of a study that come and go: each signs in, trials of dead ones are queued again, and some work is done in
+turn.
+"""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Sequence
+import socket
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from zlib import crc32
 
-from rich.console import Console
-from sqlalchemy import make_url
+import optuna
+from optuna import Study, Trial
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState
 
-from specexp.cluster.launch import run_workers
-from specexp.cluster.options import ClusterOptions
-from specexp.config import ConfigError
 from specexp.config.sweep import Sweep
-from specexp.sweep.concluded import Concluded
-from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.sampler import build_sampler
+from specexp.sweep.space import Space
+from specexp.sweep.storage import GRACE_SECONDS, outlasting, together
 
-PASSWORD = "PGPASSWORD"
-"""libpq's variable, by which workers get the password: no command and no file of a job contains it."""
+WORKER = "worker "
+"""Begins the study's attributes that name its workers."""
+
+MAX_RETRIES = 3
+"""How often a trial is measured again after its worker died: a configuration that kills every worker ends with it."""
+
+CONFIRMATION = "confirmation"
+"""The one kind of work for which a worker does not wait: who finds another one at it leaves it to that."""
+
+TURN_SECONDS = 0.2
+"""Between two looks at the turns before one's own."""
 
 
-def run_study_workers(
-    study_config: StudyConfig,
-    settings: Sweep,
-    options: ClusterOptions,
-    typed: Sequence[str],
-    console: Console,
-) -> tuple[int, bool]:
-    """Run a study by workers on a cluster, and print its conclusion.
+def resume(
+    study: Study, turns: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, Any] | None = None
+) -> int:
+    """Sign in, queue the trials of dead processes again, and queue the known configurations that never were.
 
     Args:
-        study_config: The experiment.
+        study: The study, opened.
+        turns: Its workers' turns.
         settings: Its sweep section.
-        options: The cluster.
-        typed: The command's arguments without those of the cluster.
-        console: Where the conclusion is printed.
+        alone: Whether no other process can be running trials of it, so that every running one is dead. Otherwise only
+            those of dead processes of this machine are, and the storage's heartbeat finds the others.
+        stated: The worker's device, and where its models are placed.
 
     Returns:
-        The exit code, 1 if a worker failed; and whether the study found something faster than plain decoding, true if
-        nothing was confirmed in its folder.
-
-    Raises:
-        ConfigError: The cluster does not exist or refuses the workers, or no database is set that all workers reach.
-        StudyError: The conclusion cannot be read.
+        Number of trials that were queued again.
     """
-    storage = checked_storage(settings.storage, options)
-    command = (sys.executable, "-m", "specexp.sweep", *_without_password(typed, storage))
-    folder = study_config.folder / "workers"
-    status = run_workers(
-        options,
-        {f"{study_config.name} {number}": command for number in range(options.workers)},
-        folder,
-        gpus=options.gpus_on(study_config.config.get("pair.device")),
-        threads=study_config.generation.threads or 1,
+    begun = len(study.get_trials(deepcopy=False))
+    study.set_user_attr(f"{WORKER}{worker()}", dict(stated or {}))
+    # The same seed would draw the same configurations again: in a resumed study, and in another worker.
+    study.sampler = build_sampler(settings, offset=begun + place_among_workers(study))
+    dead = 0
+
+    def sign_in(turn: Turn) -> None:
+        nonlocal dead
+        dead = put_back(study, lambda trial: alone or is_dead(trial))
+        _queue_known(study, settings)
+
+    in_turn(turns, "start", sign_in, alone=alone)
+    return dead
+
+
+def _queue_known(study: Study, settings: Sweep) -> None:
+    # A process that died between taking a trial and signing it left nothing but a known name: queue that again.
+    queued = {
+        trial.user_attrs.get("known")
+        for trial in study.get_trials(deepcopy=False)
+        if trial.state is not TrialState.RUNNING or "worker" in trial.user_attrs
+    }
+    space = Space(settings)
+    for known in settings.known:
+        if known.name not in queued:
+            params = space.params_of(known.overrides)
+            outside = {"overrides": dict(known.overrides)} if params is None else {}
+            enqueue(study, params or {}, {"known": known.name, **outside})
+
+
+def enqueue(study: Study, params: dict[str, Any], attributes: Mapping[str, Any]) -> None:
+    """Queue a trial, and keep its parameters for a retry: the storage has only those drawn so far."""
+    study.enqueue_trial(params, user_attrs={**attributes, "queued": params})
+
+
+def requeue(study: Study, trial: FrozenTrial) -> None:
+    """Queue a trial's parameters again, unless they are waiting already or were :data:`MAX_RETRIES` times."""
+    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+    retries = trial.user_attrs.get("retries", 0)
+    if retries == MAX_RETRIES or any(one.user_attrs.get("retry_of") == trial.number for one in waiting):
+        return
+    kept: dict[str, Any] = {
+        name: trial.user_attrs[name] for name in ("known", "overrides") if name in trial.user_attrs
+    }
+    params = {**trial.user_attrs.get("queued", {}), **trial.params}
+    enqueue(study, params, {**kept, "retry_of": trial.number, "retries": retries + 1})
+
+
+def put_back(study: Study, dead: Callable[[FrozenTrial], bool]) -> int:
+    """Queue dead running trials again and fail them. Return their number."""
+    # Ending a trial notifies the sampler, and an enumerating one may then end a search that has not begun.
+    sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    found = [trial for trial in running if dead(trial)]
+    for trial in found:
+        requeue(study, trial)  # first, so that dying between the two loses nothing
+        with suppress(UpdateFinishedTrialError):  # failed meanwhile for its heartbeat
+            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+    study.sampler = sampler
+    return len(found)
+
+
+def known_waiting(study: Study) -> bool:
+    """Whether a known configuration is to be measured again because its worker died."""
+    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+    return any({"known", "retry_of"} <= trial.user_attrs.keys() for trial in waiting)
+
+
+def running(study: Study, dead: Callable[[FrozenTrial], bool] | None = None) -> list[FrozenTrial]:
+    """Return the running trials, after those of dead processes were ended and queued again."""
+
+    def look() -> list[FrozenTrial]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            optuna.storages.fail_stale_trials(study)
+        put_back(study, dead or is_dead)
+        return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+
+    return outlasting(look)
+
+
+def others_running(study: Study) -> bool:
+    """Whether another process is measuring a trial right now."""
+    return any("worker" in trial.user_attrs for trial in running(study))
+
+
+def open_turns(name: str, storage: BaseStorage) -> Study:
+    """Open the turns of a study's workers: a second study in its storage, each trial of which one worker claims."""
+    return together(
+        lambda: optuna.create_study(
+            storage=storage,
+            study_name=f"{name}: turns",
+            sampler=optuna.samplers.RandomSampler(),
+            load_if_exists=True,
+        )
     )
-    kept = Concluded.load(study_config.folder)
-    if kept is None:
-        console.print(f"The results are in the folder that the workers' logs name: {folder}", markup=False)
-        return status, True
-    console.print(kept.said, end="", markup=False, highlight=False, soft_wrap=True)
-    return status, kept.gain
 
 
-def checked_storage(storage: str | None, options: ClusterOptions) -> str:
-    """Return the database that all workers reach.
+class Turn:
+    """The turn of a worker.
+
+    Args:
+        turns: The turns of the study's workers.
+        trial: The one that this worker claimed.
+    """
+
+    def __init__(self, turns: Study, trial: Trial) -> None:
+        self._turns, self._trial = turns, trial
+
+    def is_mine(self) -> bool:
+        """Whether it is still this worker's: one that was stopped for too long loses it to another worker."""
+        kept = self._turns.get_trials(deepcopy=False)[self._trial.number]
+        return kept.state is TrialState.RUNNING
+
+    def sign(self, name: str, value: object) -> None:
+        """Keep a JSON value with the turn."""
+        self._trial.set_user_attr(name, value)
+
+
+def in_turn(turns: Study, kind: str, work: Callable[[Turn], None], *, alone: bool) -> bool:
+    """Do work once no other worker of the study is at work in a turn that it claimed earlier.
+
+    A worker that dies over its turn gives it back: its process or its heartbeat is missed.
+
+    Args:
+        turns: The turns of the study's workers.
+        kind: What is done.
+        work: Does it; gets the turn.
+        alone: Whether no other process can have a turn, so that every running one is a dead process's.
+
+    Returns:
+        Whether it was done. It is not if another worker is at a confirmation, and this would be one.
 
     Raises:
-        ConfigError: It is unset, or a file that workers on other machines do not share.
+        Exception: What ``work`` raises.
     """
-    if storage is None:
-        raise ConfigError(
-            f"command line: --on {options.on} needs a database that all workers reach: --storage "
-            "postgresql://user@host/name"
-        )
-    if storage.startswith("sqlite") and options.on != "local":
-        raise ConfigError(
-            f"command line: --on {options.on} starts workers on other machines, and an SQLite file serves one alone: "
-            "--storage postgresql://user@host/name"
-        )
-    return storage
+    done, problem = False, list[Exception]()
+
+    def is_gone(turn: FrozenTrial) -> bool:
+        return turn.user_attrs.get("worker") != worker() if alone else is_dead(turn)
+
+    def turn(trial: Trial) -> float:
+        nonlocal done
+        trial.set_user_attr("worker", worker())
+        trial.set_user_attr("kind", kind)
+        while ahead := [one for one in running(turns, is_gone) if one.number < trial.number]:
+            if kind == CONFIRMATION and any(one.user_attrs.get("kind") == kind for one in ahead):
+                raise optuna.TrialPruned
+            time.sleep(TURN_SECONDS)
+        try:
+            work(Turn(turns, trial))
+            done = True
+        except Exception as error:
+            problem.append(error)
+            raise
+        return 0.0
+
+    try:
+        turns.optimize(turn, n_trials=1)
+    except Exception:  # also of ending a turn that another worker gave away, or whose storage was lost
+        if problem:
+            raise problem[0] from None
+        if not done:
+            raise
+    return done
 
 
-def _without_password(typed: Sequence[str], storage: str) -> list[str]:
-    """The arguments with the storage's password taken out of them and into the environment."""
-    url = make_url(storage)
-    if url.password is None:
-        return list(typed)
-    os.environ[PASSWORD] = str(url.password)
-    bare = url._replace(password=None).render_as_string()
-    return [one.replace(storage, bare) for one in typed]
+def place_among_workers(study: Study) -> int:
+    """An offset for seeds, so that workers do not draw the same: 0 for one that begins a study alone."""
+    own = f"{WORKER}{worker()}"
+    alone = not any(name.startswith(WORKER) and name != own for name in study.user_attrs)
+    return 0 if alone else crc32(own.encode()) >> 1
+
+
+def worker() -> str:
+    """The name of this process as a worker: host and process id."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def is_dead(trial: FrozenTrial) -> bool:
+    """Whether the process that runs a trial is known to have died: on this machine, or before it signed the trial."""
+    if "worker" not in trial.user_attrs and trial.datetime_start is not None:
+        return (datetime.now() - trial.datetime_start).total_seconds() > GRACE_SECONDS
+    host, _, process = str(trial.user_attrs.get("worker", "")).rpartition(":")
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False

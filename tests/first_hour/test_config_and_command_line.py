@@ -527,5 +527,5 @@ def test_a_database_with_its_driver_where_nobody_answers(
     monkeypatch.chdir(tmp_path)
     storage = "postgresql://me@127.0.0.1:9/studies"
     check(
-        dry("", f"--storage {storage}", storage, "nobody answers at 127.0.0.1:9", file="sweep.yaml"), capsys
+        dry("", f"--storage {storage}", storage, "the database cannot be used: ", file="sweep.yaml"), capsys
     )

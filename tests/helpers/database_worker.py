@@ -7,25 +7,24 @@ import sys
 import time
 from pathlib import Path
 
-import specexp.sweep.database as database
 import specexp.sweep.storage as storage
-from helpers.fake_bench import FakeBench, settings
-from specexp.sweep.study import open_study, run_study
-from specexp.sweep.worker import others_running, resume
+from helpers.fake_bench import FakeBench, opened, settings, sign_in
+from specexp.sweep.search import run_study
+from specexp.sweep.workers import others_running
 
 TRIALS = 24
 
 if __name__ == "__main__":
     storage.HEARTBEAT_SECONDS, storage.GRACE_SECONDS = 1, 4
-    database.LOST_SECONDS = 60.0
+    storage.LOST_SECONDS = 60.0
     url, folder, seconds = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
     for host in sys.argv[4:]:
         socket.gethostname = lambda name=host: name
     folder.mkdir(parents=True, exist_ok=True)
     chosen = settings(storage=url, n_trials=TRIALS)
     bench = FakeBench(seconds)
-    study = open_study("fake", chosen, folder, "workload")
-    resume(study, chosen, alone=False)
+    study = opened(chosen, folder)
+    sign_in(study, chosen, folder, alone=False)
     run_study(study, chosen, bench)
     while others_running(study):  # as before a confirmation
         time.sleep(0.5)

@@ -8,16 +8,23 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from specexp.bench.publish import sole_writer
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
-from specexp.sweep.candidates import Candidate, Measurement, Report
-from specexp.sweep.study import open_study, run_study
+from specexp.sweep.search import Candidate, Measurement, Report, open_study, run_study
+from specexp.sweep.storage import open_storage
 from specexp.sweep.tracked_trials import TrackedTrials
-from specexp.sweep.worker import resume
+from specexp.sweep.workers import open_turns, requeue, resume
+
+if TYPE_CHECKING:
+    from optuna import Study as OptunaStudy
+
+    from specexp.sweep.study import Study
+else:
+    Study = object  # the real one imports torch, and a worker that is to be killed starts often
 
 PROMPTS = 12
 
@@ -48,7 +55,7 @@ def noise(candidate: Candidate, prompt: int) -> float:
     return 1e-4 * crc32(f"{candidate.digest} {prompt}".encode()) / 2**32
 
 
-class FakeBench:
+class FakeBench(Study):
     """Configurations of the made-up classes of ``ARGUMENTS``; the best has 20 nodes."""
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -95,13 +102,25 @@ def settings(**changes: Any) -> Sweep:
     return read_section({**SECTION, **changes})
 
 
+def opened(
+    chosen: Sweep, folder: Path, workload: str = "workload", device: str = "", name: str = "fake"
+) -> OptunaStudy:
+    storage = open_storage(chosen.storage, folder, requeue)
+    return open_study(name, chosen, storage, workload, device)
+
+
+def sign_in(study: OptunaStudy, chosen: Sweep, folder: Path, *, alone: bool) -> int:
+    turns = open_turns(study.study_name, open_storage(chosen.storage, folder, requeue))
+    return resume(study, turns, chosen, alone=alone)
+
+
 def search(
     folder: Path, bench: FakeBench, chosen: Sweep, name: str = "fake", watched: TrackedTrials | None = None
 ) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     with sole_writer(folder):
-        study = open_study(name, chosen, folder, "workload")
-        resume(study, chosen, alone=chosen.storage is None)
+        study = opened(chosen, folder, name=name)
+        sign_in(study, chosen, folder, alone=chosen.storage is None)
         after = None if watched is None else lambda study, trial: watched.end(trial)
         run_study(study, chosen, bench, after, watched)
     return study

@@ -15,7 +15,7 @@ from helpers.postgres import PASSWORD
 from helpers.shared_study import check_trials
 from specexp.artifacts import read_artifact
 from specexp.bench.record import read_records
-from specexp.sweep.concluded import CONCLUDED_BY
+from specexp.sweep.conclusion import CONCLUDED_BY
 
 TRIALS = 12
 SPACE = "builder.init_args.length: {type: int, low: 1, high: 4}"

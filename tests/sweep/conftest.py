@@ -15,7 +15,7 @@ def plots() -> None:
 def _only_plots_that_are_asked_for(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A study's plots take longer to draw than small studies to run."""
     if "plots" not in request.fixturenames:
-        monkeypatch.setattr("specexp.sweep.session.save_plots", lambda *study: [])
+        monkeypatch.setattr("specexp.sweep.pictures.save_plots", lambda *study: [])
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.fake_bench import FakeBench, settings
+from helpers.fake_bench import FakeBench, opened, settings, sign_in
 from optuna.trial import TrialState
 
 from specexp.sweep import alone
-from specexp.sweep.study import open_study, run_study
+from specexp.sweep.search import run_study
 from specexp.sweep.trials import confirmable
-from specexp.sweep.worker import resume
 
 
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage")
@@ -21,8 +20,8 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = settings(n_trials=3, storage=f"sqlite:///{tmp_path}/study.db", confirm={"best": 1})
-    study = open_study("fake", chosen, tmp_path, "workload")
-    resume(study, chosen, alone=False)
+    study = opened(chosen, tmp_path)
+    sign_in(study, chosen, tmp_path, alone=False)
     dying = study.ask()
     dying.set_user_attr("worker", "elsewhere:1")
     bench = FakeBench()

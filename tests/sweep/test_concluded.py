@@ -7,7 +7,7 @@ from pathlib import Path
 from helpers.made_records import record
 
 from specexp.bench.record import read_records
-from specexp.sweep.concluded import CONFIRM, Concluded, earlier_records, keep_records
+from specexp.sweep.conclusion import CONFIRM, Concluded, earlier_records, keep_records
 
 
 def kept(folder: Path, confirmations: int, measured_on: str = "these") -> Concluded:

@@ -29,8 +29,7 @@ from specexp.config.stages import with_prompts_of
 from specexp.core.outcome import GenerationResult
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.sweep.command import main
-from specexp.sweep.confirmed import Confirmed
-from specexp.sweep.promotion import promoted
+from specexp.sweep.confirm import Confirmed, promoted
 
 FREE = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}
 DEAR = {"name": "dear drafts", "target_ms": {1: 100, 4: 130}}
@@ -238,7 +237,7 @@ def candidates(**seconds: tuple[float, ...]) -> tuple[list[Confirmed], list[Any]
     for name, taken in seconds.items():
         records += [record(name, prompt, one) for prompt, one in enumerate(taken)]
     found = [
-        Confirmed(name, number, (), {}, None, 2.0, 4.0, paired_speedup(records, name, "engine"), None)
+        Confirmed(name, number, (), {}, 2.0, 4.0, paired_speedup(records, name, "engine"), None)
         for number, name in enumerate(seconds)
     ]
     return sorted(found, key=lambda one: -one.over_ar.mean_log_ratio), records

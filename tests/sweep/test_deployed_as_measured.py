@@ -59,7 +59,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("WANDB_MODE", "disabled")
-        patch.setattr("specexp.sweep.session.save_plots", lambda *study: [])
+        patch.setattr("specexp.sweep.pictures.save_plots", lambda *study: [])
         assert main([str(TREE_SHAPE), *SHORT]) == 0
         config = load_config("runs/tree_shape/config.yaml")
     pair = specexp.load_pair("stdlib")

@@ -20,7 +20,7 @@ from helpers.ray_cluster import ray_cluster, raylet_of
 from helpers.shared_study import check, finished
 from helpers.waiting import wait_for
 
-from specexp.sweep.worker import WORKER
+from specexp.sweep.workers import WORKER
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

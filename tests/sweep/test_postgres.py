@@ -17,7 +17,7 @@ from typing import Any
 
 import optuna
 import pytest
-from helpers.fake_bench import FakeBench, settings
+from helpers.fake_bench import FakeBench, opened, settings, sign_in
 from helpers.postgres import PASSWORD, Postgres
 from helpers.shared_study import check, finished
 from helpers.waiting import wait_for
@@ -27,13 +27,12 @@ from sqlalchemy import NullPool, create_engine, text
 from specexp.config import ConfigError
 from specexp.core.start import masked
 from specexp.sweep import alone
-from specexp.sweep.concluded import CONCLUDED_BY
-from specexp.sweep.database import locked
-from specexp.sweep.error import StudyError
-from specexp.sweep.storage import check_storage
-from specexp.sweep.study import open_study, run_study
+from specexp.sweep.conclusion import CONCLUDED_BY
+from specexp.sweep.search import run_study
+from specexp.sweep.storage import check_storage, locked
+from specexp.sweep.study_config import StudyError
 from specexp.sweep.trials import distinct_finished
-from specexp.sweep.worker import MAX_RETRIES, resume
+from specexp.sweep.workers import MAX_RETRIES, enqueue
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -90,7 +89,7 @@ def test_a_lock_outlives_a_restart_of_the_server_unless_another_worker_took_it(
 def test_a_confirmation_that_another_worker_took_over_meanwhile_is_not_exported(
     server: Postgres, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study, other = (open_study("fake", settings(storage=url), tmp_path, "workload") for _ in range(2))
+    study, other = (opened(settings(storage=url), tmp_path) for _ in range(2))
     said: list[str] = []
     monkeypatch.setattr(alone, "concluded", lambda *given: None)
     monkeypatch.setattr(alone, "digest_of_end", lambda *given: "end")
@@ -124,7 +123,7 @@ def test_who_opens_a_study_while_the_server_restarts_waits_for_it(
 ) -> None:
     server.stop()
     with ThreadPoolExecutor(1) as pool:
-        opening = pool.submit(open_study, "fake", settings(storage=url), tmp_path, "workload")
+        opening = pool.submit(opened, settings(storage=url), tmp_path)
         time.sleep(0.5)
         assert not opening.done()
         server.start()
@@ -157,8 +156,8 @@ def test_a_search_goes_on_after_a_cut_within_any_statement(
     server: Postgres, url: str, tmp_path: Path
 ) -> None:
     chosen = settings(storage=url, n_trials=24)
-    study = open_study("fake", chosen, tmp_path, "workload")
-    resume(study, chosen, alone=False)
+    study = opened(chosen, tmp_path)
+    sign_in(study, chosen, tmp_path, alone=False)
     searching = threading.Thread(target=run, args=(study, chosen))
     searching.start()
     admin = create_engine(server.url(), poolclass=NullPool)
@@ -171,33 +170,33 @@ def test_a_search_goes_on_after_a_cut_within_any_statement(
 
 
 def test_a_worker_on_another_kind_of_device_is_refused_by_name(url: str, tmp_path: Path) -> None:
-    open_study("fake", settings(storage=url), tmp_path, "workload", "NVIDIA H200")
+    opened(settings(storage=url), tmp_path, "workload", "NVIDIA H200")
     with pytest.raises(StudyError, match="measures on NVIDIA H200, and this worker has NVIDIA A100"):
-        open_study("fake", settings(storage=url), tmp_path, "workload", "NVIDIA A100")
+        opened(settings(storage=url), tmp_path, "workload", "NVIDIA A100")
 
 
 def test_a_trial_whose_worker_dies_four_times_is_given_up(url: str, tmp_path: Path) -> None:
     chosen = settings(storage=url, enqueue=[])
-    study = open_study("fake", chosen, tmp_path, "workload")
-    study.enqueue_trial({"builder": "chain", "builder.init_args.nodes": 41})
+    study = opened(chosen, tmp_path)
+    enqueue(study, {"builder": "chain", "builder.init_args.nodes": 41}, {})
     for _ in range(MAX_RETRIES + 1):
         assert study.ask().suggest_categorical("builder", ["bush", "chain"]) == "chain"
-        resume(study, chosen, alone=True)
+        sign_in(study, chosen, tmp_path, alone=True)
     assert [trial.state for trial in study.trials] == [TrialState.FAIL] * (MAX_RETRIES + 1)
     assert "Chain/41" not in run(study, chosen).measured
 
 
 def test_two_workers_that_begin_together_ask_for_a_dead_ones_trial_once(url: str, tmp_path: Path) -> None:
     chosen = settings(storage=url, enqueue=[])
-    studies = [open_study("fake", chosen, tmp_path, "workload") for _ in range(2)]
+    studies = [opened(chosen, tmp_path) for _ in range(2)]
     for number in range(4):
-        studies[0].enqueue_trial({"builder": "chain", "builder.init_args.nodes": 41 + number})
+        enqueue(studies[0], {"builder": "chain", "builder.init_args.nodes": 41 + number}, {})
         studies[0].ask().suggest_categorical("builder", ["bush", "chain"])
     both = threading.Barrier(2)
 
     def begin(study: optuna.Study) -> int:
         both.wait()
-        return resume(study, chosen, alone=True)
+        return sign_in(study, chosen, tmp_path, alone=True)
 
     with ThreadPoolExecutor(2) as pool:
         assert sum(pool.map(begin, studies)) == 4
@@ -234,10 +233,10 @@ def test_the_best_is_the_one_that_a_worker_alone_finds(url: str, tmp_path: Path)
     found = []
     for storage in (None, url):
         chosen = settings(storage=storage, space=space, enqueue=[], n_trials=11)
-        study = open_study("fake", chosen, tmp_path, "workload")
+        study = opened(chosen, tmp_path)
         threads = [threading.Thread(target=run, args=(study, chosen))] if storage is None else []
         if storage is not None:
-            others = [open_study("fake", chosen, tmp_path, "workload") for _ in range(2)]
+            others = [opened(chosen, tmp_path) for _ in range(2)]
             threads = [threading.Thread(target=run, args=(one, chosen)) for one in (study, *others)]
         for thread in threads:
             thread.start()

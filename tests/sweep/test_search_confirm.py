@@ -11,9 +11,8 @@ import pytest
 
 from specexp.bench.record import PromptRecord, SequenceGroup
 from specexp.bench.statistics import paired_speedup
-from specexp.sweep.confirm import select
+from specexp.sweep.confirm import Confirmed, select
 from specexp.sweep.confirmation_table import answer, sentences, table
-from specexp.sweep.confirmed import Confirmed
 
 TREE = "80-node tree"
 
@@ -43,7 +42,7 @@ def measured(tree_seconds: tuple[float, ...]) -> tuple[list[Confirmed], list[Pro
     records += [record(TREE, prompt, seconds) for prompt, seconds in enumerate(tree_seconds)]
     over_ar, over_eager = (paired_speedup(records, TREE, baseline) for baseline in ("engine", "hf-eager"))
     attributes = {"rank_paths": [[0], [1]], "nodes": 2, "depth": 1}
-    return [Confirmed(TREE, 0, (), attributes, 0.1, 2.0, 4.0, over_ar, over_eager)], records
+    return [Confirmed(TREE, 0, (), attributes, 2.0, 4.0, over_ar, over_eager)], records
 
 
 @pytest.mark.parametrize(
@@ -110,7 +109,7 @@ def test_settings_of_groups_are_compared_with_every_known_one_and_say_how_busy_t
     ]
     chain = {"rank_paths": [[0]], "nodes": 1, "depth": 1}
     confirmed = [
-        Confirmed(name, number, chosen, chain, 0.1, 2.0, 4.0, paired_speedup(records, name, "engine"), None)
+        Confirmed(name, number, chosen, chain, 2.0, 4.0, paired_speedup(records, name, "engine"), None)
         for number, (name, chosen) in enumerate([("trial 7", ("scheduled", "n=3")), ("serial chain", ())])
     ]
 
@@ -155,7 +154,6 @@ def test_the_winner_is_compared_with_the_best_of_every_other_method() -> None:
             number,
             (method,),
             {"rank_paths": [[0]], "nodes": 1, "depth": 1},
-            0.1,
             2.0,
             4.0,
             paired_speedup(records, name, "engine"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specexp.sweep.drift import PlainSeconds
+from specexp.sweep.study import PlainSeconds
 
 
 def test_without_a_run_nothing_has_drifted() -> None:

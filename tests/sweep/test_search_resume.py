@@ -15,15 +15,14 @@ from pathlib import Path
 
 import optuna
 import pytest
-from helpers.fake_bench import PROMPTS, FakeBench, search, settings
+from helpers.fake_bench import PROMPTS, FakeBench, opened, search, settings, sign_in
 from optuna.trial import TrialState
 
-from specexp.bench.publish import FolderBusyError, sole_writer
-from specexp.sweep.candidates import Candidate, Measurement, Report
+from specexp.bench.results_folder import FolderBusyError, sole_writer
 from specexp.sweep.journal import JournalFile
-from specexp.sweep.study import open_study, run_study
+from specexp.sweep.search import Candidate, Measurement, Report, run_study
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
-from specexp.sweep.worker import resume
+from specexp.sweep.workers import enqueue
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "fake_bench.py"
 
@@ -122,7 +121,7 @@ def load_database(url: str) -> optuna.Study | None:
 def test_parameters_of_a_killed_trial_are_asked_for_again(tmp_path: Path) -> None:
     chosen = settings()
     study = search(tmp_path, FakeBench(), settings(n_trials=4))
-    study.enqueue_trial({"builder": "chain", "builder.init_args.nodes": 41})
+    enqueue(study, {"builder": "chain", "builder.init_args.nodes": 41}, {})
     trial = study.ask()
     assert trial.suggest_categorical("builder", ["bush", "chain"]) == "chain"
     study = search(tmp_path, FakeBench(), chosen)
@@ -138,11 +137,11 @@ def test_the_last_point_of_a_grid_is_asked_for_again(tmp_path: Path) -> None:
     points = {"builder": ["chain"], "builder.init_args.nodes": [7]}
     grid = {"class_path": "optuna.samplers.GridSampler", "init_args": {"search_space": points, "seed": 0}}
     chosen = settings(sampler=grid, n_trials=1, enqueue=[])
-    study = open_study("fake", chosen, tmp_path, "workload")
+    study = opened(chosen, tmp_path)
     trial = study.ask()
     assert trial.suggest_categorical("builder", ["bush", "chain"]) == "chain"
     assert trial.suggest_int("builder.init_args.nodes", 1, 64) == 7
-    assert resume(study, chosen, alone=True) == 1
+    assert sign_in(study, chosen, tmp_path, alone=True) == 1
     assert study.trials[0].state is TrialState.FAIL
     bench = FakeBench()
     run_study(study, chosen, bench)

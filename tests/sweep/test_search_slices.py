@@ -6,7 +6,7 @@ import optuna
 import pytest
 from matplotlib import rcParams, style
 
-from specexp.sweep.slices import draw_slices
+from specexp.sweep.pictures import draw_slices
 
 
 def study() -> optuna.Study:

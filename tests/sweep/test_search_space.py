@@ -11,8 +11,7 @@ from helpers.fake_bench import FakeBench, read_section, settings
 
 from specexp.config import ConfigError
 from specexp.config.check import Checker
-from specexp.sweep.goals import check_goals
-from specexp.sweep.space import Space
+from specexp.sweep.space import Space, check_goals
 
 NODES = {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 8}}
 

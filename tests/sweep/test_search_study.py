@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fake_bench import SECTION, FakeBench, search, settings
+from helpers.fake_bench import SECTION, FakeBench, opened, search, settings, sign_in
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from specexp.config import ConfigError
-from specexp.sweep.candidates import Candidate, Measurement, Report
-from specexp.sweep.drawing import build_pruner, build_sampler
-from specexp.sweep.error import StudyError
-from specexp.sweep.study import open_study, run_study
+from specexp.sweep.sampler import build_pruner, build_sampler
+from specexp.sweep.search import Candidate, Measurement, Report, run_study
+from specexp.sweep.study_config import StudyError
 from specexp.sweep.trials import confirmable, distinct_finished, state_of, write_trials
-from specexp.sweep.worker import resume
 
 FIXED: dict[str, Any] = {
     "builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}
@@ -118,8 +116,8 @@ def test_several_objectives_are_not_pruned(tmp_path: Path) -> None:
 
 def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path: Path) -> None:
     chosen = settings(space=FIXED, n_trials=5)
-    study = open_study("fake", chosen, tmp_path, "workload")
-    resume(study, chosen, alone=True)
+    study = opened(chosen, tmp_path)
+    sign_in(study, chosen, tmp_path, alone=True)
     bench = FakeBench()
     said = run_study(study, chosen, bench)
     assert said.startswith(
@@ -137,7 +135,7 @@ def test_what_a_sampler_repeats_is_replaced_by_what_is_new(tmp_path: Path) -> No
             return "chain" if name == "builder" else distribution.high
 
     chosen = settings(n_trials=20, enqueue=[])
-    study = open_study("fake", chosen, tmp_path, "workload")
+    study = opened(chosen, tmp_path)
     study.sampler = Settled()
     bench = FakeBench()
     assert run_study(study, chosen, bench) == ""
@@ -155,7 +153,7 @@ def test_what_failed_is_not_suggested_again(tmp_path: Path) -> None:
 
     two = {**FIXED, "builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}}
     chosen = settings(space=two, n_trials=5, enqueue=[])
-    study = open_study("fake", chosen, tmp_path, "workload")
+    study = opened(chosen, tmp_path)
     assert "1 distinct configurations were measured" in run_study(study, chosen, Half())
     assert sum(state_of(trial) == "failed" for trial in study.trials) == 1
 
@@ -165,7 +163,7 @@ def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path: Path) -> None:
     sampler = {"class_path": "optuna.samplers.GridSampler", "init_args": {"search_space": grid, "seed": 0}}
     space = {**FIXED, "builder.init_args.nodes": {"type": "int", "low": 1, "high": 64}}
     chosen = settings(space=space, sampler=sampler, n_trials=9, enqueue=[])
-    study = open_study("fake", chosen, tmp_path, "workload")
+    study = opened(chosen, tmp_path)
     bench = FakeBench()
     assert "3 distinct configurations were measured, 9 were asked for" in run_study(study, chosen, bench)
     assert sorted(bench.measured) == ["Chain/1", "Chain/2", "Chain/64"]
@@ -183,16 +181,16 @@ def test_a_space_in_which_everything_fails_ends_with_the_reason(tmp_path: Path) 
 def test_a_study_is_not_mixed_with_another_space_workload_or_device(tmp_path: Path) -> None:
     search(tmp_path, FakeBench(), settings(n_trials=2))
     with pytest.raises(StudyError, match="another space"):
-        open_study("fake", settings(space=FIXED), tmp_path, "workload")
+        opened(settings(space=FIXED), tmp_path)
     with pytest.raises(StudyError, match="another workload"):
-        open_study("fake", settings(), tmp_path, "other")
+        opened(settings(), tmp_path, "other")
     with pytest.raises(StudyError, match="measures on an unnamed device, and this worker has another GPU"):
-        open_study("fake", settings(), tmp_path, "workload", device="another GPU")
+        opened(settings(), tmp_path, "workload", device="another GPU")
 
 
 def test_an_unreachable_database_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="cannot be opened") as caught:
-        open_study("fake", settings(storage=f"sqlite:///{tmp_path}/none/there.db"), tmp_path, "workload")
+        opened(settings(storage=f"sqlite:///{tmp_path}/none/there.db"), tmp_path)
     assert "\n" not in str(caught.value)
 
 

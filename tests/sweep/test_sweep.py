@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,8 +22,6 @@ from helpers.small_models import FULL_ATTENTION, build
 from sqlalchemy.exc import OperationalError
 
 from specexp.sweep.command import main
-from specexp.sweep.conclusion import conclude
-from specexp.sweep.error import StudyError
 
 ROOT = Path(__file__).parents[2]
 TREE_SHAPE = ROOT / "experiments" / "tree_shape.yaml"
@@ -452,20 +449,19 @@ def test_candidates_that_decode_groups_start_from_what_they_learned_of_other_pro
 ) -> None:
     from specexp.bench.execution_arm import ExecutionArm
     from specexp.config import build_pair, load_config
-    from specexp.sweep.live import LiveStudyBackend
+    from specexp.sweep.study import live_study
     from specexp.sweep.study_config import StudyConfig
 
     schedules["controller"] = {"class_path": "QLearning", "init_args": {"max_depth": 2, "draft_cost": 0.2}}
     schedules["sweep"]["learn"] = {"data": {"max_prompts": 2}}
     study_config = StudyConfig(load_config(write(schedules)))
-    backend = LiveStudyBackend(study_config, build_pair(study_config.config), study_config.latency())
-    arm = backend.compose("warm-started", study_config.config)
-    backend.warm_started(arm)
+    study = live_study(study_config, build_pair(study_config.config), study_config.latency())
+    arm = study.warm_started(study.compose("warm-started", study_config.config))
     assert isinstance(arm, ExecutionArm)
     learned = arm.controller_state["steps"]
     assert learned > 0
     try:
-        arm.decode(backend.data().prompts[0])
+        arm.decode(study.data().prompts[0])
         assert arm.parts.controller is not None
         assert arm.parts.controller.state_dict()["steps"] > learned
         arm.reset()
@@ -505,12 +501,9 @@ def test_a_trial_that_breaks_while_decoding_is_recorded_and_the_next_one_runs(
 def test_a_confirmation_that_another_worker_took_over_leaves_nothing(
     experiment: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def taken_over() -> None:
-        raise StudyError("another worker confirms")
-
-    monkeypatch.setattr("specexp.sweep.alone.conclude", partial(conclude, check_mine=taken_over))
+    monkeypatch.setattr("specexp.sweep.workers.Turn.is_mine", lambda turn: False)
     experiment["sweep"] |= {"n_trials": 1, "enqueue": SWEEP["enqueue"][:1]}
-    assert main([write(experiment)]) == 1
+    assert main([write(experiment)]) == 0
     assert (Path("runs/small") / "trials.csv").exists()
     assert not [*Path("runs/small").glob("*confirm*")]
     assert not [*Path("artifacts").rglob("artifact.json")]
@@ -522,7 +515,7 @@ def test_a_database_that_does_not_come_back_is_told_in_a_sentence_also_at_the_en
     def lost(*given: Any) -> None:
         raise OperationalError("select", {}, Exception("the server at postgresql://me:pa55@host is gone"))
 
-    monkeypatch.setattr("specexp.sweep.session.conclude_alone", lost)
+    monkeypatch.setattr("specexp.sweep.session.Session.conclude", lost)
     experiment["sweep"] |= {"n_trials": 1, "enqueue": SWEEP["enqueue"][:1]}
     assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 1
     said = capsys.readouterr().err.splitlines()[-1]

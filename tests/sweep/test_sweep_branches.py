@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fake_bench import FakeBench, settings
+from helpers.fake_bench import FakeBench, opened, settings
 from helpers.first_hour import FILE
 
 from specexp.config import ConfigError, build_sweep, load_config
-from specexp.sweep.branches import Possible, without_impossible
-from specexp.sweep.study import open_study, run_study
+from specexp.sweep.rehearsal import Possible, without_impossible
+from specexp.sweep.search import run_study
 from specexp.sweep.study_config import StudyConfig
 
 SPACE = """\
@@ -94,6 +94,6 @@ def test_numbers_are_tried_at_both_ends(tmp_path: Path) -> None:
 
 def test_what_cannot_be_built_together_is_not_drawn(tmp_path: Path) -> None:
     chosen = settings(enqueue=[], n_trials=8)
-    study = open_study("fake", chosen, tmp_path, "workload")
+    study = opened(chosen, tmp_path)
     run_study(study, chosen, FakeBench(), impossible=[{"builder": "chain"}])
     assert {trial.params["builder"] for trial in study.trials} == {"bush"}

@@ -201,26 +201,24 @@ def test_without_the_models_nothing_is_confirmed_live(
 
 def test_tables_and_steps_give_the_same_figures(here: Path) -> None:
     """A fixed tree is read off the table of ranks, or stepped through; two ways to one number."""
-    from specexp.sweep.bench import StudyBench
-    from specexp.sweep.replayed import ReplayedStudyBackend
+    from specexp.sweep.replayed import ReplayedStudy
     from specexp.sweep.study_config import StudyConfig
 
     study_config = StudyConfig(load_config(write()))
     latency = study_config.latency()
     assert latency is not None
-    backend = ReplayedStudyBackend(study_config, latency, confirms=True)
-    bench = StudyBench(backend, here)
-    bench.load_reference()
+    study = ReplayedStudy(study_config, latency, confirms=True)
+    study.load_reference()
     tree = {"builder": {"class_path": "KConfig", "init_args": {"widths": [3, 2, 1]}}}
-    read = bench.measure(bench.prepare(tree), lambda prompt, log_speedup: False, 0)
-    arm = backend.compose("stepped", study_config.with_overrides(tree))
-    stepped = figures_of([arm.decode(prompt) for prompt in bench.prompts])
+    read = study.measure(study.prepare(tree), lambda prompt, log_speedup: False, 0)
+    arm = study.compose("stepped", study_config.with_overrides(tree))
+    stepped = figures_of([arm.decode(prompt) for prompt in study.data().prompts])
     assert read.metrics["tokens_per_step"] == stepped["tokens_per_step"]
     assert read.metrics["modelled_tokens_per_second"] == pytest.approx(
         stepped["modelled_tokens_per_second"], rel=1e-12
     )
     assert len(read.log_speedups) == 3
-    plain = backend.predict(None)
+    plain = study.predict(None)
     assert plain is not None
     assert plain.tokens_per_step == 1.0
 

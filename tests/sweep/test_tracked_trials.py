@@ -15,8 +15,8 @@ from helpers.offline_runs import forget_account, offline_runs, records
 from specexp.bench.publish import tracker_of
 from specexp.bench.statistics import Speedup
 from specexp.config import Config, load_config
-from specexp.sweep.candidates import Candidate, Measurement, Report
-from specexp.sweep.confirmed import Confirmed
+from specexp.sweep.confirm import Confirmed
+from specexp.sweep.search import Candidate, Measurement, Report
 from specexp.sweep.tracked_trials import TrackedTrials, method_of, setting_of, summary_of
 from specexp.tracking import Tracker
 
@@ -124,14 +124,14 @@ def test_studies_are_taken_together_by_what_won(
     parts: dict[str, Any], choice: str | None, method: str
 ) -> None:
     found = Speedup("trial 3", "engine", math.log(1.5), 1.5, 1.4, 1.6, 40)
-    winner = Confirmed("trial 3", 3, (), {}, 0.4, 2.5, 300.0, found, None, choice)
+    winner = Confirmed("trial 3", 3, (), {}, 2.5, 300.0, found, None, choice)
     config: Any = SimpleNamespace(get=parts.get)
     assert method_of(config, winner) == method
 
 
 def test_a_study_is_compared_by_its_winner() -> None:
     found = Speedup("trial 3", "engine", math.log(1.5), 1.5, 1.4, 1.6, 40)
-    winner = Confirmed("trial 3", 3, (), {}, 0.4, 2.5, 300.0, found, None)
+    winner = Confirmed("trial 3", 3, (), {}, 2.5, 300.0, found, None)
     assert summary_of(winner) == {
         "winner": "trial 3",
         "winner_trial": 3,

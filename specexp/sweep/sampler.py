@@ -1,12 +1,15 @@
-"""A sampler that does not repeat itself: a configuration that was measured already is drawn anew."""
+"""Sampler and pruner of a study, and a sampler that suggests no configuration twice."""
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import optuna
 from optuna import Study
 from optuna.distributions import (
     BaseDistribution,
@@ -14,13 +17,21 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from typing_extensions import override
 
-from specexp.sweep.candidates import CandidatePool
-from specexp.sweep.space import Applies, Space
+from specexp.config.check import Checker
+from specexp.config.sweep import Sweep
+from specexp.core.messages import first_line
+from specexp.sweep.space import Space, directions_of
 from specexp.sweep.trials import FINISHED
+
+if TYPE_CHECKING:
+    from specexp.sweep.search import Candidate
+    from specexp.sweep.study import Study as OurStudy
 
 ENUMERATING = (BruteForceSampler, GridSampler)
 """Samplers that never suggest the same parameters twice, and end a study by themselves."""
@@ -38,8 +49,121 @@ FINISHED_PER_WORKER = 2
 """With several workers, finished trials for each before the inner sampler is used: with fewer it is worse than chance.
 """
 
+_UNPLACED = Checker(lambda key: "sweep")
+_SAMPLER: dict[str, Any] = {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 0}}
+_PRUNER: dict[str, Any] = {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 0.1}}
+
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 Suggest = Callable[[str, Distribution], Any]
+
+
+def seed_of(settings: Sweep) -> int | None:
+    """The whole-number seed of the study's sampler, None if it has none."""
+    seed = (settings.sampler or _SAMPLER)["init_args"].get("seed")
+    return seed if isinstance(seed, int) else None
+
+
+def build_sampler(settings: Sweep, offset: int = 0, checker: Checker = _UNPLACED) -> BaseSampler:
+    """Build the sampler, with ``offset`` added to a whole-number seed.
+
+    Raises:
+        ConfigError: Its arguments are invalid.
+    """
+    spec, seed = settings.sampler or _SAMPLER, seed_of(settings)
+    seeded = {} if seed is None else {"seed": seed + offset}
+    spec = {**spec, "init_args": spec["init_args"] | seeded}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampler: BaseSampler = checker.build_part(spec, BaseSampler, ("sweep", "sampler"))
+    return sampler
+
+
+def build_pruner(settings: Sweep, checker: Checker = _UNPLACED) -> BasePruner:
+    """Build the pruner.
+
+    Raises:
+        ConfigError: Its arguments are invalid.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pruner: BasePruner = checker.build_part(settings.pruner or _PRUNER, BasePruner, ("sweep", "pruner"))
+    return pruner
+
+
+def check_sampler(settings: Sweep, checker: Checker = _UNPLACED) -> None:
+    """Draw a few configurations without measuring them, because some samplers and pruners refuse a study only then.
+
+    Raises:
+        ConfigError: Sampler or pruner cannot be built, or cannot be used in this study.
+    """
+    sampler, pruner = build_sampler(settings, checker=checker), build_pruner(settings, checker)
+    space = Space(settings)
+    ways = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
+    used = "sampler"
+
+    def objective(trial: optuna.Trial) -> list[float]:
+        nonlocal used
+        space.suggest(trial, lambda key, overrides: True)
+        if settings.prunes:
+            used = "pruner"
+            for step in range(2):
+                trial.report(0.0, step)
+                trial.should_prune()
+            used = "sampler"
+        return [0.0] * len(ways)
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            study = optuna.create_study(directions=ways, sampler=sampler, pruner=pruner)
+            study.optimize(objective, n_trials=3)
+    except Exception as error:  # of any sampler or pruner, and of packages that it needs
+        raise checker.error(
+            ("sweep", used), f": it cannot be used in this study ({first_line(error)})"
+        ) from error
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
+class CandidatePool:
+    """Composes the configurations of a study, each once, for the sampler and for the trial that measures it.
+
+    Args:
+        study: Composes them.
+    """
+
+    def __init__(self, study: OurStudy) -> None:
+        self._study = study
+        self._digests: dict[str, str] = {}  # by overrides
+        self._latest: tuple[str, Candidate] | None = None
+
+    def digest(self, overrides: Mapping[str, Any]) -> str:
+        """A configuration's digest; one that cannot be composed is only like itself."""
+        key = _key(overrides)
+        if key not in self._digests:
+            try:
+                self._latest = key, self._study.prepare(overrides)
+                self._digests[key] = self._latest[1].digest
+            except Exception:  # the trial composes it again, and records why
+                self._digests[key] = key
+        return self._digests[key]
+
+    def take(self, overrides: Mapping[str, Any]) -> Candidate:
+        """The candidate, composed for its digest or now.
+
+        Raises:
+            ValueError: The parts do not go together.
+        """
+        latest, self._latest = self._latest, None
+        if latest is not None and latest[0] == _key(overrides):
+            return latest[1]
+        return self._study.prepare(overrides)
+
+
+def _key(overrides: Mapping[str, Any]) -> str:
+    return json.dumps(overrides, sort_keys=True, default=str)
 
 
 class DistinctSampler(BaseSampler):
@@ -52,8 +176,7 @@ class DistinctSampler(BaseSampler):
 
     Args:
         inner: The sampler whose suggestions are taken while they are new.
-        space: The study's space.
-        applies: Whether a key of the space exists with the choices before it.
+        suggest: Draws the overrides of one configuration.
         candidates: Composes configurations.
         seed: Seed of the random draws.
         impossible: Parameters that cannot be built together. A draw that contains them is passed over like a repeat.
@@ -65,8 +188,7 @@ class DistinctSampler(BaseSampler):
     def __init__(
         self,
         inner: BaseSampler,
-        space: Space,
-        applies: Applies,
+        suggest: Callable[[Any], Mapping[str, Any]],
         candidates: CandidatePool,
         seed: int | None = None,
         impossible: Sequence[Mapping[str, Any]] = (),
@@ -74,8 +196,7 @@ class DistinctSampler(BaseSampler):
         self.inner = inner
         self.exhausted = False
         self._impossible = impossible
-        self._space = space
-        self._applies = applies
+        self._suggest = suggest
         self._candidates = candidates
         self._random = RandomSampler(seed=seed)
         self._chance = Random(seed)
@@ -86,7 +207,7 @@ class DistinctSampler(BaseSampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         # A suggestion is drawn whole, because only then it is known whether it is new.
         self._drawn = {}
-        if "fixed_params" in trial.system_attrs:  # queued: the parameters it leaves open are drawn one by one
+        if "queued" in trial.user_attrs:  # the parameters that it leaves open are drawn one by one
             return {}
         draw = self._new(study, trial)
         self._drawn = draw.params
@@ -117,14 +238,14 @@ class DistinctSampler(BaseSampler):
     def _new(self, study: Study, trial: FrozenTrial) -> _Draw:
         """Draw a new configuration, or one that repeats a measured one if the space is exhausted."""
         trials = study.get_trials(deepcopy=False)
-        measured = self._candidates.measured(trials)
+        measured = {one.user_attrs.get("digest") for one in trials if one.state is not TrialState.FAIL}
         chance = partial(self._random.sample_independent, study, trial)
         running = sum(one.state is TrialState.RUNNING for one in trials)
         finished = sum(one.state in FINISHED for one in trials)
         early = running > 1 and finished < FINISHED_PER_WORKER * running
         first = draw = self._draw(chance if early else self._inner_suggest(study, trial))
         repeat = None
-        for place in range(max(LEAST_DRAWS, DRAWS_PER_TRIAL * len(measured))):
+        for place in range(max(LEAST_DRAWS, DRAWS_PER_TRIAL * len(measured - {None}))):
             if not any(pair.items() <= draw.params.items() for pair in self._impossible):
                 digest = self._candidates.digest(draw.overrides)
                 if digest not in measured | self._given:
@@ -135,6 +256,11 @@ class DistinctSampler(BaseSampler):
             draw = self._draw(self._neighbour(chance, first.params, NEAREST + FARTHER * place))
         self.exhausted = True
         return repeat or draw
+
+    def _draw(self, suggest: Suggest) -> _Draw:
+        draw = _Draw(suggest)
+        draw.overrides = self._suggest(draw)
+        return draw
 
     def _inner_suggest(self, study: Study, trial: FrozenTrial) -> Suggest:
         """Suggest by the inner sampler, as :class:`optuna.trial.Trial` uses it."""
@@ -158,11 +284,6 @@ class DistinctSampler(BaseSampler):
             return chance(name, distribution)
 
         return suggest
-
-    def _draw(self, suggest: Suggest) -> _Draw:
-        draw = _Draw(suggest)
-        draw.overrides = self._space.suggest(draw, self._applies)
-        return draw
 
 
 class _Draw:

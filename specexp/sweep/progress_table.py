@@ -1,4 +1,4 @@
-"""How a search stands: the best so far with its interval, what became of the trials, and the time that is left."""
+"""A table of a search's progress: the best so far with its interval, the trials by state, and the time that is left."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WORDS = {
 }
 
 
-class Standing:
+class ProgressTable:
     """A table that is drawn anew after every trial.
 
     Args:

@@ -11,7 +11,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 from rich.console import Console
 
-from specexp.sweep.standing import Standing
+from specexp.sweep.progress_table import ProgressTable
 
 
 def trial(speedup: float, spread: float = 0.0, **attributes: object) -> optuna.trial.FrozenTrial:
@@ -32,7 +32,7 @@ def failed() -> optuna.trial.FrozenTrial:
 def test_the_best_so_far_has_its_interval_and_the_rest_is_counted() -> None:
     study = optuna.create_study(direction="maximize")
     seconds = iter([0.0, 0.0, 30.0, 40.0])
-    standing = Standing(["speedup"], 10, clock=lambda: next(seconds))
+    standing = ProgressTable(["speedup"], 10, clock=lambda: next(seconds))
     standing.update(study)
     assert standing.lines == {
         "best so far": "none yet",
@@ -52,7 +52,7 @@ def test_the_best_so_far_has_its_interval_and_the_rest_is_counted() -> None:
 def test_it_fits_the_terminal(width: int) -> None:
     study = optuna.create_study(direction="maximize")
     study.add_trials([trial(1.5, 0.1), trial(1.2), failed()])
-    standing = Standing(["speedup"], 2)
+    standing = ProgressTable(["speedup"], 2)
     standing.update(study)
     out = StringIO()
     Console(file=out, width=width, force_terminal=True, no_color=True).print(standing)

@@ -1,0 +1,389 @@
+"""The search: a study opened or resumed, and its trials run to the number of distinct finished ones."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna import Study, Trial
+from optuna.exceptions import StorageInternalError, TrialPruned
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from specexp.bench.metrics import violation
+from specexp.config.sweep import Sweep
+from specexp.core.messages import first_line
+from specexp.core.secrets import masked
+from specexp.sweep.sampler import (
+    ENUMERATING,
+    CandidatePool,
+    DistinctSampler,
+    build_pruner,
+    build_sampler,
+    seed_of,
+)
+from specexp.sweep.space import MAX_DRAFT_NODES, Space, directions_of, figure_of
+from specexp.sweep.storage import causes_of, is_lost, outlasting, together
+from specexp.sweep.study_config import StudyError
+from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
+from specexp.sweep.workers import known_waiting, place_among_workers, put_back, requeue, worker
+from specexp.tracking.names import SPEEDUP
+
+if TYPE_CHECKING:
+    from specexp.sweep.study import Study as OurStudy
+    from specexp.sweep.tracked_trials import TrackedTrials
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+Report = Callable[[int, float], bool]
+"""Called with prompt index and log(AR seconds per token / candidate's seconds per token); true means: stop here."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration ready to be measured.
+
+    Attributes:
+        digest: The same for two configurations that would run the same, such as two ways to one tree.
+        attributes: Figures and settings for tables: ``nodes``, of a fixed shape also ``depth``, ``rank_paths`` and
+            ``candidates`` (what its ranks count), and ``resolved``, its parts, as JSON values.
+        arm: Decodes it.
+    """
+
+    digest: str
+    attributes: Mapping[str, Any]
+    arm: Any = None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A measured candidate.
+
+    Attributes:
+        log_speedups: Speedup over plain decoding by prompt index, as a logarithm.
+        metrics: Figures of all prompts together by name, such as ``tokens_per_step``.
+    """
+
+    log_speedups: Mapping[int, float]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, device: str = "") -> Study:
+    """Create a study, or load the one of this name to go on with it.
+
+    Args:
+        name: The study's name in its storage.
+        settings: The sweep section.
+        storage: Where its trials are kept.
+        workload: Digest of what all trials have in common (models, prompts, sampling, objectives).
+        device: Name of the device: seconds of two kinds of device cannot be compared.
+
+    Raises:
+        StudyError: The storage takes no study, or has one of this name with another workload, space or device.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        study = together(
+            lambda: optuna.create_study(
+                storage=storage,
+                study_name=name,
+                sampler=build_sampler(settings),
+                pruner=build_pruner(settings),
+                directions=[StudyDirection[way.upper()] for way in directions_of(settings).values()],
+                load_if_exists=True,
+            )
+        )
+    except StorageInternalError as error:  # the database has tables of another make
+        why = masked(first_line(error.__cause__ or error))
+        raise StudyError(
+            f"storage {masked(str(settings.storage))!r} takes no study: {why}; name another database, or a new one"
+        ) from error
+    space = hashlib.sha256(str(Space(settings)).encode()).hexdigest()[:16]
+    wanted = {"workload": workload, "space": space, "device": device}
+    kept = study.user_attrs.get("made_of")
+    if kept is None:
+        study.set_user_attr("made_of", wanted)
+    elif kept["device"] != device:
+        raise StudyError(
+            f"the study {name!r} measures on {kept['device'] or 'an unnamed device'}, and this worker has "
+            f"{device or 'an unnamed one'}: seconds of two kinds of device cannot be compared; start it on the study's "
+            "kind, or give this one another name (--name NEW)"
+        )
+    elif kept != wanted:
+        changed = " and ".join(key for key in wanted if kept.get(key) != wanted[key])
+        raise StudyError(
+            f"the study {name!r} exists already with another {changed}: its trials cannot be compared with these; "
+            "give this one another name (--name NEW) or remove the old one"
+        )
+    return study
+
+
+def run_study(
+    study: Study,
+    settings: Sweep,
+    ours: OurStudy,
+    after_trial: Callable[[Study, FrozenTrial], None] | None = None,
+    tracked: TrackedTrials | None = None,
+    impossible: Sequence[Mapping[str, object]] = (),
+) -> str:
+    """Run trials until ``settings.n_trials`` distinct ones are finished, or the space is exhausted.
+
+    Known configurations of workers that died are measured even then.
+
+    Args:
+        study: Optuna's study.
+        settings: Its sweep section.
+        ours: Composes and measures the candidates.
+        after_trial: Called after every trial.
+        tracked: Gets every trial as it goes.
+        impossible: Choices by key that cannot be built together, which are not drawn.
+
+    Returns:
+        A sentence about a space that holds fewer. Empty if all that were asked for are finished.
+
+    Raises:
+        StudyError: Nearly every trial fails.
+        OSError: The storage, or a file of a trial, cannot be written. The trial is queued again.
+    """
+    search = _Search(study, settings, ours, after_trial, tracked, impossible)
+    ended = search.ended()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        while not ended:
+            try:
+                study.optimize(search, catch=(Exception,), callbacks=[search.note])
+                ended = True
+            except Exception as error:
+                search.recover(error)
+                ended = search.ended()
+    if search.unwritten is not None:
+        raise search.unwritten
+    done, target, last = len(distinct_finished(study)), settings.n_trials, search.last
+    if done >= target:
+        return ""
+    if done == 0 or (last is not None and last.state not in FINISHED):
+        raise StudyError(
+            f"the last {search.barren} trials failed, the last one because of "
+            f"{(last and reason_of(last)) or 'an unknown error'} ({done} of {target} are finished)"
+        )
+    return (
+        f"The space is exhausted: {done} distinct configurations were measured, {target} were asked for, and what else "
+        "is suggested repeats them."
+    )
+
+
+class _Search:
+    """The trials of one worker, as Optuna's objective.
+
+    A failing trial, and one whose parts do not go together, keeps its reason in the user attribute ``reason``. A trial
+    that resolves to a configuration already finished is not measured: values and intermediate values are copied, and
+    ``duplicate_of`` names the original. A pruned trial returns the mean so far, which helps the sampler, and carries
+    ``pruned_at``: it is never confirmed. Known configurations are not pruned.
+
+    Attributes:
+        last: Its last trial.
+        barren: Its trials since the last that measured a new configuration.
+        unwritten: The error of a disk that is full.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        settings: Sweep,
+        ours: OurStudy,
+        after_trial: Callable[[Study, FrozenTrial], None] | None,
+        tracked: TrackedTrials | None,
+        impossible: Sequence[Mapping[str, object]],
+    ) -> None:
+        self.last: FrozenTrial | None = None
+        self.barren = 0
+        self.unwritten: OSError | None = None
+        self._study, self._settings, self._ours = study, settings, ours
+        self._after_trial, self._tracked = after_trial, tracked
+        self._patience = max(20, 2 * settings.n_trials)
+        self._current: int | None = None  # number of the trial that is running
+        self._candidates = CandidatePool(ours)
+        self._space = Space(settings)
+        if not isinstance(study.sampler, (DistinctSampler, *ENUMERATING)):
+            seed = seed_of(settings)
+            if seed is not None:
+                seed += len(study.get_trials(deepcopy=False)) + place_among_workers(study)
+            study.sampler = DistinctSampler(
+                study.sampler,
+                lambda trial: self._space.suggest(trial, ours.applies),
+                self._candidates,
+                seed,
+                impossible,
+            )
+
+    def ended(self) -> bool:
+        """Whether enough trials are finished, or nothing new can be drawn, and no known configuration waits."""
+        exhausted = isinstance(self._study.sampler, DistinctSampler) and self._study.sampler.exhausted
+        enough = exhausted or len(distinct_finished(self._study)) >= self._settings.n_trials
+        return enough and not known_waiting(self._study)
+
+    def __call__(self, trial: Trial) -> float | tuple[float, ...]:
+        """Run one trial: draw a configuration, measure it prompt by prompt, return its values."""
+        self._current = trial.number
+        trial.set_user_attr("worker", worker())
+        try:
+            _ = trial.relative_params  # drawn even if no parameter has a second value: it may repeat
+            overrides = trial.user_attrs.get("overrides")
+            if overrides is None:
+                overrides = self._space.suggest(trial, self._ours.applies)
+            candidate = self._candidates.take(overrides)
+            original = self._claim(trial, candidate)
+            if original is not None:
+                return _copy(trial, original)
+            self._refuse_too_large(trial, candidate)
+            if self._tracked is not None:
+                self._tracked.begin(trial, candidate.attributes)
+            measurement = self._ours.measure(candidate, self._reporter(trial), trial.number)
+            return self._values(trial, measurement)
+        except TrialPruned:
+            raise
+        except KeyboardInterrupt:
+            trial.set_user_attr("reason", "interrupted")
+            self._requeue(trial)
+            raise
+        except Exception as error:
+            trial.set_user_attr("reason", f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
+            if isinstance(error, OSError) and error.errno in _FULL:
+                self.unwritten = error  # the next one could not be written either
+                self._study.stop()
+            if self.unwritten is error or is_lost(error):
+                self._requeue(trial)
+            raise
+
+    def note(self, study: Study, trial: FrozenTrial) -> None:
+        """Look at a trial that has ended, and stop the search if it was the last."""
+        self._current, self.last = None, trial
+        fresh = trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
+        self.barren = 0 if fresh else self.barren + 1
+        if self._after_trial is not None:
+            self._after_trial(study, trial)
+        if self.ended() or self.barren >= self._patience:
+            study.stop()
+
+    def recover(self, error: Exception) -> None:
+        """Get ready to go on after an error of Optuna's loop.
+
+        The search can go on if the database was away for a while, or if another worker has failed the running trial
+        because this one was stopped for too long.
+
+        Raises:
+            Exception: The storage's error, where a trial can neither be measured nor ended.
+        """
+        number, self._current = self._current, None
+        self.barren += 1
+        study = self._study
+        if is_lost(error):
+            outlasting(lambda: put_back(study, lambda trial: trial.number == number))
+            goes_on = True
+        else:
+            goes_on = number is not None and study.get_trials(deepcopy=False)[number].state.is_finished()
+        if not goes_on or self.barren >= self._patience:
+            # Optuna asserts that a trial was ended even if the storage has just raised.
+            storage = (OSError, StorageInternalError, SQLAlchemyError)
+            raise next((one for one in causes_of(error) if isinstance(one, storage)), error)
+
+    def _requeue(self, trial: Trial) -> None:
+        requeue(self._study, self._study.get_trials(deepcopy=False)[trial.number])
+
+    def _claim(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
+        """Sign the trial with its digest, and return the trial that measured the same configuration; None if none did.
+
+        Raises:
+            ValueError: Another worker measures it. Of two that sign at the same moment both give way.
+        """
+        trial.set_user_attr("digest", candidate.digest)
+        trial.set_user_attr("attributes", dict(candidate.attributes))
+        same = [
+            other
+            for other in self._study.get_trials(deepcopy=False)
+            if other.user_attrs.get("digest") == candidate.digest
+            and other.number not in (trial.number, trial.user_attrs.get("retry_of"))
+        ]
+        for other in same:
+            if other.state is TrialState.RUNNING:
+                raise ValueError(f"trial {other.number} measures the same right now")
+        # A known configuration is measured on every prompt, even if it was pruned before.
+        left_out = {"duplicate_of", *(["pruned_at"] if "known" in trial.user_attrs else [])}
+        whole = (one for one in same if one.state in FINISHED and not left_out & one.user_attrs.keys())
+        return next(whole, None)
+
+    def _reporter(self, trial: Trial) -> Report:
+        # The pruner compares speedups; a study of another single objective must not be pruned by them.
+        reports = set(self._settings.objectives) == {SPEEDUP}
+
+        def report(prompt: int, log_speedup: float) -> bool:
+            if self._tracked is not None:
+                self._tracked.prompt(trial, prompt, log_speedup)
+            if not reports:
+                return False
+            if not math.isfinite(log_speedup):
+                raise ValueError(
+                    f"prompt {prompt} gave a speedup of exp({log_speedup}); its decoding took no time or no token"
+                )
+            if not self._settings.prunes:
+                return False
+            trial.report(log_speedup, prompt)
+            if "known" in trial.user_attrs or not trial.should_prune():
+                return False  # what others are compared with is measured on every prompt
+            trial.set_user_attr("pruned_at", prompt + 1)
+            return True
+
+        return report
+
+    def _values(self, trial: Trial, measurement: Measurement) -> float | tuple[float, ...]:
+        trial.set_user_attr("prompts", len(measurement.log_speedups))
+        trial.set_user_attr("metrics", dict(measurement.metrics))
+        for name, limit in self._settings.constraints.items():
+            missed = None if name == MAX_DRAFT_NODES else violation(name, limit, measurement.metrics)
+            if missed is not None:
+                trial.set_constraint(name, missed)
+            if missed is not None and missed > 0:
+                trial.set_user_attr("infeasible", f"{name} is {limit:g}, missed by {missed:g}")
+        figures = {**measurement.metrics, SPEEDUP: fmean(measurement.log_speedups.values())}
+        values = []
+        for name in self._settings.objectives:
+            value = figure_of(name, figures)
+            if value is None:
+                raise ValueError(f"objective {name} has no value here")
+            values.append(value)
+        return tuple(values) if len(values) > 1 else values[0]
+
+    def _refuse_too_large(self, trial: Trial, candidate: Candidate) -> None:
+        """A tree of too many nodes is not worth measuring: the sampler learns that it is not feasible."""
+        limit = self._settings.constraints.get(MAX_DRAFT_NODES)
+        nodes = candidate.attributes.get("nodes")
+        if limit is None or nodes is None:
+            return
+        trial.set_constraint(MAX_DRAFT_NODES, nodes - limit)
+        if nodes > limit:
+            trial.set_user_attr("infeasible", f"{nodes} nodes, {MAX_DRAFT_NODES} is {limit:g}")
+            raise TrialPruned
+
+
+def _copy(trial: Trial, original: FrozenTrial) -> float | tuple[float, ...]:
+    trial.set_user_attr("duplicate_of", original.number)
+    for name in ("prompts", "pruned_at", "metrics", "infeasible"):
+        if name in original.user_attrs:
+            trial.set_user_attr(name, original.user_attrs[name])
+    for name, excess in original.constraints.items():
+        trial.set_constraint(name, excess)
+    for prompt, log_speedup in original.intermediate_values.items():
+        trial.report(log_speedup, prompt)
+    if original.state is TrialState.PRUNED:
+        raise TrialPruned
+    values = tuple(original.values)
+    return values if len(values) > 1 else values[0]
