@@ -362,8 +362,7 @@ STUDIES = [
     dry(
         "a limit below zero",
         "--sweep.constraints.max_draft_nodes -1",
-        "sweep.constraints.max_draft_nodes is -1",
-        "0 or more",
+        "sweep.constraints.max_draft_nodes must be >= 0, got -1",
         file="sweep.yaml",
     ),
     dry(

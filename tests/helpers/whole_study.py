@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import optuna
+
 from helpers.first_hour import QUESTIONS, SWEEP
 from helpers.postgres import PASSWORD
 from helpers.shared_study import check_trials
 from specexp.artifacts import read_artifact
 from specexp.bench.record import read_records
-from specexp.sweep.conclusion import CONCLUDED_BY
 
 TRIALS = 12
 SPACE = "builder.init_args.length: {type: int, low: 1, high: 4}"
@@ -75,7 +76,9 @@ class WholeStudy:
                 own = _answers(records, f"trial {trial.number}")
                 assert len(own) == trial.user_attrs["prompts"]
                 assert set(own.values()) == {1}
-        folder = Path(study.user_attrs[CONCLUDED_BY]["folder"])
+        turns = optuna.load_study(study_name="sweep: turns", storage=self.url).trials
+        (*_, concluded) = (turn.user_attrs["concluded"] for turn in turns if "concluded" in turn.user_attrs)
+        folder = Path(concluded["folder"])
         answers = _answers(folder / "confirm.jsonl")
         assert answers
         assert set(answers.values()) == {1}

@@ -13,22 +13,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from zlib import crc32
 
+import optuna
 import pytest
 from helpers.postgres import Postgres
 from helpers.proxy import Proxy
 from helpers.shared_study import finished
 from helpers.waiting import wait_for
 from helpers.whole_study import WholeStudy
-from sqlalchemy import NullPool, create_engine, text
+
+from specexp.sweep.workers import CONFIRMATION
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROUNDS = range(10)
 FULL = "cannot be written (No space left on device)"
-NOBODY = ": start the database there"
-"""Ends what a command says that is typed while the database is away."""
+NOBODY = "and the database cannot be used: "
+"""Is in what a command says that is typed while the database is away."""
 
 LEFT = ("Another worker confirms the best trials.", "The best trials were confirmed by ")
 
@@ -157,15 +158,16 @@ def searched(
 
 
 def wait_for_confirmation(url: str) -> None:
-    """Return once a worker has the lock of it."""
-    engine = create_engine(url, poolclass=NullPool)
-    asked = text("select count(*) from pg_locks where locktype = 'advisory' and granted and objid = :key")
+    """Return once a worker has claimed it."""
 
-    def held() -> object:
-        with engine.connect() as connection:
-            return connection.execute(asked, {"key": crc32(b"sweep: confirmation")}).scalar()
+    def claimed() -> bool:
+        try:
+            turns = optuna.load_study(study_name="sweep: turns", storage=url).get_trials()
+        except KeyError:
+            return False
+        return any(turn.user_attrs.get("kind") == CONFIRMATION for turn in turns)
 
-    wait_for(held)
+    wait_for(claimed)
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import optuna
 import pytest
@@ -25,14 +22,12 @@ from optuna.trial import TrialState
 from sqlalchemy import NullPool, create_engine, text
 
 from specexp.config import ConfigError
-from specexp.core.start import masked
-from specexp.sweep import alone
-from specexp.sweep.conclusion import CONCLUDED_BY
+from specexp.core.secrets import masked
 from specexp.sweep.search import run_study
-from specexp.sweep.storage import check_storage, locked
+from specexp.sweep.storage import check_storage, open_storage
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trials import distinct_finished
-from specexp.sweep.workers import MAX_RETRIES, enqueue
+from specexp.sweep.workers import MAX_RETRIES, Turn, enqueue, in_turn, open_turns, requeue
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -70,54 +65,6 @@ def test_a_worker_of_another_machine_that_is_killed_is_missed_by_its_heart(
     check(url, 2, before)
 
 
-def test_a_lock_outlives_a_restart_of_the_server_unless_another_worker_took_it(
-    server: Postgres, url: str
-) -> None:
-    with locked(url, "confirmation", wait=False) as held:
-        assert held is not None
-        assert held()
-        server.stop()
-        server.start()
-        with locked(url, "confirmation", wait=False) as taken:
-            assert taken is not None
-            assert not held()
-        wait_for(held)  # the server notices that a connection was closed
-        with locked(url, "confirmation", wait=False) as taken:
-            assert taken is None
-
-
-def test_a_confirmation_that_another_worker_took_over_meanwhile_is_not_exported(
-    server: Postgres, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study, other = (opened(settings(storage=url), tmp_path) for _ in range(2))
-    said: list[str] = []
-    monkeypatch.setattr(alone, "concluded", lambda *given: None)
-    monkeypatch.setattr(alone, "digest_of_end", lambda *given: "end")
-
-    def conclude(by_another: bool) -> Callable[..., str]:
-        def confirming(*given: Any) -> str:
-            server.stop()
-            server.start()
-            if by_another:
-                other.set_user_attr(CONCLUDED_BY, {"of": "end", "worker": "another", "folder": "/there"})
-            given[-1]()  # as before it exports
-            return "exported"
-
-        return confirming
-
-    chosen = settings(storage=url, confirm={"best": 1})
-    backend: Any = SimpleNamespace(study_config=None)
-    output: Any = SimpleNamespace(say=said.append, folder=tmp_path)
-    found = []
-    for by_another in (True, False):
-        monkeypatch.setattr(alone, "conclude", conclude(by_another))
-        found.append(alone.conclude_alone(study, chosen, backend, output, lambda: None))
-        study.set_user_attr(CONCLUDED_BY, {})
-    assert found == [None, "exported"]
-    assert len(said) == 1
-    assert "another worker took over" in said[0]
-
-
 def test_who_opens_a_study_while_the_server_restarts_waits_for_it(
     server: Postgres, url: str, tmp_path: Path
 ) -> None:
@@ -130,26 +77,31 @@ def test_who_opens_a_study_while_the_server_restarts_waits_for_it(
         assert opening.result().study_name == "fake"
 
 
-def test_a_worker_that_waits_for_a_lock_waits_on_over_a_restart_of_the_server(
-    server: Postgres, url: str
+def test_a_worker_that_waits_for_its_turn_waits_on_over_a_restart_of_the_server(
+    server: Postgres, url: str, tmp_path: Path
 ) -> None:
-    got = threading.Event()
+    turns = [open_turns("fake", open_storage(url, tmp_path, requeue)) for _ in range(2)]
+    began, ends, done = threading.Event(), threading.Event(), list[str]()
 
-    def wait() -> None:
-        with locked(url, "preparation", wait=True):
-            got.set()
+    def first(turn: Turn) -> None:
+        began.set()
+        ends.wait()
+        assert turn.is_mine()
+        done.append("first")
 
-    waiting = threading.Thread(target=wait)
-    with locked(url, "preparation", wait=True) as held:
-        waiting.start()
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(in_turn, turns[0], "start", first, alone=False)
+        began.wait()
+        other = pool.submit(in_turn, turns[1], "start", lambda turn: done.append("other"), alone=False)
         time.sleep(0.5)
-        assert not got.is_set()
         server.stop()
         server.start()
-        waiting.join()  # the server has forgotten the holder
-        assert got.is_set()
-        assert held is not None
-        assert held()
+        time.sleep(1.0)
+        assert not done
+        ends.set()
+        assert one.result()
+        assert other.result()
+    assert done == ["first", "other"]
 
 
 def test_a_search_goes_on_after_a_cut_within_any_statement(
@@ -214,8 +166,8 @@ def test_what_cannot_be_reached_is_told_in_one_sentence_without_the_password(
     server: Postgres,
 ) -> None:
     for url, words in (
-        (server.url("wr0ng"), 'password authentication failed for user "me": set PGPASSWORD'),
-        (server.url() + "_not", 'database "postgres_not" does not exist: create it there'),
+        (server.url("wr0ng"), 'password authentication failed for user "me"'),
+        (server.url() + "_not", 'database "postgres_not" does not exist'),
     ):
         with pytest.raises(ConfigError) as caught:
             check_storage(url, ConfigError("command line: sweep.storage"))
