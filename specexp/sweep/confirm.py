@@ -157,22 +157,19 @@ def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[F
     """The trials to confirm: the ``best`` fastest of the search, then the fastest of every choice of the key
     ``of_each`` or, without such a key, every known configuration.
 
-    Only trials measured on every prompt and within the constraints are asked; a known configuration that
-    failed is left out as well. Of a study with several objectives the trials that none dominates come first.
+    Only trials measured on every prompt and within the constraints are taken, so that a known configuration that failed
+    is left out as well. Of a study with several objectives the trials that none dominates come first.
     """
     finished = confirmable(study)
-    if len(study.directions) > 1:
-        front = {trial.number for trial in study.best_trials}
-        ranked = sorted(finished, key=lambda trial: (trial.number not in front, -trial.values[0]))
-    else:
-        sign = -1 if study.direction.name == "MAXIMIZE" else 1
-        ranked = sorted(finished, key=lambda trial: sign * trial.values[0])
+    several = len(study.directions) > 1
+    front = {trial.number for trial in study.best_trials} if several else set()
+    sign = -1 if several or study.direction.name == "MAXIMIZE" else 1
+    ranked = sorted(finished, key=lambda trial: (trial.number not in front, sign * trial.values[0]))
     if of_each is None:
         others = [trial for trial in finished if "known" in trial.user_attrs]
     else:
-        others = list(
-            {trial.params.get(of_each, trial.number): trial for trial in reversed(ranked)}.values()
-        )[::-1]
+        fastest = {trial.params.get(of_each, trial.number): trial for trial in reversed(ranked)}
+        others = [*reversed(fastest.values())]
     return ranked[:best] + [trial for trial in others if trial not in ranked[:best]]
 
 
@@ -190,7 +187,7 @@ def confirm(
     confirmation is further samples of the same prompts, paired with plain decoding's of that time.
 
     Args:
-        trials: What is confirmed.
+        trials: The candidates.
         study: Composes the arms.
         tick: Called after every prompt.
         of_each: Key of the space whose choices are compared.
@@ -217,30 +214,9 @@ def confirm(
         module.close()
     records = [*earlier, *module.records]
     confirmed = [_confirmed(trial, arm, records, of_each) for trial, arm in zip(trials, arms, strict=True)]
-    return Confirmation(rank(confirmed), records, arms, watch, confirmations)
-
-
-class FirstAnswers(Arm):
-    """A candidate that forgets what it learned before every prompt, as a deployment answers its first request.
-
-    Args:
-        arm: The candidate.
-    """
-
-    def __init__(self, arm: EngineArm) -> None:
-        self.arm = arm
-        self.name = f"{arm.name}, cold"
-        self.generation, self.verifier, self.latency = arm.generation, arm.verifier, arm.latency
-        self.dtype, self.device, self.state = arm.dtype, arm.device, "cold"
-
-    @override
-    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
-        self.arm.reset()
-        return replace(self.arm.decode(prompt, sample, max_new_tokens), arm=self.name, state=self.state)
-
-    @override
-    def close(self) -> None:
-        self.arm.close()
+    # Fastest first; those whose speedup was refused last.
+    confirmed.sort(key=lambda one: (one.over_ar.refused is not None, -one.over_ar.mean_log_ratio))
+    return Confirmation(confirmed, records, arms, watch, confirmations)
 
 
 def cold_figures(one: Confirmed, study: Study, records_path: Path) -> tuple[float, Speedup] | None:
@@ -257,7 +233,7 @@ def cold_figures(one: Confirmed, study: Study, records_path: Path) -> tuple[floa
         arm.close()
         return None
     records_path.unlink(missing_ok=True)
-    cold = FirstAnswers(study.warm_started(arm))
+    cold = _FirstAnswers(study.warm_started(arm))
     module = EvaluationModule(
         [study.plain(), cold], baseline=AR, records_path=records_path, samples=study.samples
     )
@@ -267,6 +243,25 @@ def cold_figures(one: Confirmed, study: Study, records_path: Path) -> tuple[floa
         module.close()
     speedup = paired_speedup(module.records, cold.name, AR)
     return summarise(module.records, cold.name).tokens_per_step, speedup
+
+
+class _FirstAnswers(Arm):
+    """A candidate that forgets what it learned before every prompt, as a deployment answers its first request."""
+
+    def __init__(self, arm: EngineArm) -> None:
+        self.arm = arm
+        self.name = f"{arm.name}, cold"
+        self.generation, self.verifier, self.latency = arm.generation, arm.verifier, arm.latency
+        self.dtype, self.device, self.state = arm.dtype, arm.device, "cold"
+
+    @override
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        self.arm.reset()
+        return replace(self.arm.decode(prompt, sample, max_new_tokens), arm=self.name, state=self.state)
+
+    @override
+    def close(self) -> None:
+        self.arm.close()
 
 
 def _confirmed(
@@ -294,11 +289,6 @@ def _chosen(params: Mapping[str, Any], fixed_tree: bool) -> Iterator[str]:
             yield value
         elif not fixed_tree or key.startswith("execution."):
             yield f"{key.rpartition('.')[2]}={value:.3g}"
-
-
-def rank(confirmed: Sequence[Confirmed]) -> list[Confirmed]:
-    """Fastest first by the confirmed speedup over AR; those whose speedup was refused last."""
-    return sorted(confirmed, key=lambda one: (one.over_ar.refused is not None, -one.over_ar.mean_log_ratio))
 
 
 def promoted(

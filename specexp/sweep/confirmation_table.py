@@ -37,10 +37,10 @@ def table(
 
     Args:
         name: The study's name.
-        question: The experiment's question; None where it asks none.
+        question: The experiment's question.
         confirmed: The candidates, fastest first.
         records: Records of all arms.
-        predicted_ar: What replay says of plain decoding; None where it says nothing.
+        predicted_ar: Replay's prediction of plain decoding.
         confirmations: How many were pooled.
         warm: Whether what is carried from prompt to prompt was learned on the search's prompts first.
         float32: The outputs compared once more in float32; None where they were not.
@@ -48,112 +48,115 @@ def table(
     baselines = {AR: "AR (engine)", EAGER: "hf-eager"}
     if EAGER not in arm_names(records):
         del baselines[EAGER]
-    used = summarise(records, AR).clock
-    multi_sequence = _is_multi_sequence(records)
+    own = summarise(records, AR)
     predicts = any(one.predicted is not None for one in confirmed)
+    adjective = clock.adjective(own.clock)
     columns = [
         Column(noun_of(confirmed, records)),
         Column("nodes", digits=1),
         Column("depth"),
         Column("tokens per step"),
-        Column(f"{clock.adjective(used)}tokens/s", digits=0 if used == MEASURED else 2),
+        Column(f"{adjective}tokens/s", digits=0 if own.clock == MEASURED else 2),
         *(Column(f"predicted {what}") for what in _PREDICTED if predicts),
-        *([Column("target busy")] if multi_sequence else []),
+        *([Column("target busy")] if _is_multi_sequence(records) else []),
         *(
-            Column(f"{clock.adjective(used)}speedup over {name}", interval=True)
-            for name in ("AR", EAGER)[: len(baselines)]
+            Column(f"{adjective}speedup over {'AR' if one == AR else one}", interval=True)
+            for one in baselines
         ),
     ]
-    title = question or f"{name}: confirmed on prompts the search did not see"
-    confirmation = Table(clock.titled(title, used), columns)
-    for one in confirmed:
-        fixed = "rank_paths" in one.attributes
-        confirmation.rows.append(
-            [
-                one.label,
-                one.attributes["nodes"] if fixed else summarise(records, one.name).nodes_per_step,
-                one.attributes.get("depth"),
-                one.tokens_per_step,
-                one.tokens_per_second,
-                *(_predictions(one.predicted) if predicts else ()),
-                *_busy(records, one.name),
-                *(speedup for speedup in (one.over_ar, one.over_eager) if speedup is not None),
-            ]
+
+    def row(
+        arm: str, label: str, nodes: Cell, depth: Cell, predicted: Predicted | None, speedups: Sequence[Cell]
+    ) -> list[Cell]:
+        summary = summarise(records, arm)
+        predictions = _predictions(predicted) if predicts else ()
+        figures = (summary.tokens_per_step, summary.tokens_per_second, *predictions, *_busy(records, arm))
+        return [label, nodes, depth, *figures, *speedups]
+
+    candidates = [
+        row(
+            one.name,
+            one.label,
+            one.attributes["nodes"]
+            if "rank_paths" in one.attributes
+            else summarise(records, one.name).nodes_per_step,
+            one.attributes.get("depth"),
+            one.predicted,
+            [speedup for speedup in (one.over_ar, one.over_eager) if speedup is not None],
         )
-    of_baselines: list[list[Cell]] = []
-    for baseline, meaning in baselines.items():
-        summary = summarise(records, baseline)
-        over: list[Cell] = [
-            1 if name == baseline else paired_speedup(records, baseline, name) for name in baselines
-        ]
-        figures = [
-            summary.tokens_per_step,
-            summary.tokens_per_second,
-            *(_predictions(predicted_ar if baseline == AR else None) if predicts else ()),
-            *_busy(records, baseline),
-        ]
-        of_baselines.append([meaning, 0, 0, *figures, *over])
+        for one in confirmed
+    ]
+    plain = [
+        row(
+            arm,
+            label,
+            0,
+            0,
+            predicted_ar if arm == AR else None,
+            [1 if other == arm else paired_speedup(records, arm, other) for other in baselines],
+        )
+        for arm, label in baselines.items()
+    ]
     pays = confirmed[0].over_ar.is_faster
-    confirmation.rows = [*confirmation.rows, *of_baselines] if pays else [*of_baselines, *confirmation.rows]
+    confirmation = Table(
+        clock.titled(question or f"{name}: confirmed on prompts the search did not see", own.clock), columns
+    )
+    confirmation.rows = [*candidates, *plain] if pays else [*plain, *candidates]
     prompts = len({record.prompt_id for record in records})
-    own = summarise(records, AR)
-    failed, short = failed_answers(records), short_answers(records, AR)
+    failed = failed_answers(records)
     pooled = "" if confirmations == 1 else f" in {confirmations} confirmations"
     taught = ", begun with what the search's prompts taught" if warm else ""
-    confirmation.notes = [
-        *([] if (wrong := misprediction(confirmed)) is None else [wrong]),
-        *([] if pays else [about_plain(confirmed[0], noun_of(confirmed, records))]),
-        f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, state "
-        f"{_states(records)}{taught}; "
-        "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
+    states = " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"
+    notes = [
+        misprediction(confirmed),
+        None if pays else about_plain(confirmed[0], noun_of(confirmed, records)),
+        f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, state {states}{taught}"
+        "; speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
         f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "
         "loop (which flatters every method)",
         *_equality(confirmed, records, float32),
-        *([] if short is None else [short]),
-        *([] if failed is None else [f"{failed}; the figures are of the others"]),
-        *filter(None, [busy_machine_of(records, AR)]),
+        short_answers(records, AR),
+        None if failed is None else f"{failed}; the figures are of the others",
+        busy_machine_of(records, AR),
         *clock_notes([record for record in records if not record.error]),
     ]
+    confirmation.notes = [note for note in notes if note]
     return confirmation
 
 
 def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
-    """What the winner is compared with the best of every other choice; where no choices are compared, with the best
-    chain, and with every known tree that is no chain.
+    """Compare the winner with the best of every other choice; where no choices are compared, with the best chain, and
+    with every known tree that is not a chain.
     """
     winner = confirmed[0]
-    multi_sequence = _is_multi_sequence(records)
-    said = []
     if winner.choice is not None:
-        chains: list[Confirmed] = []
-        others = list(
-            {one.choice: one for one in reversed(confirmed) if one.choice != winner.choice}.values()
-        )[::-1]
+        best = {one.choice: one for one in reversed(confirmed) if one.choice != winner.choice}
+        others = {f"the best of {one.choice} ({one.name})": one for one in reversed(best.values())}
     else:
-        known = [one for one in confirmed if not one.name.startswith("trial ")]
+        multi_sequence = _is_multi_sequence(records)
         chains = [] if multi_sequence else [one for one in confirmed if one.is_chain]
-        others = [*chains[:1], *(one for one in known if one not in chains)]
-    for other in others:
-        if other.choice is not None:
-            kind = f"the best of {other.choice} ({other.name})"
-        else:
-            kind = f"the best chain ({other.name})" if other in chains else f"the {other.name}"
-        if other is winner:
-            said.append(f"The fastest {noun_of(confirmed, records)} is {kind} itself.")
-            continue
-        paired = paired_speedup(records, winner.name, other.name)
-        if paired.refused is not None:
-            said.append(f"{winner.label} cannot be compared with {kind}: {paired.refused}.")
-            continue
-        verdict = (
-            "faster"
-            if paired.is_faster
-            else "slower"
-            if paired.is_slower
-            else "not told apart on these prompts"
-        )
-        said.append(f"{winner.label} against {kind}, prompt by prompt: {paired}, {verdict}.")
-    return said
+        others = {f"the best chain ({one.name})": one for one in chains[:1]}
+        known = [one for one in confirmed if not one.name.startswith("trial ") and one not in chains]
+        others |= {f"the {one.name}": one for one in known}
+    return [_comparison(winner, other, kind, confirmed, records) for kind, other in others.items()]
+
+
+def _comparison(
+    winner: Confirmed,
+    other: Confirmed,
+    kind: str,
+    confirmed: Sequence[Confirmed],
+    records: Sequence[PromptRecord],
+) -> str:
+    if other is winner:
+        return f"The fastest {noun_of(confirmed, records)} is {kind} itself."
+    paired = paired_speedup(records, winner.name, other.name)
+    if paired.refused is not None:
+        return f"{winner.label} cannot be compared with {kind}: {paired.refused}."
+    verdict = "not told apart on these prompts"
+    if paired.is_faster or paired.is_slower:
+        verdict = "faster" if paired.is_faster else "slower"
+    return f"{winner.label} against {kind}, prompt by prompt: {paired}, {verdict}."
 
 
 def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
@@ -174,9 +177,8 @@ def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
     wrong = [one for one in confirmed if abs(one.predicted_error or 0.0) > MOST_OFF]
     if not wrong:
         return None
-    worst = (
-        wrong[0] if wrong[0] is confirmed[0] else max(wrong, key=lambda one: abs(one.predicted_error or 0))
-    )
+    furthest = max(wrong, key=lambda one: abs(one.predicted_error or 0))
+    worst = wrong[0] if wrong[0] is confirmed[0] else furthest
     assert worst.predicted is not None
     assert worst.predicted.over_ar is not None
     return (
@@ -203,12 +205,7 @@ def _clocked(one: Confirmed) -> str:
 
 
 def about_plain(best: Confirmed, noun: str) -> str:
-    """Why the best that was found is not put above plain decoding.
-
-    Args:
-        best: The fastest.
-        noun: What the candidates are.
-    """
+    """Return why the fastest of the candidates, which are of this noun, is not put above plain decoding."""
     speedup = best.over_ar
     if speedup.refused is not None:
         return f"{best.label} cannot be compared with plain decoding: {speedup.refused}."
@@ -223,14 +220,14 @@ def _equality(
     """How many outputs are plain decoding's, in float32 first where they were compared so."""
     names = [one.name for one in confirmed]
     total = Equality.sum(token_equality(records, name, AR) for name in names)
-    said = [] if float32 is None else [float32.sentence(names, AR)]
-    said.append(f"outputs of the {noun_of(confirmed, records)}s that equal plain decoding's: {total}")
+    notes = [] if float32 is None else [float32.sentence(names, AR)]
+    notes.append(f"outputs of the {noun_of(confirmed, records)}s that equal plain decoding's: {total}")
     if total.near_ties:
-        said.append(near_tie_sentence(summarise(records, AR).dtype))
-    return said
+        notes.append(near_tie_sentence(summarise(records, AR).dtype))
+    return notes
 
 
-def _predictions(predicted: Predicted | None) -> tuple[float | str | None, ...]:
+def _predictions(predicted: Predicted | None) -> tuple[Cell, ...]:
     if predicted is None:
         return (None,) * len(_PREDICTED)
     speedup = None if predicted.over_ar is None else predicted.over_ar.unlabelled
@@ -238,7 +235,7 @@ def _predictions(predicted: Predicted | None) -> tuple[float | str | None, ...]:
 
 
 def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
-    """What the candidates are."""
+    """The noun for the candidates."""
     if any(one.choice is not None for one in confirmed):
         return "method"
     return "setting" if _is_multi_sequence(records) else "tree"
@@ -249,14 +246,10 @@ def _is_multi_sequence(records: Sequence[PromptRecord]) -> bool:
     return any(record.group is not None for record in records)
 
 
-def _busy(records: Sequence[PromptRecord], arm: str) -> list[float | None]:
-    """The share of the time in which the target was busy with an arm's groups; nothing where none are decoded."""
+def _busy(records: Sequence[PromptRecord], arm: str) -> list[Cell]:
+    """The share of the time in which the target was busy with an arm's groups; empty where none are decoded."""
     if not _is_multi_sequence(records):
         return []
     groups = [record.group for record in records if record.arm == arm and record.group is not None]
     wall = sum(group.wall_seconds for group in groups)
     return [sum(group.busy_seconds for group in groups) / wall if wall else None]
-
-
-def _states(records: Sequence[PromptRecord]) -> str:
-    return " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"

@@ -66,7 +66,7 @@ class Exporter:
     """Writes what a study leaves: the promoted candidate as ``best``, or plain decoding where there is none.
 
     ``best-tree`` is always the fastest composition found, ``best`` what a deployment should load: the same version, or
-    one that says not to speculate, and why.
+    one that tells not to speculate, and why.
 
     Args:
         export: The kind of the artifact, the folder ``to`` which it goes, and whether it starts cold.
@@ -75,17 +75,8 @@ class Exporter:
         output: Where the results go.
     """
 
-    def __init__(
-        self,
-        export: Export,
-        confirmation: Confirmation,
-        study: Study,
-        output: StudyOutput,
-    ) -> None:
-        self.export = export
-        self.confirmation = confirmation
-        self.study = study
-        self.output = output
+    def __init__(self, export: Export, confirmation: Confirmation, study: Study, output: StudyOutput) -> None:
+        self.export, self.confirmation, self.study, self.output = export, confirmation, study, output
         self.folder = Path(export.to)
 
     def run(self, before: Deployed | None) -> Exported:
@@ -97,38 +88,39 @@ class Exporter:
         Raises:
             ArtifactError: It cannot be written.
         """
-        winner = self.confirmation.winner
+        winner, kind, folder = self.confirmation.winner, self.export.kind, self.folder
         candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]
         if not candidates:
-            nothing = f"{winner.label} is no {self.export.kind}, nor is another one, so nothing was exported."
+            nothing = f"{winner.label} is no {kind}, nor is another one, so nothing was exported."
             return Exported([nothing], winner.over_ar.is_faster)
         asked = digest_of(asdict(self.export))
         if before is not None and (before.asked != asked or not Path(before.folder).is_dir()):
             before = None
         deployed = None if before is None else before.trial
         best = promoted(candidates, self.confirmation.records, deployed)
-        if before is not None and best is not None and best.trial == before.trial:
-            return Exported([f"{best.label} stays {self.folder}/best ({before.folder})."], True, before)
-        if before is not None and best is None and before.trial is None:
-            return Exported([f"{self.folder}/best still decodes plainly ({before.folder})."], False, before)
-        if best is not None:
-            artifact, said = self._write(best, ("latest", "best", BEST_TREE))
-            now = Deployed(asked, best.trial, best.trial, str(artifact.folder))
-            return Exported([*said, *self._other_kind(best)], True, now, [artifact])
-        tree, said = self._write(candidates[0], ("latest", BEST_TREE))
-        plain = self._write_plain(candidates[0], tree)
-        now = Deployed(asked, None, candidates[0].trial, str(plain.folder))
-        advice = (
-            f"Speculating does not pay here, so {self.folder}/best decodes plainly ({plain.folder}); "
-            f"{self.folder}/{BEST_TREE} is the best that was found."
-        )
-        return Exported([*said, advice], False, now, [plain, tree])
+        if before is not None and deployed == (None if best is None else best.trial):
+            plainly = f"{folder}/best still decodes plainly ({before.folder})."
+            said = [plainly if best is None else f"{best.label} stays {folder}/best ({before.folder})."]
+            return Exported(said, best is not None, before)
+        tree = best or candidates[0]
+        aliases = ("latest", BEST_TREE) if best is None else ("latest", "best", BEST_TREE)
+        artifact, said = self._write(tree, aliases)
+        written = [artifact]
+        if best is None:
+            written.insert(0, self._write_plain(tree, artifact))
+            said.append(
+                f"Speculating does not pay here, so {folder}/best decodes plainly ({written[0].folder}); "
+                f"{folder}/{BEST_TREE} is the best that was found."
+            )
+        elif self._payloads(winner) is None:
+            said.append(f"The winner, {winner.label}, is no {kind}; {best.label} is the best that is.")
+        trial = None if best is None else best.trial
+        now = Deployed(asked, trial, tree.trial, str(written[0].folder))
+        return Exported(said, best is not None, now, written)
 
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
-        """What the kind asked for holds of a candidate, without what it carries; None where it is of another kind."""
-        learned: dict[str, Any] = {}
-        if self.study.warm_start_prompts:
-            learned = {"learned": self._learned(one)}
+        """The payloads of a candidate in an artifact of the kind, without learned state; None of another kind."""
+        learned = {"learned": self._learned(one)} if self.study.warm_start_prompts else {}
         return kind_named(self.export.kind).payloads_of(self._specs(one), {**one.attributes, **learned})
 
     def _specs(self, one: Confirmed) -> dict[str, Any]:
@@ -136,28 +128,24 @@ class Exporter:
         return {family: resolved.get(family, config.get(family)) for family in Parts._fields}
 
     def _learned(self, one: Confirmed) -> dict[str, Any]:
-        """What a candidate's drafter and controller knew before the first prompt of the confirmation."""
+        """The state of a candidate's drafter and controller before the first prompt of the confirmation."""
         arm = self.confirmation.arms[one.name]
         return {"controller": arm.controller_state, "drafter": arm.drafter_state}
 
     def _write(self, best: Confirmed, aliases: Sequence[str]) -> tuple[LoadedArtifact, list[str]]:
-        """Write a candidate, with what it carries where that can be kept; and what is to be said of it."""
-        payloads = self._payloads(best)
+        """Write a candidate, with its learned state where that can be kept; return it and sentences about it."""
+        payloads, metrics = self._payloads(best), _metrics(best, self.confirmation.records)
         assert payloads is not None
-        metrics = _metrics(best, self.confirmation.records)
-        learns = (
-            kind_named(self.export.kind).holds_state
-            and self.confirmation.arms[best.name].parts.keeps_learning
-        )
+        learns = self.confirmation.arms[best.name].parts.keeps_learning
+        learns = learns and kind_named(self.export.kind).holds_state
+        why = "as asked for"
         if learns and not self.export.cold:
             try:
                 return self._written(best, payloads | state_payloads(self._learned(best)), metrics, aliases)
             except ArtifactError as error:
                 why = f"for what it learned cannot be kept ({error})"
-        else:
-            why = "as asked for"
         said: list[str] = []
-        if learns and (cold := self._cold(best)) is not None:
+        if learns and (cold := cold_figures(best, self.study.confirming, self.output.folder / "cold.jsonl")):
             tokens_per_step, speedup = cold
             metrics |= {
                 "cold_tokens_per_step": tokens_per_step,
@@ -170,15 +158,11 @@ class Exporter:
         artifact, about = self._written(best, payloads, metrics, aliases)
         return artifact, [*about, *said]
 
-    def _cold(self, best: Confirmed) -> tuple[float, Speedup] | None:
-        return cold_figures(best, self.study.confirming, self.output.folder / "cold.jsonl")
-
     def _written(
         self, best: Confirmed, payloads: dict[str, Any], metrics: dict[str, Any], aliases: Sequence[str]
     ) -> tuple[LoadedArtifact, list[str]]:
-        artifact = self._save(
-            self.export.kind, payloads, best, self.study.exported_metrics(best, metrics), aliases
-        )
+        metrics = self.study.exported_metrics(best, metrics)
+        artifact = self._save(self.export.kind, payloads, best, metrics, aliases)
         size = artifact.content.state_bytes
         warm = f", with what it learned ({size_of(size)})" if size else ""
         return artifact, [f"{best.label} is in {artifact.folder}{warm}."]
@@ -189,40 +173,32 @@ class Exporter:
             "best_found": found.folder.name,
             "several_sequences": self.study.config.multi_sequence,
         }
-        parts = {"verifier": self._specs(tree)["verifier"]}
+        payloads = {VERDICT: verdict, PARTS: {"verifier": self._specs(tree)["verifier"]}}
         metrics = {f"best_tree_{name}": value for name, value in found.metrics.items()}
-        return self._save(
-            PlainDecodingArtifact.kind, {VERDICT: verdict, PARTS: parts}, tree, metrics, ("latest", "best")
-        )
+        return self._save(PlainDecodingArtifact.kind, payloads, tree, metrics, ("latest", "best"))
 
     def _save(
         self, kind: str, payloads: dict[str, Any], one: Confirmed, metrics: Any, aliases: Sequence[str]
     ) -> LoadedArtifact:
-        study_config = self.study.config
+        config = self.study.config
         return save_artifact(
             self.folder,
             kind,
             payloads,
             provenance={
-                "study": study_config.name,
+                "study": config.name,
                 "trial": one.trial,
                 "command": self.output.command,
                 "device": self.study.device,
-                "config": {**study_config.config.to_dict(), **one.attributes["resolved"]},
+                "config": {**config.config.to_dict(), **one.attributes["resolved"]},
                 "confirmations": self.confirmation.confirmations,
                 "metrics": metrics,
                 **self.study.provenance(one),
             },
             fingerprint=self.study.confirming.backend.fingerprint(),
-            name=study_config.name,
+            name=config.name,
             aliases=aliases,
         )
-
-    def _other_kind(self, best: Confirmed) -> list[str]:
-        winner = self.confirmation.winner
-        if self._payloads(winner) is not None:
-            return []
-        return [f"The winner, {winner.label}, is no {self.export.kind}; {best.label} is the best that is."]
 
 
 def _metrics(best: Confirmed, records: Sequence[PromptRecord]) -> dict[str, Any]:
@@ -240,12 +216,9 @@ def _metrics(best: Confirmed, records: Sequence[PromptRecord]) -> dict[str, Any]
 
 
 def _speedups(speedups: dict[str, Speedup]) -> dict[str, Any]:
-    return {
-        f"{clock.metric_prefix(speedup.clock)}{name}": {"value": speedup.ratio, **_interval(speedup)}
-        for name, speedup in speedups.items()
-        if speedup.refused is None
-    }
-
-
-def _interval(speedup: Speedup) -> dict[str, float]:
-    return {"low": speedup.low, "high": speedup.high} if speedup.has_interval else {}
+    found = {}
+    for name, speedup in speedups.items():
+        if speedup.refused is None:
+            interval = {"low": speedup.low, "high": speedup.high} if speedup.has_interval else {}
+            found[f"{clock.metric_prefix(speedup.clock)}{name}"] = {"value": speedup.ratio, **interval}
+    return found

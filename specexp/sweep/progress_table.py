@@ -44,47 +44,33 @@ class ProgressTable:
     def __init__(
         self, objectives: Sequence[str], wanted: int, clock: Callable[[], float] = monotonic
     ) -> None:
-        self._objectives = list(objectives)
-        self._wanted = wanted
-        self._clock = clock
-        self._began = clock()
-        self._before: int | None = None
+        self._objective, self._wanted, self._clock = objectives[0], wanted, clock
+        self._began, self._before = clock(), -1
         self.lines: dict[str, str] = {}
 
     def update(self, study: Study) -> None:
-        """Look at the study again; its first look tells what was finished before this search began."""
-        finished = distinct_finished(study)
-        if self._before is None:
-            self._before = len(finished)
-            self._began = self._clock()
+        """Look at the study again; the first look counts the trials that were finished before this search began."""
+        finished = len(distinct_finished(study))
+        if self._before < 0:
+            self._began, self._before = self._clock(), finished
         states = Counter(map(state_of, study.get_trials(deepcopy=False)))
         asides = [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
-        counted = min(len(finished), self._wanted)
+        sign = 1 if study.directions[0] is StudyDirection.MAXIMIZE else -1
+        best = max(confirmable(study), key=lambda trial: sign * trial.values[0], default=None)
         self.lines = {
-            "best so far": self._best(study),
-            "trials": ", ".join([f"{counted} of {self._wanted} done", *asides]),
-            "time left": self._left(len(finished)),
+            "best so far": "none yet" if best is None else f"{name_of_trial(best)}, {self._figure(best)}",
+            "trials": ", ".join([f"{min(finished, self._wanted)} of {self._wanted} done", *asides]),
+            "time left": self._left(finished),
         }
 
-    def _best(self, study: Study) -> str:
-        found = confirmable(study)
-        if not found:
-            return "none yet"
-        sign = 1 if study.directions[0] is StudyDirection.MAXIMIZE else -1
-        best = max(found, key=lambda trial: sign * trial.values[0])
-        return f"{name_of_trial(best)}, {self._figure(best)}"
-
     def _figure(self, trial: FrozenTrial) -> str:
-        if self._objectives[0] != "speedup":
-            return f"{trial.values[0]:.2f} {self._objectives[0].replace('_', ' ')}"
-        over = "x AR modelled" if is_modelled(trial) else "x AR"
+        if self._objective != "speedup":
+            return f"{trial.values[0]:.2f} {self._objective.replace('_', ' ')}"
         interval = interval_of(trial)
-        if interval is None:
-            return f"{math.exp(trial.values[0]):.2f}{over}"
-        return f"{math.exp(trial.values[0]):.2f}{over} [{interval[0]:.2f}, {interval[1]:.2f}] here"
+        shown = "" if interval is None else f" [{interval[0]:.2f}, {interval[1]:.2f}] here"
+        return f"{math.exp(trial.values[0]):.2f}x AR{' modelled' if is_modelled(trial) else ''}{shown}"
 
     def _left(self, finished: int) -> str:
-        assert self._before is not None
         here, more = finished - self._before, self._wanted - finished
         if more <= 0:
             return "none"

@@ -19,7 +19,8 @@ from specexp.sweep.space import Space
 from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
-    from specexp.sweep.study import Candidate, Study
+    from specexp.sweep.search import Candidate
+    from specexp.sweep.study import Study
 
 Compose = Callable[[Mapping[str, Any]], object]
 """Composes a candidate of these overrides; ValueError where it cannot be."""
@@ -36,7 +37,7 @@ def composer(study: Study) -> Compose:
 
 @dataclass(frozen=True)
 class Possible:
-    """What of a study can be built.
+    """The part of a study that can be built.
 
     Attributes:
         sweep: The study without the choices that cannot be built at all.
@@ -49,118 +50,87 @@ class Possible:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def without_impossible(study_config: StudyConfig, sweep: Sweep, compose: Compose) -> Possible:
+def without_impossible(config: StudyConfig, sweep: Sweep, compose: Compose) -> Possible:
     """A study without the choices of whole parts, and without what is measured first, that cannot be built.
 
     A choice goes with others: it is left out where it can be built with none of them, its numbers as small or as large
-    as the space allows; where there is only one choice that it does not go with, the two are a pair. What awaits
-    acceptance counts that are not there yet stays.
-
-    Args:
-        study_config: The experiment.
-        sweep: Its sweep section.
-        compose: What builds a candidate.
+    as the space allows; where there is only one choice that it does not go with, the two are a pair. A candidate that
+    awaits acceptance counts that are not there yet stays.
 
     Raises:
         ConfigError: Nothing is left.
     """
-    out = dict[str, str]()
-    entries = dict(sweep.space)
-    for key, entry in sweep.space.items():
-        if "." in key or not isinstance(entry, Categorical):
-            continue
-        whys = {label: _why_not(study_config, sweep, compose, {key: label}) for label in entry.by_label}
+
+    def refusal(overrides: Mapping[str, Any]) -> str | None:
+        try:
+            if not awaits_counts(config.with_overrides(overrides), sweep):
+                compose(overrides)
+        except ValueError as error:
+            return first_line(error)
+        return None
+
+    def why_not(space: Sweep, chosen: Mapping[str, Any]) -> str | None:
+        """Why no candidate with these choices can be built; None where one can."""
+        first = None
+        for overrides in branches(config, space, chosen):
+            found = refusal(overrides)
+            if found is None:
+                return None
+            first = first or found
+        return first
+
+    out, entries = dict[str, str](), dict(sweep.space)
+    for key, entry in _whole_parts(sweep).items():
+        whys = {label: why_not(sweep, {key: label}) for label in entry.by_label}
+        out |= {f"{key} {label!r}": why for label, why in whys.items() if why is not None}
         kept = [choice for choice in entry.choices if whys[_label(choice)] is None]
-        found = {f"{key} {label!r}": why for label, why in whys.items() if why is not None}
         if not kept:
-            raise study_config.config.checker.error(
-                ("sweep", "space", key), f": no choice can be built: {next(iter(found.values()))}"
+            raise config.config.checker.error(
+                ("sweep", "space", key), f": no choice can be built: {next(filter(None, whys.values()))}"
             )
-        out |= found
         entries[key] = replace(entry, choices=kept)
     kept_choices = replace(sweep, space=entries, enqueue=[])
     pairs = []
-    for pair in _pairs(kept_choices):
-        why = _why_not(study_config, kept_choices, compose, pair)
-        if why is not None:
-            pairs.append(pair)
-            out[" with ".join(f"{key} {label!r}" for key, label in pair.items())] = why
-    first = []
-    for given, known in zip(sweep.enqueue, sweep.known, strict=True):
-        why = _refusal(study_config, sweep, compose, known.overrides)
-        if why is None:
-            first.append(given)
-        else:
-            out[known.name] = why
+    for (one, entry), (other, beside) in combinations(_whole_parts(kept_choices).items(), 2):
+        for label, second in product(entry.by_label, beside.by_label):
+            why = why_not(kept_choices, {one: label, other: second})
+            if why is not None:
+                pairs.append({one: label, other: second})
+                out[f"{one} {label!r} with {other} {second!r}"] = why
+    refused = [refusal(known.overrides) for known in sweep.known]
+    out |= {known.name: why for known, why in zip(sweep.known, refused, strict=True) if why is not None}
+    first = [given for given, why in zip(sweep.enqueue, refused, strict=True) if why is None]
     return Possible(replace(sweep, space=entries, enqueue=first), tuple(pairs), out)
 
 
-def _pairs(sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """Every two choices of whole parts by key; of a space of two such keys these are its branches."""
-    whole = [
-        (key, entry)
-        for key, entry in sweep.space.items()
+def _whole_parts(sweep: Sweep) -> dict[str, Categorical]:
+    """The choices among whole parts, by key."""
+    return {
+        key: entry
+        for key, entry in Space(sweep).entries.items()
         if "." not in key and isinstance(entry, Categorical)
-    ]
-    for (one, entry), (other, beside) in combinations(whole, 2):
-        for label, second in product(entry.by_label, beside.by_label):
-            yield {one: label, other: second}
-
-
-def _why_not(
-    study_config: StudyConfig, sweep: Sweep, compose: Compose, chosen: Mapping[str, Any]
-) -> str | None:
-    """Why no candidate with these choices can be built; None where one can."""
-    why = None
-    for overrides in branches(study_config, sweep, chosen):
-        found = _refusal(study_config, sweep, compose, overrides)
-        if found is None:
-            return None
-        why = why or found
-    return why
+    }
 
 
 def branches(
-    study_config: StudyConfig, sweep: Sweep, chosen: Mapping[str, Any] = MappingProxyType({})
+    config: StudyConfig, sweep: Sweep, chosen: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[dict[str, Any]]:
     """Overrides of every combination of whole parts, its numbers as small and as large as the space allows.
 
     Args:
-        study_config: The experiment.
+        config: The experiment.
         sweep: Its sweep section.
         chosen: Labels by key that are the same in all of them.
     """
-    space = Space(sweep)
-    others = {
-        key: list(entry.by_label)
-        for key, entry in space.entries.items()
-        if isinstance(entry, Categorical) and "." not in key and key not in chosen
-    }
+    others = {key: list(entry.by_label) for key, entry in _whole_parts(sweep).items() if key not in chosen}
     for labels in product(*others.values()):
         for end in (0, 1):
             fixed = _Fixed({**dict(zip(others, labels, strict=True)), **chosen}, end)
-            yield space.suggest(fixed, study_config.applies)
-
-
-def _refusal(
-    study_config: StudyConfig, sweep: Sweep, compose: Compose, overrides: Mapping[str, Any]
-) -> str | None:
-    try:
-        if awaits_counts(study_config.with_overrides(overrides), sweep):
-            return None
-        compose(overrides)
-    except ValueError as error:
-        return first_line(error)
-    return None
+            yield Space(sweep).suggest(fixed, config.applies)
 
 
 class _Fixed:
-    """Takes the place of a trial: the labels that are given, and one end of every other range.
-
-    Args:
-        labels: Choices by key.
-        end: 0 for the smallest numbers, 1 for the largest.
-    """
+    """Takes the place of a trial: the labels that are given, and one end of every other range: 0 low, 1 high."""
 
     def __init__(self, labels: Mapping[str, Any], end: int) -> None:
         self._labels = labels

@@ -8,7 +8,7 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
-    from sqlalchemy import URL
 
 HEARTBEAT_SECONDS = 60
 GRACE_SECONDS = 330
@@ -66,26 +65,31 @@ def check_storage(given: str, error: ConfigError) -> None:
     from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
     what = f"{error} is {masked(given)!r}"
-    expected = f"{what}; the URL of a database is expected, such as {EXAMPLES}"
+    expected = ConfigError(f"{what}; the URL of a database is expected, such as {EXAMPLES}")
     try:
         url = make_url(given)
     except (ArgumentError, ValueError) as why:  # ValueError: a port that is not a number
-        raise ConfigError(expected) from why
+        raise expected from why
     kind = url.drivername.partition("+")[0]
+    redis = kind.startswith("redis")
     if kind not in ("sqlite", *SERVERS):
-        raise ConfigError(expected)
+        raise expected
     if url.password == HIDDEN:
         raise ConfigError(f"{what}, as a run records it: give --storage the URL with its password")
     try:
-        missing = _missing_driver(url)
+        _ = import_module("redis") if redis else url.get_dialect().import_dbapi()
     except NoSuchModuleError as why:
         raise ConfigError(f"{what}, and SQLAlchemy has no driver {url.drivername!r}") from why
-    if missing is not None:
-        package = PACKAGES.get(missing, missing)
-        raise ConfigError(f"{what}, and its driver {missing} is not installed: pip install {package}")
+    except ImportError as why:
+        package = PACKAGES.get(str(why.name), why.name)
+        raise ConfigError(
+            f"{what}, and its driver {why.name} is not installed: pip install {package}"
+        ) from why
     if kind == "sqlite":
-        _check_file(url.database or "", what)
-    elif not kind.startswith("redis"):
+        fault = _fault_of_file(url.database or ":memory:")
+        if fault is not None:
+            raise ConfigError(f"{what}, {fault}")
+    elif not redis:
         options = _LIBPQ if kind == "postgresql" else {}
         try:
             create_engine(url, poolclass=NullPool, connect_args=options).connect().close()
@@ -95,33 +99,24 @@ def check_storage(given: str, error: ConfigError) -> None:
             raise ConfigError(f"{what}, and the database cannot be used: {refusal}") from why
 
 
-def _missing_driver(url: URL) -> str | None:
-    """The module that a URL's dialect needs and that is not installed."""
-    if url.drivername.startswith("redis"):
-        return None if find_spec("redis") else "redis"
-    try:
-        url.get_dialect().import_dbapi()
-    except ImportError as error:
-        return error.name or str(error)
+def _fault_of_file(database: str) -> str | None:
+    path = Path(database)
+    if database == ":memory:":
+        return "which is forgotten when the process ends: name a file, such as sqlite:///study.db"
+    if not path.parent.is_dir():
+        return f"and the folder {path.parent} does not exist: make it, or name another one"
+    if path.exists() and not path.is_file():
+        return f"and {path} is no file: name one"
+    if path.exists() and _head(path) not in (b"", b"SQLite format 3"):
+        return f"and {path} is no SQLite database: name another file, or a new one"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return f"and {path} cannot be written: name a file that can"
     return None
 
 
-def _check_file(database: str, what: str) -> None:
-    path = Path(database)
-    if database in ("", ":memory:"):
-        raise ConfigError(
-            f"{what}, which is forgotten when the process ends: name a file, such as sqlite:///study.db"
-        )
-    if not path.parent.is_dir():
-        raise ConfigError(
-            f"{what}, and the folder {path.parent} does not exist: make it, or name another one"
-        )
-    if path.exists() and not path.is_file():
-        raise ConfigError(f"{what}, and {path} is no file: name one")
-    if path.exists() and path.read_bytes()[:16].strip(b"\0") not in (b"", b"SQLite format 3"):
-        raise ConfigError(f"{what}, and {path} is no SQLite database: name another file, or a new one")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ConfigError(f"{what}, and {path} cannot be written: name a file that can")
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(15)
 
 
 def open_storage(

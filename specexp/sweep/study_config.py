@@ -54,6 +54,10 @@ class StudyConfig:
 
     Args:
         config: The experiment.
+
+    Attributes:
+        replayed: Whether a recording answers instead of the models.
+        of_engine: Whether another engine is tuned, and not our parts.
     """
 
     def __init__(self, config: Config) -> None:
@@ -62,14 +66,12 @@ class StudyConfig:
         self.question: str | None = config.get("question")
         self.folder: Path = Path(config.get("output")) / self.name
 
-    @cached_property
-    def replayed(self) -> bool:
-        """Whether a recording answers instead of the models."""
-        return is_replayed(self.config)
+        self.replayed = is_replayed(config)
+        self.of_engine: bool = config.get("engine") is not None
 
     @property
     def clock(self) -> str:
-        """Whose seconds the study compares."""
+        """The device whose seconds the study compares."""
         return "a recording" if self.replayed else device_name(self.config.get("pair.device"))
 
     @cached_property
@@ -83,18 +85,6 @@ class StudyConfig:
         space, known = self.config.get("sweep.space"), self.config.get("sweep.enqueue")
         keys = [*space, *(key for overrides in known for key in overrides)]
         return is_multi_sequence(self.config) or any(key.partition(".")[0] == "execution" for key in keys)
-
-    @cached_property
-    def of_engine(self) -> bool:
-        """Whether somebody else's engine is tuned, and not our parts."""
-        return self.config.get("engine") is not None
-
-    @property
-    def varied(self) -> tuple[str, ...]:
-        """Sections that candidates may differ in."""
-        if self.of_engine:
-            return ("engine",)
-        return (*VARIED, "execution") if self.multi_sequence else VARIED
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
@@ -111,11 +101,7 @@ class StudyConfig:
         return has_key(found, key)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
-        """The configuration of a candidate; a fitted tree that names no acceptance counts gets the study's.
-
-        Raises:
-            ConfigError: A value is not allowed.
-        """
+        """The configuration of a candidate; a fitted tree that names no acceptance counts gets the study's."""
         counts = self.acceptance_counts
         filled = {
             key: with_counts(value, str(counts)) if key == "builder" and counts else value
@@ -124,12 +110,11 @@ class StudyConfig:
         return apply_overrides(self.config, filled, "sweep")
 
     def resolved(self, config: Config) -> dict[str, Any]:
-        """Everything a candidate may differ in, defaults filled in.
-
-        Args:
-            config: The candidate's configuration.
-        """
-        found = {section: config.get(section) for section in self.varied}
+        """The sections in which candidates may differ, of one of them, defaults filled in."""
+        if self.of_engine:
+            return {"engine": config.get("engine")}
+        varied = (*VARIED, "execution") if self.multi_sequence else VARIED
+        found = {section: config.get(section) for section in varied}
         if self.multi_sequence and found["execution"] is None:
             one_by_one = "Serial" if found["drafter"] is None else "SerialSpeculative"
             found["execution"] = {"class_path": one_by_one, "init_args": {}}
@@ -153,8 +138,7 @@ class StudyConfig:
             return parts, None
         from specexp.scheduling import Serial, SerialSpeculative
 
-        one_by_one = Serial() if parts.drafter is None else SerialSpeculative()
-        return parts, build_execution(config) or one_by_one
+        return parts, build_execution(config) or (Serial if parts.drafter is None else SerialSpeculative)()
 
     def compose_plain(self) -> tuple[Parts, Execution | None]:
         """New objects of plain decoding, as :meth:`compose` gives those of a candidate."""
@@ -184,11 +168,7 @@ class StudyConfig:
         return None if measured_here or profile is None or not profile.modelled else profile
 
     def problems(self) -> dict[str, Problem]:
-        """Items of tasks by prompt id, those of all stages; empty where prompts are continued.
-
-        Raises:
-            ConfigError: A task's file cannot be read.
-        """
+        """Items of tasks by prompt id, those of all stages; empty where prompts are continued."""
         found: dict[str, Problem] = {}
         for stage in (None, *(stage for stage in STAGES if self.config.get(f"sweep.{stage}", None))):
             staged = with_prompts_of(self.config, stage)
@@ -209,18 +189,14 @@ class StudyConfig:
         if self.config.get("latency") is not None:
             profile = build_latency(self.config)
             assert profile is not None
-            # what it says, not where that lies: an alias may come to name another version
+            # Its content, not its path: an alias may come to name another version.
             shared["latency"] = {**profile.to_dict(), "modelled": profile.modelled}
         if self.replayed:
             shared["recording"] = self.recording_digest()
         return shared
 
     def recording_digest(self) -> str:
-        """Hash of the recording's manifest, which holds those of its files.
-
-        Raises:
-            OSError: There is none.
-        """
+        """Hash of the recording's manifest, which holds those of its files."""
         from specexp.artifacts.manifest import sha256
         from specexp.replay.format.recording import MANIFEST
 

@@ -1,4 +1,4 @@
-"""What W&B is told of a study: a run of every trial, written as it goes, and what the study is compared by."""
+"""W&B runs of a study: one of every trial, written as it goes, and the figures that studies are compared by."""
 
 from __future__ import annotations
 
@@ -15,65 +15,63 @@ from specexp.config import Config
 from specexp.sweep.trials import trial_row
 from specexp.tracking import Tracker
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
-from specexp.tracking.tracker import TrackedRun
 
 if TYPE_CHECKING:
     from specexp.sweep.confirm import Confirmed
+    from specexp.tracking.tracked_run import TrackedRun
 
 
 class TrackedTrials:
-    """Writes a run for every trial; of what is measured in no time, as by a table, once it is over.
+    """Writes a run for every trial; a trial that was not measured is written once it is over.
 
     Args:
         tracker: W&B's bridge.
-        setting: What stands in the configuration of every run, see :func:`setting_of`.
-        objectives: Names of its objectives.
+        setting: Part of the configuration of every run, see :func:`setting_of`.
+        objectives: Names of the study's objectives.
     """
 
     def __init__(self, tracker: Tracker, setting: Mapping[str, Any], objectives: Sequence[str]) -> None:
-        self._tracker = tracker
-        self._setting = dict(setting)
-        self._objectives = list(objectives)
+        self._tracker, self._setting, self._objectives = tracker, dict(setting), list(objectives)
         self._live: dict[int, TrackedRun] = {}
 
     def begin(self, trial: Trial, attributes: Mapping[str, Any]) -> None:
-        """A trial is about to be measured."""
+        """Start the run of a trial that is about to be measured."""
         self._live[trial.number] = self._start(trial.number, trial.params, attributes)
 
     def prompt(self, trial: Trial, place: int, log_speedup: float) -> None:
-        """A prompt of it was measured."""
-        self._log(self._live[trial.number], trial.user_attrs["attributes"], place, log_speedup)
+        """Write a measured prompt."""
+        _log(self._live[trial.number], trial.user_attrs["attributes"], place, log_speedup)
 
     def end(self, trial: FrozenTrial) -> None:
-        """It is over, whether it was measured or not."""
+        """End the run of a trial, whether it was measured or not."""
         run = self._live.pop(trial.number, None)
         if run is None:
             attributes = trial.user_attrs.get("attributes", {})
             run = self._start(trial.number, trial.params, attributes)
             for place, log_speedup in trial.intermediate_values.items():
-                self._log(run, attributes, place, log_speedup)
+                _log(run, attributes, place, log_speedup)
         row = trial_row(trial, self._objectives)
         with run:
             run.summary({key: value for key, value in row.items() if value is not None})
 
     def interrupt(self) -> None:
-        """What is under way is over."""
+        """End the runs of trials that are under way."""
         while self._live:
             _, run = self._live.popitem()
             run.summary({"state": "interrupted"})
             run.finish(exit_code=1)
 
     def _start(self, number: int, params: Mapping[str, Any], attributes: Mapping[str, Any]) -> TrackedRun:
-        whole = {**self._setting, **attributes.get("resolved", {})}
-        return self._tracker.trial(number, params, config=whole)
+        return self._tracker.trial(number, params, config={**self._setting, **attributes.get("resolved", {})})
 
-    def _log(self, run: TrackedRun, attributes: Mapping[str, Any], place: int, log_speedup: float) -> None:
-        modelled = MODELLED if "clock" in attributes else ""
-        run.log({f"{modelled}{SPEEDUP}": math.exp(log_speedup)}, step=place)
+
+def _log(run: TrackedRun, attributes: Mapping[str, Any], place: int, log_speedup: float) -> None:
+    modelled = MODELLED if "clock" in attributes else ""
+    run.log({f"{modelled}{SPEEDUP}": math.exp(log_speedup)}, step=place)
 
 
 def summary_of(winner: Confirmed) -> dict[str, Any]:
-    """What studies are compared by: the winner of the confirmation, and its figures there."""
+    """The winner of the confirmation and its figures there, by which studies are compared."""
     modelled = "" if winner.over_ar.clock == MEASURED else MODELLED
     return {
         "winner": winner.label,
@@ -87,17 +85,13 @@ def summary_of(winner: Confirmed) -> dict[str, Any]:
 
 
 def method_of(config: Config, winner: Confirmed) -> str:
-    """What won, for studies to be taken together by: the choice of those compared, or the drafter or engine of all."""
+    """The method by which studies are grouped: the winner's choice among those compared, or the drafter or engine."""
     part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
     return winner.choice or str(part["class_path"]).rpartition(".")[2]
 
 
 def setting_of(config: Config) -> dict[str, Any]:
-    """What makes figures of two studies comparable, for the configuration of a run: what decodes what, how and where.
-
-    Args:
-        config: Configuration of the study; its passwords are hidden.
-    """
+    """What makes figures of two studies comparable, for the configuration of a run; passwords are hidden."""
     whole = config.to_dict()
     device = whole["pair"]["device"]
     sections = {name: whole.get(name) for name in ("pair", "verifier", "data", "generation", "latency")}

@@ -6,7 +6,7 @@ import pytest
 
 from specexp.cluster.options import ClusterOptions, take_options
 from specexp.config import ConfigError
-from specexp.sweep.cluster_workers import checked_storage
+from specexp.sweep.launch import checked_storage
 
 
 def test_the_options_of_a_cluster_are_split_off() -> None:
@@ -49,9 +49,10 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 
 def test_a_study_of_many_machines_needs_a_database() -> None:
     with pytest.raises(
-        ConfigError, match="--on ray needs a database that all workers reach: --storage postgresql:"
+        ConfigError,
+        match="--on ray needs a database, for all workers must reach the study: --storage postgresql:",
     ):
         checked_storage(None, ClusterOptions("ray"))
-    with pytest.raises(ConfigError, match="an SQLite file serves one alone"):
+    with pytest.raises(ConfigError, match="an SQLite file serves one machine alone"):
         checked_storage("sqlite:///x.db", ClusterOptions("slurm"))
     assert checked_storage("sqlite:///x.db", ClusterOptions("local")) == "sqlite:///x.db"

@@ -15,9 +15,6 @@ from specexp.config import ConfigError
 from specexp.config.sweep import Sweep
 from specexp.sweep.study_config import StudyConfig
 
-PASSWORD = "PGPASSWORD"
-"""libpq's variable, by which workers get the password: no command and no file of a job contains it."""
-
 
 def run_study_workers(
     study_config: StudyConfig,
@@ -43,8 +40,16 @@ def run_study_workers(
         ConfigError: The cluster does not exist or refuses the workers, or no database is set that all workers reach.
         StudyError: The conclusion cannot be read.
     """
+    from specexp.sweep.conclusion import Concluded
+
     storage = checked_storage(settings.storage, options)
-    command = (sys.executable, "-m", "specexp.sweep", *_without_password(typed, storage))
+    password = make_url(storage).password
+    if password is not None:
+        # By libpq's variable: no command and no file of a job contains it.
+        os.environ["PGPASSWORD"] = str(password)
+        bare = make_url(storage)._replace(password=None).render_as_string()
+        typed = [one.replace(storage, bare) for one in typed]
+    command = (sys.executable, "-m", "specexp.sweep", *typed)
     folder = study_config.folder / "workers"
     status = run_workers(
         options,
@@ -53,8 +58,6 @@ def run_study_workers(
         gpus=options.gpus_on(study_config.config.get("pair.device")),
         threads=study_config.generation.threads or 1,
     )
-    from specexp.sweep.conclusion import Concluded
-
     kept = Concluded.load(study_config.folder)
     if kept is None:
         console.print(f"The results are in the folder that the workers' logs name: {folder}", markup=False)
@@ -69,24 +72,10 @@ def checked_storage(storage: str | None, options: ClusterOptions) -> str:
     Raises:
         ConfigError: It is unset, or a file that workers on other machines do not share.
     """
-    if storage is None:
+    local_file = storage is not None and storage.startswith("sqlite") and options.on != "local"
+    if storage is None or local_file:
+        why = "an SQLite file serves one machine alone" if local_file else "all workers must reach the study"
         raise ConfigError(
-            f"command line: --on {options.on} needs a database that all workers reach: --storage "
-            "postgresql://user@host/name"
-        )
-    if storage.startswith("sqlite") and options.on != "local":
-        raise ConfigError(
-            f"command line: --on {options.on} starts workers on other machines, and an SQLite file serves one alone: "
-            "--storage postgresql://user@host/name"
+            f"command line: --on {options.on} needs a database, for {why}: --storage postgresql://user@host/name"
         )
     return storage
-
-
-def _without_password(typed: Sequence[str], storage: str) -> list[str]:
-    """The arguments with the storage's password taken out of them and into the environment."""
-    url = make_url(storage)
-    if url.password is None:
-        return list(typed)
-    os.environ[PASSWORD] = str(url.password)
-    bare = url._replace(password=None).render_as_string()
-    return [one.replace(storage, bare) for one in typed]
