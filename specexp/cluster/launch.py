@@ -25,19 +25,14 @@ from specexp.core.start import SIGNALS
 
 GRACE = 20.0
 """Seconds between SIGTERM and SIGKILL for a worker."""
-
 POLL = 0.5
 """Seconds between two looks at the workers."""
-
 RETRIES = 3
 """A worker on Ray whose node is lost starts again this often; a SLURM job whose time is up is requeued this often."""
-
 KILL_WAIT = 60.0
 """Seconds in which SLURM kills a job after SIGTERM; its own default for KillWait is 30."""
-
 MINUTES = 24 * 60
 """Time limit of a SLURM job without ``--slurm-time``."""
-
 PASSED_ON = ("PG", "HF_", "WANDB_", "SPECEXP_", "OMP_", "MKL_", "TOKENIZERS_", "PYTHON", "TORCH", "NCCL_")
 """Prefixes of the environment variables that workers on Ray inherit. A database's password is in PGPASSWORD."""
 
@@ -53,7 +48,7 @@ Outcomes: TypeAlias = Generator[tuple[str, int | Exception], None, None]
 def run_workers(
     options: ClusterOptions, commands: Mapping[str, Sequence[str]], folder: Path, gpus: int, threads: int
 ) -> int:
-    """Run workers to their end; an interrupt ends them.
+    """Run workers to their end; an interrupt ends them. Return 1 if one failed, after one sentence on stderr for each.
 
     Args:
         options: The cluster.
@@ -61,9 +56,6 @@ def run_workers(
         folder: Folder of the logs, which all machines share.
         gpus: GPUs of each worker.
         threads: CPU cores of each worker.
-
-    Returns:
-        The exit code: 1 if a worker failed, after one sentence on stderr for each.
 
     Raises:
         ConfigError: The cluster does not exist, or refuses the workers.
@@ -75,12 +67,11 @@ def run_workers(
     here = str(Path.cwd())
     jobs = {name: (list(command), here, str(logs[name])) for name, command in commands.items()}
     print(f"{counted(len(jobs), 'worker')} on {options.on}, whose logs are in {folder}", flush=True)
-    if options.on == "local":
-        outcomes = _local(jobs, gpus)
-    elif options.on == "slurm":
-        outcomes = _slurm(jobs, gpus, threads, folder, options.slurm)
-    else:
-        outcomes = _ray(jobs, gpus, threads)
+    outcomes = {
+        "local": lambda: _local(jobs, gpus),
+        "slurm": lambda: _slurm(jobs, gpus, threads, folder, options.slurm),
+        "ray": lambda: _ray(jobs, gpus, threads),
+    }[options.on]()
     status = 0
     with closing(outcomes):
         for name, outcome in outcomes:

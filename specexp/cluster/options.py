@@ -40,10 +40,7 @@ class ClusterOptions:
 
 
 def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[str]]:
-    """Split the options of workers off a command line.
-
-    Returns:
-        The cluster, or None without ``--on``; and all other arguments.
+    """Split the options of workers off a command line; the cluster is None without ``--on``.
 
     Raises:
         ConfigError: A value is not allowed, or a package is missing.

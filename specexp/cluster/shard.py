@@ -52,10 +52,7 @@ class Shard:
 
 
 def take_shard(arguments: Sequence[str]) -> tuple[Shard | None, list[str]]:
-    """Split ``--shard 0/3`` off a command line.
-
-    Returns:
-        The shard, or None for the whole; and all other arguments.
+    """Split ``--shard 0/3`` off a command line; the shard is None for the whole.
 
     Raises:
         ConfigError: It is not a shard.
@@ -75,11 +72,7 @@ def take_shard(arguments: Sequence[str]) -> tuple[Shard | None, list[str]]:
 
 
 def shards_in(whole: Path) -> list[Shard]:
-    """Return all shards in order if the folder holds at least one of them, else none.
-
-    Raises:
-        ConfigError: The folder holds shards of different counts.
-    """
+    """Return all shards in order if the folder holds at least one of them; ConfigError if their counts differ."""
     counts = {int(path.name.rpartition("-")[2]) for path in (whole / SHARDS).glob("*-of-*")}
     if len(counts) > 1:
         raise ConfigError(
@@ -102,7 +95,7 @@ def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
         shards = shards_in(whole)
         return bool(shards) and all(is_whole(shard.folder(whole)) for shard in shards)
 
-    if not all_are():
+    if not all_are():  # perhaps there is no folder yet for the lock
         yield False
         return
     with held(whole / SHARDS / ".lock") as mine:
@@ -117,7 +110,7 @@ def forget_shards(whole: Path) -> None:
 def run_shards(
     command: str, typed: Sequence[str], options: ClusterOptions, whole: Path, config: Config
 ) -> int:
-    """Let each worker do a shard, and the last of them assemble the whole.
+    """Let each worker do a shard, and the last of them assemble the whole. Return the exit code, 1 if one failed.
 
     Args:
         command: The module, such as ``specexp.record``.
@@ -125,9 +118,6 @@ def run_shards(
         options: The cluster; there are as many shards as workers.
         whole: Folder of the result, which all machines share.
         config: The experiment.
-
-    Returns:
-        The exit code: 1 if a worker failed.
 
     Raises:
         ConfigError: The cluster does not exist, or refuses the workers.

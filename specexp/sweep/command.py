@@ -215,15 +215,11 @@ def _make_folders(study_config: StudyConfig, settings: Sweep) -> list[Path]:
 
 
 def read_sweep(config: Config) -> tuple[StudyConfig, Sweep, tuple[str, ...]]:
-    """The study and the sweep section of an experiment; :func:`load_config` has checked them against
-    the parts.
-
-    Returns:
-        Both, and the methods that were left out because the pair has no draft model.
+    """The study and the sweep section of an experiment, and the methods that were left out because the pair has no
+    draft model.
 
     Raises:
-        ConfigError: The file has no sweep section, and the sentence names the command for it; or all its methods need
-            a draft model.
+        ConfigError: The file has no sweep section, or all its methods need a draft model.
     """
     sweep = build_sweep(config)
     if sweep is None:
@@ -258,15 +254,7 @@ def show(study_config: StudyConfig, settings: Sweep, console: Console) -> None:
 
 
 def check_exported(config: Config, folder: Path) -> None:
-    """Check that the export would not take the alias ``best`` from another study.
-
-    Args:
-        config: Configuration of the study.
-        folder: Folder of its artifact.
-
-    Raises:
-        ConfigError: The alias names an artifact of another name.
-    """
+    """Raise ConfigError if the export into this folder would take the alias ``best`` from another study."""
     try:
         best = read_artifact(folder / "best")
     except ArtifactError:

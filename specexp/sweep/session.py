@@ -39,7 +39,6 @@ from specexp.config.stages import STAGES
 from specexp.config.sweep import Sweep
 from specexp.config.told import told
 from specexp.sweep.journal import check_journal
-from specexp.sweep.progress_table import ProgressTable
 from specexp.sweep.rehearsal import composer, without_impossible
 from specexp.sweep.search import open_study, run_study
 from specexp.sweep.space import directions_of
@@ -48,6 +47,7 @@ from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig, digest_of
 from specexp.sweep.tracked_trials import TrackedTrials, setting_of
 from specexp.sweep.trials import (
+    ProgressTable,
     distinct_finished,
     is_modelled,
     name_of_trial,

@@ -16,7 +16,6 @@ from specexp.bench.acceptance_counts import AcceptanceCounter
 from specexp.bench.arm import EngineArm
 from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.experiment import EAGER, check_prompts
-from specexp.bench.float32 import InFloat32, in_float32
 from specexp.bench.live import LiveBackend
 from specexp.bench.metrics import figures_of, metric_named
 from specexp.bench.module import EvaluationModule
@@ -35,6 +34,7 @@ from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import Backend
+    from specexp.bench.float32 import InFloat32
     from specexp.core.latency import LatencyProfile
     from specexp.core.parts import Parts
     from specexp.data import Prompt
@@ -378,6 +378,8 @@ class Study:
         parted &= {one.name for one in confirmed}
         if not parted or self.pair is None or self.config.of_engine:
             return None
+        from specexp.bench.float32 import InFloat32, in_float32
+
         if self.config.multi_sequence:
             return InFloat32(left_out="several sequences are decoded for a prompt")
 

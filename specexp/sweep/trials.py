@@ -1,19 +1,25 @@
-"""The trials of a study: which count, what became of each, and all of them as rows."""
+"""The trials of a study: which count, their states, all of them as rows, and a table of a search's progress."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from optuna import Study
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.statistics import bootstrap_interval
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _RESAMPLES = 1000
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -58,7 +64,7 @@ def name_of_trial(trial: FrozenTrial) -> str:
 
 def reason_of(trial: FrozenTrial) -> str | None:
     """Why a trial failed or is not feasible; None where it did not and is."""
-    if trial.state is TrialState.FAIL:  # what fails by itself says why
+    if trial.state is TrialState.FAIL:  # one that fails by itself has a reason
         return str(trial.user_attrs.get("reason", "the process that ran it ended"))
     return trial.user_attrs.get("infeasible")
 
@@ -123,3 +129,67 @@ def _speedups_of(values: Mapping[str, float | None]) -> dict[str, float]:
         for name, value in values.items()
         if value is not None and name.endswith("log_speedup")
     }
+
+
+_WORDS = {
+    "pruned": "pruned",
+    "failed": "failed",
+    "infeasible": "over a limit",
+    "duplicate": "measured before",
+}
+
+
+class ProgressTable:
+    """A table that is drawn anew after every trial.
+
+    Args:
+        objectives: Names of the study's objectives, the first of which ranks.
+        wanted: Distinct finished trials that end the search.
+        clock: Seconds, from any zero.
+    """
+
+    def __init__(
+        self, objectives: Sequence[str], wanted: int, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._objective, self._wanted, self._clock = objectives[0], wanted, clock
+        self._began, self._before = clock(), -1
+        self.lines: dict[str, str] = {}
+
+    def update(self, study: Study) -> None:
+        """Look at the study again; the first look counts the trials that were finished before this search began."""
+        finished = len(distinct_finished(study))
+        if self._before < 0:
+            self._began, self._before = self._clock(), finished
+        states = Counter(map(state_of, study.get_trials(deepcopy=False)))
+        asides = [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
+        sign = 1 if study.directions[0] is StudyDirection.MAXIMIZE else -1
+        best = max(confirmable(study), key=lambda trial: sign * trial.values[0], default=None)
+        self.lines = {
+            "best so far": "none yet" if best is None else f"{name_of_trial(best)}, {self._figure(best)}",
+            "trials": ", ".join([f"{min(finished, self._wanted)} of {self._wanted} done", *asides]),
+            "time left": self._left(finished),
+        }
+
+    def _figure(self, trial: FrozenTrial) -> str:
+        if self._objective != "speedup":
+            return f"{trial.values[0]:.2f} {self._objective.replace('_', ' ')}"
+        interval = interval_of(trial)
+        shown = "" if interval is None else f" [{interval[0]:.2f}, {interval[1]:.2f}] here"
+        return f"{math.exp(trial.values[0]):.2f}x AR{' modelled' if is_modelled(trial) else ''}{shown}"
+
+    def _left(self, finished: int) -> str:
+        here, more = finished - self._before, self._wanted - finished
+        if more <= 0:
+            return "none"
+        if here <= 0:
+            return "not known yet"
+        seconds = (self._clock() - self._began) / here * more
+        return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
+
+    def __rich__(self) -> Table:
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        for name, line in self.lines.items():
+            table.add_row(name, line)
+        return table

@@ -11,7 +11,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 from rich.console import Console
 
-from specexp.sweep.progress_table import ProgressTable
+from specexp.sweep.trials import ProgressTable
 
 
 def trial(speedup: float, spread: float = 0.0, **attributes: object) -> optuna.trial.FrozenTrial:
