@@ -87,7 +87,7 @@ class Artifact:
         Args:
             parts: ``class_path`` and ``init_args`` of its drafter, builder, verifier and controller, defaults
                 filled in.
-            attributes: see :class:`~specexp.sweep.search.Candidate`.
+            attributes: see :class:`~specexp.sweep.trials.Candidate`.
         """
         return None
 

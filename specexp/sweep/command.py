@@ -102,8 +102,9 @@ def _act(
             return status or (NO_GAIN if settings.require_gain and not gain else 0)
         made = _make_folders(study_config, settings)
         from specexp.bench.publish import tracker_of
+        from specexp.sweep.output import StudyOutput
         from specexp.sweep.sampler import check_sampler
-        from specexp.sweep.session import Session, StudyOutput, silence
+        from specexp.sweep.session import Session, silence
 
         silence()
         console = Console(highlight=False, force_jupyter=False)

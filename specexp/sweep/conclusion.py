@@ -27,8 +27,8 @@ from specexp.config.told import told
 from specexp.sweep.confirm import AR, Confirmation, confirm, select
 from specexp.sweep.confirmation_table import answer, sentences, table
 from specexp.sweep.export import Deployed, Exported, Exporter
+from specexp.sweep.output import BEST_TREE, StudyOutput, next_steps
 from specexp.sweep.pictures import charts_of, pictures_of_winner
-from specexp.sweep.session import BEST_TREE, StudyOutput, next_steps
 from specexp.sweep.study import Study
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 from specexp.sweep.tracked_trials import method_of, setting_of, summary_of
@@ -103,7 +103,7 @@ def earlier_records(
         folder: The study's.
         kept: Its end so far.
         measured_on: Digest of what confirmations must share.
-        samples: Continuations of every prompt in one confirmation, by which their numbers tell confirmations apart.
+        samples: Continuations of every prompt in one confirmation; their numbers go on from one to the next.
     """
     path = folder / CONFIRM
     if kept is None or kept.measured_on != measured_on or not path.exists():

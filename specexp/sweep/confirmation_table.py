@@ -16,7 +16,8 @@ from specexp.bench.short_answers import short_answers
 from specexp.bench.statistics import arm_names, paired_speedup, summarise
 from specexp.bench.table import Cell, Column, Table
 from specexp.core.latency import MOST_OFF
-from specexp.sweep.confirm import AR, Confirmed, Predicted
+from specexp.sweep.confirm import AR
+from specexp.sweep.trials import Confirmed, Predicted
 
 _PREDICTED = ("tokens per step", "tokens/s", "speedup over AR")
 

@@ -17,11 +17,12 @@ from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.sweep import Export
 from specexp.core.messages import size_of
 from specexp.core.parts import Parts
-from specexp.sweep.confirm import Confirmation, Confirmed, cold_figures, promoted
+from specexp.sweep.confirm import Confirmation, cold_figures, promoted
 from specexp.sweep.confirmation_table import about_plain, noun_of
-from specexp.sweep.session import BEST_TREE, StudyOutput
+from specexp.sweep.output import BEST_TREE, StudyOutput
 from specexp.sweep.study import Study
 from specexp.sweep.study_config import digest_of
+from specexp.sweep.trials import Confirmed
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord

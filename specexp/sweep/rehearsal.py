@@ -9,18 +9,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts import StudyKind, kind_named
-from specexp.config import Config
+from specexp.config import Config, build_pair
 from specexp.config.search_space import Categorical
+from specexp.config.stages import STAGES
 from specexp.config.sweep import Sweep
 from specexp.config.swept import awaits_counts
 from specexp.core.messages import first_line
 from specexp.core.parts import Parts
 from specexp.sweep.space import Space
+from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.trials import Candidate
 
 if TYPE_CHECKING:
-    from specexp.sweep.search import Candidate
-    from specexp.sweep.study import Study
+    from specexp.models.pair import ModelPair
 
 Compose = Callable[[Mapping[str, Any]], object]
 """Composes a candidate of these overrides; ValueError where it cannot be."""
@@ -152,6 +154,43 @@ def _label(choice: Any) -> Any:
     return choice["name"] if isinstance(choice, Mapping) else choice
 
 
+def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Study:
+    """A study that a recording answers, or models that decode.
+
+    Args:
+        config: The experiment.
+        settings: Its sweep section.
+        pair: The models; loaded if None.
+
+    Raises:
+        ConfigError: Models or recording cannot be loaded, or do not go with the experiment.
+    """
+    if not config.replayed:
+        return live_study(config, pair or build_pair(config.config), config.latency())
+    from specexp.sweep.replayed import ReplayedStudy
+
+    latency = config.latency()
+    assert latency is not None, "a replay without latency is refused with the file"
+    return ReplayedStudy(config, latency, confirms=settings.confirm is not None)
+
+
+def check_prompts(study: Study) -> None:
+    """Read the prompts of all stages before the first is decoded.
+
+    Raises:
+        ValueError: One does not fit the context, or the confirmation's are among the search's.
+    """
+    config = study.config.config
+    found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
+    searched = {prompt.token_ids for prompt in study.data().prompts}
+    for prompt in found["confirm"].prompts if "confirm" in found else ():
+        if prompt.token_ids in searched:
+            raise ValueError(
+                f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's, so it cannot confirm "
+                "what the search found: give an offset of at least data.offset + data.max_prompts, or other prompts"
+            )
+
+
 def rehearse(study_config: StudyConfig, settings: Sweep) -> Possible:
     """Read the prompts of all stages and compose every branch of the space, with models that have no weights.
 
@@ -165,7 +204,6 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> Possible:
     from specexp.bench.trainer import build_trainer
     from specexp.config import build_outline
     from specexp.sweep.sampler import check_sampler
-    from specexp.sweep.session import check_prompts, open_models
 
     config = study_config.config
     check_sampler(settings, config.checker)

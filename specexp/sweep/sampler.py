@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 from optuna import Study
@@ -27,24 +27,15 @@ from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
 from specexp.sweep.space import Space, directions_of
-from specexp.sweep.trials import FINISHED
-
-if TYPE_CHECKING:
-    from specexp.sweep.search import Candidate
-    from specexp.sweep.study import Study as OurStudy
+from specexp.sweep.trials import FINISHED, Candidate
 
 ENUMERATING = (BruteForceSampler, GridSampler)
 """Samplers that never suggest the same parameters twice, and end a study by themselves."""
 
-LEAST_DRAWS = 200
-"""Repeats in a row after which a space counts as exhausted, and at least :data:`DRAWS_PER_TRIAL` for each trial."""
-
-DRAWS_PER_TRIAL = 2
-
-NEAREST = 0.2
-FARTHER = 0.1
+LEAST_DRAWS, DRAWS_PER_TRIAL = 200, 2
+"""Repeats in a row after which a space counts as exhausted: at least so many, and so many for each trial."""
+NEAREST, FARTHER = 0.2, 0.1
 """Probability that a parameter of the first neighbour is drawn at random, and its increase with each further one."""
-
 FINISHED_PER_WORKER = 2
 """With several workers, finished trials for each before the inner sampler is used: with fewer it is worse than chance.
 """
@@ -64,11 +55,7 @@ def seed_of(settings: Sweep) -> int | None:
 
 
 def build_sampler(settings: Sweep, offset: int = 0, checker: Checker = _UNPLACED) -> BaseSampler:
-    """Build the sampler, with ``offset`` added to a whole-number seed.
-
-    Raises:
-        ConfigError: Its arguments are invalid.
-    """
+    """Build the sampler, with ``offset`` added to a whole-number seed; ConfigError if its arguments are invalid."""
     spec, seed = settings.sampler or _SAMPLER, seed_of(settings)
     seeded = {} if seed is None else {"seed": seed + offset}
     spec = {**spec, "init_args": spec["init_args"] | seeded}
@@ -79,11 +66,7 @@ def build_sampler(settings: Sweep, offset: int = 0, checker: Checker = _UNPLACED
 
 
 def build_pruner(settings: Sweep, checker: Checker = _UNPLACED) -> BasePruner:
-    """Build the pruner.
-
-    Raises:
-        ConfigError: Its arguments are invalid.
-    """
+    """Build the pruner; ConfigError if its arguments are invalid."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pruner: BasePruner = checker.build_part(settings.pruner or _PRUNER, BasePruner, ("sweep", "pruner"))
@@ -128,14 +111,10 @@ def check_sampler(settings: Sweep, checker: Checker = _UNPLACED) -> None:
 
 
 class CandidatePool:
-    """Composes the configurations of a study, each once, for the sampler and for the trial that measures it.
+    """Composes the configurations of a study, each once, for the sampler and for the trial that measures it."""
 
-    Args:
-        study: Composes them.
-    """
-
-    def __init__(self, study: OurStudy) -> None:
-        self._study = study
+    def __init__(self, prepare: Callable[[Mapping[str, Any]], Candidate]) -> None:
+        self._prepare = prepare
         self._digests: dict[str, str] = {}  # by overrides
         self._latest: tuple[str, Candidate] | None = None
 
@@ -144,7 +123,7 @@ class CandidatePool:
         key = _key(overrides)
         if key not in self._digests:
             try:
-                self._latest = key, self._study.prepare(overrides)
+                self._latest = key, self._prepare(overrides)
                 self._digests[key] = self._latest[1].digest
             except Exception:  # the trial composes it again, and records why
                 self._digests[key] = key
@@ -159,7 +138,7 @@ class CandidatePool:
         latest, self._latest = self._latest, None
         if latest is not None and latest[0] == _key(overrides):
             return latest[1]
-        return self._study.prepare(overrides)
+        return self._prepare(overrides)
 
 
 def _key(overrides: Mapping[str, Any]) -> str:

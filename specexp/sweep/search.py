@@ -7,9 +7,8 @@ import hashlib
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna import Study, Trial
@@ -34,7 +33,14 @@ from specexp.sweep.sampler import (
 from specexp.sweep.space import MAX_DRAFT_NODES, Space, directions_of, figure_of
 from specexp.sweep.storage import causes_of, is_lost, outlasting, together
 from specexp.sweep.study_config import StudyError
-from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
+from specexp.sweep.trials import (
+    FINISHED,
+    Candidate,
+    Measurement,
+    Report,
+    distinct_finished,
+    reason_of,
+)
 from specexp.sweep.workers import known_waiting, place_among_workers, put_back, requeue, worker
 from specexp.tracking.names import SPEEDUP
 
@@ -43,38 +49,6 @@ if TYPE_CHECKING:
     from specexp.sweep.tracked_trials import TrackedTrials
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-Report = Callable[[int, float], bool]
-"""Called with prompt index and log(AR seconds per token / candidate's seconds per token); true means: stop here."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A configuration ready to be measured.
-
-    Attributes:
-        digest: The same for two configurations that would run the same, such as two ways to one tree.
-        attributes: Figures and settings for tables: ``nodes``, of a fixed shape also ``depth``, ``rank_paths`` and
-            ``candidates`` (what its ranks count), and ``resolved``, its parts, as JSON values.
-        arm: Decodes it.
-    """
-
-    digest: str
-    attributes: Mapping[str, Any]
-    arm: Any = None
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A measured candidate.
-
-    Attributes:
-        log_speedups: Speedup over plain decoding by prompt index, as a logarithm.
-        metrics: Figures of all prompts together by name, such as ``tokens_per_step``.
-    """
-
-    log_speedups: Mapping[int, float]
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, device: str = "") -> Study:
@@ -211,7 +185,7 @@ class _Search:
         self._after_trial, self._tracked = after_trial, tracked
         self._patience = max(20, 2 * settings.n_trials)
         self._current: int | None = None  # number of the trial that is running
-        self._candidates = CandidatePool(ours)
+        self._candidates = CandidatePool(ours.prepare)
         self._space = Space(settings)
         if not isinstance(study.sampler, (DistinctSampler, *ENUMERATING)):
             seed = seed_of(settings)

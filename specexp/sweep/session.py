@@ -11,13 +11,11 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
 import optuna
 from optuna.trial import FrozenTrial
-from rich.console import Console
 
 from specexp.artifacts.file_lock import held
 from specexp.bench.busy_machine import busy_machine
@@ -26,24 +24,15 @@ from specexp.bench.progress import StageBar
 from specexp.bench.publish import PAGE
 from specexp.bench.results_folder import sole_writer
 from specexp.bench.trainer import quiet_libraries
-from specexp.config import build_engine, build_pair, save_resolved
-from specexp.config.next_step import (
-    artifact_again,
-    command_line,
-    experiment_again,
-    model_options,
-    trust_options,
-    trusted_packages,
-)
-from specexp.config.stages import STAGES
+from specexp.config import save_resolved
 from specexp.config.sweep import Sweep
 from specexp.config.told import told
 from specexp.sweep.journal import check_journal
-from specexp.sweep.rehearsal import composer, without_impossible
+from specexp.sweep.output import StudyOutput, next_steps
+from specexp.sweep.rehearsal import check_prompts, composer, open_models, without_impossible
 from specexp.sweep.search import open_study, run_study
 from specexp.sweep.space import directions_of
 from specexp.sweep.storage import open_storage
-from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig, digest_of
 from specexp.sweep.tracked_trials import TrackedTrials, setting_of
 from specexp.sweep.trials import (
@@ -65,33 +54,7 @@ from specexp.sweep.workers import (
 )
 
 if TYPE_CHECKING:
-    from specexp.models.pair import ModelPair
     from specexp.sweep.conclusion import Concluded, Conclusion
-    from specexp.tracking import Tracker
-
-BEST_TREE = "best-tree"
-"""Alias of the fastest composition that drafts, whether it beats plain decoding or not."""
-
-
-@dataclass(frozen=True)
-class StudyOutput:
-    """Where a study's results go.
-
-    Attributes:
-        folder: The study's folder; it exists and can be written.
-        console: Where progress and tables go.
-        tracker: The bridge to W&B.
-        command: The command line, for provenance.
-    """
-
-    folder: Path
-    console: Console
-    tracker: Tracker
-    command: str
-
-    def say(self, sentence: str) -> None:
-        """Print a sentence."""
-        self.console.print(sentence, highlight=False, soft_wrap=True)
 
 
 class Session:
@@ -302,67 +265,6 @@ def _line(study: optuna.Study, trial: FrozenTrial, objectives: list[str]) -> str
     )
     pruned = f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else ""
     return f"{what}: {shown}{pruned}"
-
-
-def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Study:
-    """A study that a recording answers, or models that decode.
-
-    Args:
-        config: The experiment.
-        settings: Its sweep section.
-        pair: The models; loaded if None.
-
-    Raises:
-        ConfigError: Models or recording cannot be loaded, or do not go with the experiment.
-    """
-    if not config.replayed:
-        return live_study(config, pair or build_pair(config.config), config.latency())
-    from specexp.sweep.replayed import ReplayedStudy
-
-    latency = config.latency()
-    assert latency is not None, "a replay without latency is refused with the file"
-    return ReplayedStudy(config, latency, confirms=settings.confirm is not None)
-
-
-def check_prompts(study: Study) -> None:
-    """Read the prompts of all stages before the first is decoded.
-
-    Raises:
-        ValueError: One does not fit the context, or the confirmation's are among the search's.
-    """
-    config = study.config.config
-    found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
-    searched = {prompt.token_ids for prompt in study.data().prompts}
-    for prompt in found["confirm"].prompts if "confirm" in found else ():
-        if prompt.token_ids in searched:
-            raise ValueError(
-                f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's, so it cannot confirm "
-                "what the search found: give an offset of at least data.offset + data.max_prompts, or other prompts"
-            )
-
-
-def next_steps(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
-    """What to do with the artifact, where one is exported; ``best`` may decode plainly, ``best-tree`` always drafts."""
-    if settings.export is None:
-        return {}
-    config, to = study_config.config, settings.export.to
-    best, tree = f"{to}/best", f"{to}/{BEST_TREE}"
-    if study_config.of_engine:
-        form = build_engine(config).exported_as
-        return {"write the engine's own settings": command_line("export", tree, "--to", form)}
-    trust = trust_options(config)
-    pair = ", ".join(repr(one) for one in (config.get("pair.target"), config.get("pair.draft")) if one)
-    trusted = f", trust={trusted_packages(config)!r}" if trust else ""
-    again = experiment_again(config, artifact_again(config, tree))
-    return {
-        "prove that its output is unchanged": command_line("verify", *again),
-        "serve it": command_line("serve", best, *model_options(config), *trust, "--port", 8000),
-        "use it in Python": (
-            f"pair = specexp.load_pair({pair}); "
-            f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
-        ),
-        "carry it to another engine": command_line("export", "--help", why="lists the engines"),
-    }
 
 
 def silence() -> None:

@@ -28,8 +28,8 @@ from specexp.core.messages import first_line, type_and_line
 from specexp.core.placement import placement
 from specexp.core.tree import NodeKind
 from specexp.data import PromptSetError
-from specexp.sweep.search import Candidate, Measurement, Report
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
+from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, Report
 
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from specexp.data.prompts import PromptDataModule
     from specexp.models.pair import ModelPair
     from specexp.scheduling import Execution
-    from specexp.sweep.confirm import Confirmed, Predicted
 
 CANDIDATES = {
     NodeKind.POINT_MASS: "top-k",

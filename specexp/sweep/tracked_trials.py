@@ -12,12 +12,11 @@ from optuna.trial import FrozenTrial
 from specexp.artifacts.environment import device_name, package_versions
 from specexp.bench.record import MEASURED
 from specexp.config import Config
-from specexp.sweep.trials import trial_row
+from specexp.sweep.trials import Confirmed, trial_row
 from specexp.tracking import Tracker
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 
 if TYPE_CHECKING:
-    from specexp.sweep.confirm import Confirmed
     from specexp.tracking.tracked_run import TrackedRun
 
 

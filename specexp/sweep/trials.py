@@ -1,10 +1,11 @@
-"""The trials of a study: which count, their states, all of them as rows, and a table of a search's progress."""
+"""Candidates and trials of a study: measured and confirmed ones, all as rows, and a table of a search's progress."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,111 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.bench.statistics import bootstrap_interval
+from specexp.bench.statistics import Speedup, bootstrap_interval
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _RESAMPLES = 1000
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
+
+Report = Callable[[int, float], bool]
+"""Called with prompt index and log(AR seconds per token / candidate's seconds per token); true means: stop here."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration ready to be measured.
+
+    Attributes:
+        digest: The same for two configurations that would run the same, such as two ways to one tree.
+        attributes: Figures and settings for tables: ``nodes``, of a fixed shape also ``depth``, ``rank_paths`` and
+            ``candidates`` (what its ranks count), and ``resolved``, its parts, as JSON values.
+        arm: Decodes it.
+    """
+
+    digest: str
+    attributes: Mapping[str, Any]
+    arm: Any = None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A measured candidate.
+
+    Attributes:
+        log_speedups: Speedup over plain decoding by prompt index, as a logarithm.
+        metrics: Figures of all prompts together by name, such as ``tokens_per_step``.
+    """
+
+    log_speedups: Mapping[int, float]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Replay's figures of a candidate, or of plain decoding.
+
+    Attributes:
+        tokens_per_step: All tokens / all steps.
+        tokens_per_second: All tokens / all seconds of the latency profile.
+        searched: Whether the figures are of the search's prompts, because the confirmation's were not recorded.
+        over_ar: Paired speedup over replayed plain decoding; None for plain decoding itself.
+    """
+
+    tokens_per_step: float
+    tokens_per_second: float
+    searched: bool
+    over_ar: Speedup | None = None
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """One candidate on the prompts of the confirmation.
+
+    Attributes:
+        name: Name of the known configuration, or ``trial 7``.
+        trial: Number of the trial it comes from.
+        chosen: Names of the parts that were chosen for it, e.g. ``fitted``; where the tree is not fixed also the
+            numbers, e.g. ``threshold=0.03`` or ``n=3``.
+        attributes: Its tree, see :class:`~specexp.sweep.trials.Candidate`.
+        tokens_per_step: All tokens / all steps.
+        tokens_per_second: All tokens / all decode seconds.
+        over_ar: Paired speedup over plain decoding in the same loop.
+        over_eager: Paired speedup over Hugging Face's plain ``generate``; None where it was not run.
+        choice: Its value of the key whose choices are compared; None where none are.
+        predicted: Replay's prediction; None if nothing was replayed, or the confirmation is replayed too.
+    """
+
+    name: str
+    trial: int
+    chosen: tuple[str, ...]
+    attributes: dict[str, Any]
+    tokens_per_step: float
+    tokens_per_second: float
+    over_ar: Speedup
+    over_eager: Speedup | None
+    choice: str | None = None
+    predicted: Predicted | None = None
+
+    @property
+    def predicted_error(self) -> float | None:
+        """Predicted / confirmed speedup over plain decoding, less 1; None if either is missing."""
+        predicted = None if self.predicted is None else self.predicted.over_ar
+        if predicted is None or predicted.refused is not None or self.over_ar.refused is not None:
+            return None
+        return predicted.ratio / self.over_ar.ratio - 1
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether no node has a sibling: ordinary speculative decoding."""
+        paths = self.attributes.get("rank_paths")
+        return paths is not None and all(rank == 0 for path in paths for rank in path)
+
+    @property
+    def label(self) -> str:
+        """Name with the parts chosen for it, for a table."""
+        return f"{self.name} ({', '.join(self.chosen)})" if self.chosen else self.name
 
 
 def distinct_finished(study: Study) -> list[FrozenTrial]:

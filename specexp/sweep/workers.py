@@ -153,12 +153,7 @@ def open_turns(name: str, storage: BaseStorage) -> Study:
 
 
 class Turn:
-    """The turn of a worker.
-
-    Args:
-        turns: The turns of the study's workers.
-        trial: The one that this worker claimed.
-    """
+    """The turn that this worker claimed: a trial of ``turns``."""
 
     def __init__(self, turns: Study, trial: Trial) -> None:
         self._turns, self._trial = turns, trial

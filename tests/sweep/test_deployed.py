@@ -29,7 +29,8 @@ from specexp.config.stages import with_prompts_of
 from specexp.core.outcome import GenerationResult
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.sweep.command import main
-from specexp.sweep.confirm import Confirmed, promoted
+from specexp.sweep.confirm import promoted
+from specexp.sweep.trials import Confirmed
 
 FREE = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}
 DEAR = {"name": "dear drafts", "target_ms": {1: 100, 4: 130}}
@@ -115,7 +116,7 @@ def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_no
     def load_nothing(config: Any) -> None:
         raise AssertionError("a finished study needs no model")
 
-    monkeypatch.setattr("specexp.sweep.session.build_pair", load_nothing)
+    monkeypatch.setattr("specexp.sweep.rehearsal.build_pair", load_nothing)
     before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert main([gained, "--require-gain"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
