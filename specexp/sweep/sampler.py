@@ -192,6 +192,10 @@ class DistinctSampler(BaseSampler):
         self._drawn = draw.params
         return draw.distributions
 
+    def give_back(self, digest: str) -> None:
+        """Allow a configuration to be drawn again that was drawn and not measured."""
+        self._given.discard(digest)
+
     @override
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]

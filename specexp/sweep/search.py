@@ -230,12 +230,13 @@ class _Search:
             self._requeue(trial)
             raise
         except Exception as error:
-            trial.set_user_attr("reason", f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+            outlasting(lambda: trial.set_user_attr("reason", reason))
             if isinstance(error, OSError) and error.errno in _FULL:
                 self.unwritten = error  # the next one could not be written either
                 self._study.stop()
             if self.unwritten is error or is_lost(error):
-                self._requeue(trial)
+                outlasting(lambda: self._requeue(trial))
             raise
 
     def note(self, study: Study, trial: FrozenTrial) -> None:
@@ -276,24 +277,42 @@ class _Search:
     def _claim(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
         """Sign the trial with its digest, and return the trial that measured the same configuration; None if none did.
 
+        Of two workers that sign at the same moment the earlier trial goes on.
+
         Raises:
-            ValueError: Another worker measures it. Of two that sign at the same moment both give way.
+            ValueError: Another worker measures it.
         """
         trial.set_user_attr("digest", candidate.digest)
+        same = self._same(trial, candidate.digest)
+        self._give_way(trial, candidate, [one for one in same if "attributes" in one.user_attrs])
+        self._give_way(trial, candidate, [one for one in same if one.number < trial.number])
         trial.set_user_attr("attributes", dict(candidate.attributes))
-        same = [
-            other
-            for other in self._study.get_trials(deepcopy=False)
-            if other.user_attrs.get("digest") == candidate.digest
-            and other.number not in (trial.number, trial.user_attrs.get("retry_of"))
-        ]
-        for other in same:
-            if other.state is TrialState.RUNNING:
-                raise ValueError(f"trial {other.number} measures the same right now")
+        # An earlier trial may have signed in between, and not have seen that this one goes on.
+        same = self._same(trial, candidate.digest)
+        self._give_way(trial, candidate, [one for one in same if one.number < trial.number])
         # A known configuration is measured on every prompt, even if it was pruned before.
         left_out = {"duplicate_of", *(["pruned_at"] if "known" in trial.user_attrs else [])}
         whole = (one for one in same if one.state in FINISHED and not left_out & one.user_attrs.keys())
         return next(whole, None)
+
+    def _same(self, trial: Trial, digest: str) -> list[FrozenTrial]:
+        return [
+            other
+            for other in self._study.get_trials(deepcopy=False)
+            if other.user_attrs.get("digest") == digest and other.number != trial.number
+        ]
+
+    def _give_way(self, trial: Trial, candidate: Candidate, others: Sequence[FrozenTrial]) -> None:
+        """Raise ValueError if one of the others is running, so that what it measures may be drawn again if it fails."""
+        retried = trial.user_attrs.get("retry_of")
+        running = [one for one in others if one.state is TrialState.RUNNING and one.number != retried]
+        if not running:
+            return
+        if isinstance(self._study.sampler, DistinctSampler):
+            self._study.sampler.give_back(candidate.digest)
+        if "queued" in trial.user_attrs:
+            self._requeue(trial)
+        raise ValueError(f"trial {running[0].number} measures the same right now")
 
     def _reporter(self, trial: Trial) -> Report:
         # The pruner compares speedups; a study of another single objective must not be pruned by them.

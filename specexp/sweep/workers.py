@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 from specexp.config.sweep import Sweep
 from specexp.sweep.sampler import build_sampler
 from specexp.sweep.space import Space
-from specexp.sweep.storage import GRACE_SECONDS, outlasting, together
+from specexp.sweep.storage import GRACE_SECONDS, is_lost, outlasting, together
 
 WORKER = "worker "
 """Begins the study's attributes that name its workers."""
@@ -185,13 +185,14 @@ def in_turn(turns: Study, kind: str, work: Callable[[Turn], None], *, alone: boo
     Raises:
         Exception: What ``work`` raises.
     """
-    done, problem = False, list[Exception]()
+    done, number, problem = False, -1, list[Exception]()
 
     def is_gone(turn: FrozenTrial) -> bool:
         return turn.user_attrs.get("worker") != worker() if alone else is_dead(turn)
 
     def turn(trial: Trial) -> float:
-        nonlocal done
+        nonlocal done, number
+        number = trial.number
         trial.set_user_attr("worker", worker())
         trial.set_user_attr("kind", kind)
         while ahead := [one for one in running(turns, is_gone) if one.number < trial.number]:
@@ -206,14 +207,19 @@ def in_turn(turns: Study, kind: str, work: Callable[[Turn], None], *, alone: boo
             raise
         return 0.0
 
-    try:
-        turns.optimize(turn, n_trials=1)
-    except Exception:  # also of ending a turn that another worker gave away, or whose storage was lost
-        if problem:
-            raise problem[0] from None
-        if not done:
-            raise
-    return done
+    while True:
+        try:
+            turns.optimize(turn, n_trials=1)
+            return done
+        except Exception as error:  # also of ending a turn that another worker gave away
+            if problem:
+                raise problem[0] from None
+            if done:
+                return True
+            if not is_lost(error):
+                raise
+            # It was cut off before its work began, and is queued for the next attempt.
+            outlasting(lambda: put_back(turns, lambda one: one.number == number))
 
 
 def place_among_workers(study: Study) -> int:

@@ -110,7 +110,7 @@ def test_several_objectives_are_not_pruned(tmp_path: Path) -> None:
         enqueued(20, 2, n_trials=4, objectives={"speedup": "maximize", "nodes_per_step": "minimize"}),
     )
     assert [trial.values[1] for trial in study.trials[:2]] == [20, 2]
-    assert len(study.best_trials) == 2 or len(study.best_trials) > 2
+    assert len(study.best_trials) >= 2
     assert not any("pruned_at" in trial.user_attrs for trial in study.trials)
 
 
@@ -186,12 +186,6 @@ def test_a_study_is_not_mixed_with_another_space_workload_or_device(tmp_path: Pa
         opened(settings(), tmp_path, "other")
     with pytest.raises(StudyError, match="measures on an unnamed device, and this worker has another GPU"):
         opened(settings(), tmp_path, "workload", device="another GPU")
-
-
-def test_an_unreachable_database_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match="cannot be opened") as caught:
-        opened(settings(storage=f"sqlite:///{tmp_path}/none/there.db"), tmp_path)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,135 @@
+"""What a search shows: its progress, its parameters one by one, and speedups that follow the machine's drift."""
+
+from __future__ import annotations
+
+import math
+from io import StringIO
+from pathlib import Path
+
+import optuna
+import pytest
+from matplotlib import rcParams, style
+from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState
+from rich.console import Console
+
+from specexp.sweep.pictures import draw_slices
+from specexp.sweep.study import PlainSeconds
+from specexp.sweep.trials import ProgressTable
+
+
+def trial(speedup: float, spread: float = 0.0, **attributes: object) -> optuna.trial.FrozenTrial:
+    log = math.log(speedup)
+    return optuna.create_trial(
+        params={"x": speedup},
+        distributions={"x": FloatDistribution(0, 9)},
+        value=log,
+        intermediate_values={0: log - spread, 1: log + spread},
+        user_attrs={"digest": str(speedup), **attributes},
+    )
+
+
+def failed() -> optuna.trial.FrozenTrial:
+    return optuna.create_trial(state=TrialState.FAIL)
+
+
+def test_the_best_so_far_has_its_interval_and_the_rest_is_counted() -> None:
+    study = optuna.create_study(direction="maximize")
+    seconds = iter([0.0, 0.0, 30.0, 40.0])
+    standing = ProgressTable(["speedup"], 10, clock=lambda: next(seconds))
+    standing.update(study)
+    assert standing.lines == {
+        "best so far": "none yet",
+        "trials": "0 of 10 done",
+        "time left": "not known yet",
+    }
+    study.add_trials([trial(1.5, math.log(1.5 / 1.25)), trial(1.1), trial(2.0, pruned_at=3), failed()])
+    standing.update(study)
+    assert standing.lines["best so far"] == "trial 0, 1.50x AR [1.25, 1.80] here", (
+        "a pruned trial is no candidate"
+    )
+    assert standing.lines["trials"] == "3 of 10 done, 1 pruned, 1 failed"
+    assert standing.lines["time left"] == "about 70 s", "three took 30 s, seven are left"
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_it_fits_the_terminal(width: int) -> None:
+    study = optuna.create_study(direction="maximize")
+    study.add_trials([trial(1.5, 0.1), trial(1.2), failed()])
+    standing = ProgressTable(["speedup"], 2)
+    standing.update(study)
+    out = StringIO()
+    Console(file=out, width=width, force_terminal=True, no_color=True).print(standing)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= width
+    assert standing.lines["time left"] == "none"
+
+
+def searched() -> optuna.Study:
+    """A chain brings its length, a bush 10 less a tenth of its nodes."""
+
+    def objective(trial: optuna.Trial) -> float:
+        if trial.suggest_categorical("method", ["bush", "chain"]) == "chain":
+            return trial.suggest_int("builder.init_args.length", 1, 8)
+        return 10 - trial.suggest_int("builder.init_args.nodes", 10, 64, log=True) / 10
+
+    found = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+    found.optimize(objective, n_trials=30)
+    return found
+
+
+def test_every_parameter_has_its_panel_and_every_trial_its_points() -> None:
+    trials = searched().get_trials()
+    figure = draw_slices(trials, "tokens")
+    panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
+    assert set(panels) == {"method", "builder.nodes", "builder.length"}
+    drawn = {title: len(axes.collections[0].get_offsets()) for title, axes in panels.items()}
+    assert drawn["method"] == 30
+    assert drawn["builder.nodes"] + drawn["builder.length"] == 30
+    assert panels["builder.nodes"].get_xscale() == "log"
+    assert panels["builder.length"].get_xscale() == "linear"
+    best = max(trials, key=lambda trial: trial.value or 0).params["method"]
+    assert panels["method"].get_yticklabels()[-1].get_text() == best
+
+
+def test_the_style_of_other_plots_is_neither_taken_nor_left_behind() -> None:
+    with style.context("ggplot"):
+        figure = draw_slices(searched().get_trials(), "tokens")
+        assert figure.axes[0].get_facecolor() == (1.0, 1.0, 1.0, 1.0)
+        assert rcParams["axes.facecolor"] == "#E5E5E5"
+
+
+def test_a_study_without_parameters_has_no_such_picture() -> None:
+    with pytest.raises(ValueError, match="no trial has a parameter"):
+        draw_slices([optuna.trial.create_trial(value=1.0)], "tokens")
+
+
+def test_all_prompts_are_rescaled_by_what_ar_takes_now() -> None:
+    reference = PlainSeconds({"a": 0.004, "b": 0.006})
+    assert reference.now("a") == 0.004
+    reference.observe("a", 0.005)
+    assert reference.drift == pytest.approx(1.25)
+    assert reference.now("b") == pytest.approx(0.0075)
+
+
+def test_one_disturbed_run_among_the_last_three_changes_nothing() -> None:
+    reference = PlainSeconds({"a": 1.0})
+    for seconds in (1.1, 9.0, 1.1):
+        reference.observe("a", seconds)
+    assert reference.drift == pytest.approx(1.1)
+    reference.observe("a", 1.2)
+    reference.observe("a", 1.2)
+    assert reference.drift == pytest.approx(1.2)
+
+
+def test_a_resumed_study_keeps_the_seconds_of_its_own_workload(tmp_path: Path) -> None:
+    path = tmp_path / "reference.json"
+    PlainSeconds({"a": 0.25}).save(path, "workload")
+    kept = PlainSeconds.load(path, "workload")
+    assert kept is not None
+    assert kept.seconds_per_token == {"a": 0.25}
+    assert PlainSeconds.load(path, "another") is None
+    path.write_text("{")
+    assert PlainSeconds.load(path, "workload") is None
+    assert PlainSeconds.load(tmp_path / "none.json", "workload") is None
