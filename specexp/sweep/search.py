@@ -128,8 +128,8 @@ def run_study(
         StudyError: Nearly every trial fails.
         OSError: The storage, or a file of a trial, cannot be written. The trial is queued again.
     """
-    search = _Search(study, settings, ours, after_trial, tracked, impossible)
-    ended = search.ended()
+    search = outlasting(lambda: _Search(study, settings, ours, after_trial, tracked, impossible))
+    ended = outlasting(search.ended)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         while not ended:
@@ -138,10 +138,10 @@ def run_study(
                 ended = True
             except Exception as error:
                 search.recover(error)
-                ended = search.ended()
+                ended = outlasting(search.ended)
     if search.unwritten is not None:
         raise search.unwritten
-    done, target, last = len(distinct_finished(study)), settings.n_trials, search.last
+    done, target, last = len(outlasting(lambda: distinct_finished(study))), settings.n_trials, search.last
     if done >= target:
         return ""
     if done == 0 or (last is not None and last.state not in FINISHED):
