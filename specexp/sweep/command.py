@@ -12,14 +12,14 @@ from pathlib import Path
 from rich.console import Console
 
 from specexp.artifacts import ArtifactError, read_artifact
-from specexp.bench.results_folder import FolderBusyError, check_study_folder, remove_unused
+from specexp.bench.publish import FolderBusyError, check_study_folder, remove_unused
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import GOES_ON, fail, run_command
 from specexp.config.here import check_here
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
-from specexp.core.secrets import masked
+from specexp.core.start import masked
 from specexp.sweep.space import Space, check_goals, directions_of, without_draft_methods
 from specexp.sweep.storage import check_storage
 from specexp.sweep.study_config import StudyConfig, StudyError

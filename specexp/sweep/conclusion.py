@@ -17,11 +17,11 @@ from rich.console import Console
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.equality import divergence
-from specexp.bench.failures import failed_answers
+from specexp.bench.page.sections import prompts_shown, texts_of
 from specexp.bench.progress import StageBar
-from specexp.bench.prompts_shown import prompts_shown, texts_of
 from specexp.bench.publish import Attached, Report, publish, track
 from specexp.bench.record import PromptRecord, line_of, read_records
+from specexp.bench.report import failed_answers
 from specexp.config.sweep import Sweep
 from specexp.config.told import told
 from specexp.sweep.confirm import AR, Confirmation, confirm, select

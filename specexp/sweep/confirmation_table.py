@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specexp.bench import clock
-from specexp.bench.busy_machine import busy_machine_of
-from specexp.bench.equality import Equality, near_tie_sentence, token_equality
+from specexp.bench.equality import Equality, InFloat32, near_tie_sentence, token_equality
 from specexp.bench.experiment import EAGER
-from specexp.bench.failures import failed_answers
-from specexp.bench.float32 import InFloat32
 from specexp.bench.record import MEASURED, PromptRecord
-from specexp.bench.report import clock_notes
-from specexp.bench.short_answers import short_answers
+from specexp.bench.report import busy_machine_of, clock_notes, failed_answers, short_answers
 from specexp.bench.statistics import arm_names, paired_speedup, summarise
 from specexp.bench.table import Cell, Column, Table
 from specexp.core.latency import MOST_OFF

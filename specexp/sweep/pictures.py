@@ -240,16 +240,16 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
     winner = confirmation.winner
     figures, fragments, files = dict[str, Any](), dict[str, str](), dict[str, str]()
     if "rank_paths" in winner.attributes:
+        from specexp.bench.drawings import draw_tree
         from specexp.bench.page.sections import folding_tree
-        from specexp.bench.tree_picture import draw_tree
 
         shape = TreeShape.from_rank_paths(winner.attributes["rank_paths"])
         rates = _rates(confirmation, shape, prompts)
         figures["tree"] = draw_tree(shape, rates, title=f"{winner.label}: {winner.over_ar} over AR")
         fragments["tree"] = folding_tree(shape.rank_paths[1:], rates, f"The tree of {winner.label}")
     if lines := confirmation.watch.time_lines:
-        from specexp.bench.time_line_picture import draw_time_line
-        from specexp.scheduling.trace import chrome_trace
+        from specexp.bench.drawings import draw_time_line
+        from specexp.scheduling.timeline import chrome_trace
 
         shown = {"AR (engine)": lines[AR], winner.label: lines[winner.name]}
         title = f"prompt {prompts[0].prompt_id}: {winner.over_ar} over AR"

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from specexp.bench.metrics import violation
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
-from specexp.core.secrets import masked
+from specexp.core.start import masked
 from specexp.sweep.sampler import (
     ENUMERATING,
     CandidatePool,

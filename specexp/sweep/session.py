@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Self
 import optuna
 from optuna.trial import FrozenTrial
 
-from specexp.artifacts.file_lock import held
-from specexp.bench.busy_machine import busy_machine
+from specexp.artifacts.atomic_write import held
 from specexp.bench.experiment import use_threads
 from specexp.bench.progress import StageBar
-from specexp.bench.publish import PAGE
-from specexp.bench.results_folder import sole_writer
+from specexp.bench.publish import PAGE, sole_writer
+from specexp.bench.report import busy_machine
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import save_resolved
 from specexp.config.sweep import Sweep

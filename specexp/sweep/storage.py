@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from specexp.config.errors import ConfigError
 from specexp.core.messages import first_line
-from specexp.core.secrets import HIDDEN, masked
+from specexp.core.start import HIDDEN, masked
 from specexp.sweep.study_config import StudyError
 
 if TYPE_CHECKING:

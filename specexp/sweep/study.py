@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.bench.acceptance_counts import AcceptanceCounter
+from specexp.bench.analysis import AcceptanceCounter
 from specexp.bench.arm import EngineArm
 from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.experiment import EAGER, check_prompts
@@ -23,9 +23,9 @@ from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.trainer import build_trainer, interruptible
 from specexp.config import Config, build_data, build_engine, prompts_error
 from specexp.config.stages import with_prompts_of
-from specexp.core.masks import context_limit
+from specexp.core.cache import context_limit
+from specexp.core.language_model import placement
 from specexp.core.messages import first_line, type_and_line
-from specexp.core.placement import placement
 from specexp.core.tree import NodeKind
 from specexp.data import PromptSetError
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
@@ -34,7 +34,7 @@ from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, R
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import Backend
-    from specexp.bench.float32 import InFloat32
+    from specexp.bench.equality import InFloat32
     from specexp.core.latency import LatencyProfile
     from specexp.core.parts import Parts
     from specexp.data import Prompt
@@ -377,7 +377,7 @@ class Study:
         parted &= {one.name for one in confirmed}
         if not parted or self.pair is None or self.config.of_engine:
             return None
-        from specexp.bench.float32 import InFloat32, in_float32
+        from specexp.bench.equality import InFloat32, in_float32
 
         if self.config.multi_sequence:
             return InFloat32(left_out="several sequences are decoded for a prompt")
@@ -429,7 +429,7 @@ def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
     problems = config.problems() if config.multi_sequence else None
     kind: type[LiveBackend] = LiveBackend
     if config.of_engine:
-        from specexp.engines.served_backend import ServedBackend
+        from specexp.engines.served_arm import ServedBackend
 
         build_engine(whole)
         kind, latency = ServedBackend, None

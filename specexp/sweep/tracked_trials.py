@@ -17,7 +17,7 @@ from specexp.tracking import Tracker
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 
 if TYPE_CHECKING:
-    from specexp.tracking.tracked_run import TrackedRun
+    from specexp.tracking.tracker import TrackedRun
 
 
 class TrackedTrials:

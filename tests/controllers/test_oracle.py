@@ -213,7 +213,7 @@ def test_a_later_turn_is_foreseen_too():
 def test_teacher_forcing_of_a_long_output_goes_block_by_block(monkeypatch):
     output = Decoder(target()).generate([1, 2], max_new_tokens=40).token_ids
     whole = draft_matches(DraftModel(draft()), [1, 2], output)
-    monkeypatch.setattr("specexp.bench.oracle._BLOCK", 7)
+    monkeypatch.setattr("specexp.bench.decoder_arm._BLOCK", 7)
     asked, propose = [], DraftModel.propose
     monkeypatch.setattr(DraftModel, "propose", lambda *given: asked.append(given) or propose(*given))
     assert draft_matches(DraftModel(draft()), [1, 2], output).tolist() == whole.tolist()

@@ -17,8 +17,8 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from specexp.config import ConfigError
 from specexp.core.start import masked
-from specexp.sweep.error import StudyError
 from specexp.sweep.storage import check_storage, open_storage, together
+from specexp.sweep.study_config import StudyError
 
 REPLAYED = FILE + "backend: replay\nrecording: answers\nlatency: {name: a, target_ms: {1: 9}}\n"
 

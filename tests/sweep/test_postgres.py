@@ -22,7 +22,7 @@ from optuna.trial import TrialState
 from sqlalchemy import NullPool, create_engine, text
 
 from specexp.config import ConfigError
-from specexp.core.secrets import masked
+from specexp.core.start import masked
 from specexp.sweep.search import run_study
 from specexp.sweep.storage import check_storage, open_storage
 from specexp.sweep.study_config import StudyError

@@ -18,7 +18,7 @@ import pytest
 from helpers.fake_bench import PROMPTS, FakeBench, opened, search, settings, sign_in
 from optuna.trial import TrialState
 
-from specexp.bench.results_folder import FolderBusyError, sole_writer
+from specexp.bench.publish import FolderBusyError, sole_writer
 from specexp.sweep.journal import JournalFile
 from specexp.sweep.search import Candidate, Measurement, Report, run_study
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
