@@ -1,4 +1,4 @@
-"""``python -m specexp.config schema``: the JSON schema of experiment files; ``specexp/config/schema.json`` holds it."""
+"""``python -m specexp.config schema`` prints the JSON schema of experiment files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from specexp.config.command import fail
 
 USAGE = """usage: python -m specexp.config schema
 
-Prints the JSON schema by which editors complete and check experiment files; specexp/config/schema.json holds it."""
+Prints the JSON schema by which editors complete and check experiment files. They look for it in
+specexp/config/schema.json, which git ignores: python -m specexp.config schema > specexp/config/schema.json"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

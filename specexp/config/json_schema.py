@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -22,9 +21,6 @@ from specexp.config.schema import OVERRIDES, ArmSection, Experiment
 from specexp.config.sweep import Confirm, CountAcceptances, Learn
 from specexp.core.annotations import Allowed, CallOf
 from specexp.core.arguments import REQUIRED, Argument, arguments_of
-
-SCHEMA = Path(__file__).with_name("schema.json")
-"""As it is shipped; ``python -m specexp.config schema`` prints the current one."""
 
 _LAID_OVER: dict[tuple[Any, str], str] = {
     **{(ArmSection, name): name for name in OVERRIDES},

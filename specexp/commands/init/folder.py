@@ -12,6 +12,7 @@ from tempfile import mkdtemp
 import yaml
 
 from specexp.config.errors import ConfigError
+from specexp.config.json_schema import written
 from specexp.config.places import check_folder_name
 from specexp.core.messages import counted
 
@@ -64,6 +65,7 @@ def write_folder(folder: Path, start: Start) -> list[Path]:
         "experiment.yaml": _experiment(start, folder.name, path, count),
         "methods.yaml": _methods(),
         "README.md": _readme(folder, start),
+        "schema.json": written(),  # editors complete and check the experiment by it
     }
     if examples:
         files["prompts.jsonl"] = examples
@@ -127,9 +129,8 @@ def _experiment(start: Start, name: str, prompts: str, count: int) -> str:
             "confirm": {"data": {"max_prompts": min(_CONFIRMED, count - searched)}},
         },
     }
-    schema = Path(__file__).parents[2] / "config" / "schema.json"
     return (
-        f"# yaml-language-server: $schema={schema}\n"
+        "# yaml-language-server: $schema=schema.json\n"
         "# python -m specexp.sweep experiment.yaml\n"
         "# Every key is explained by python -m specexp.sweep experiment.yaml --help KEY.\n"
         + yaml.safe_dump(content, sort_keys=False, width=110)
