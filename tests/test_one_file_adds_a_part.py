@@ -144,7 +144,7 @@ class NodeFlag(ExportFormat):
 from typing import Annotated
 
 from specexp.builders.static_tree import StaticTree
-from specexp.core.references import Reference
+from specexp.core.checked import Reference
 
 
 class Sized(StaticTree):

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from specexp.config import Config
-from specexp.config.check import announce_import, import_object
+from specexp.config.check import announce_import
+from specexp.core.checked import import_object
 from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
@@ -92,6 +93,6 @@ def _object(value: Any, where: str) -> Any:
     if isinstance(value, list):
         return [_object(item, where) for item in value]
     if isinstance(value, Mapping) and "class_path" in value:
-        announce_import(str(value["class_path"]), f"{where}.class_path", "lightning")
+        announce_import(str(value["class_path"]), "lightning")
         return import_object(str(value["class_path"]))(**(value.get("init_args") or {}))
     return value

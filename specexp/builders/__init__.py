@@ -25,4 +25,4 @@ if TYPE_CHECKING:
     )
     from specexp.builders.tree_search import FittedTree as FittedTree, ParametricTree as ParametricTree
 
-__getattr__ = classes_in(__name__, __path__[0])
+__getattr__ = classes_in(__name__)

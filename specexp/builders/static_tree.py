@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Request, Selection, kind_of
-from specexp.core.references import Reference
+from specexp.core.checked import Reference
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root_tree
 
 

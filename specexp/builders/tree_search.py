@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from specexp.builders.static_tree import StaticTree
-from specexp.core.references import Reference
+from specexp.core.checked import Reference
 from specexp.core.tree import RankPath
 
 

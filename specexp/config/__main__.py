@@ -25,9 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(USAGE)
         known = not given or given[0] in ("-h", "--help")
         return (0 if given else 2) if known else fail(f"command line: {given[0]!r} is not known; say schema")
-    from specexp.config.json_schema import written
+    from specexp.config.explain import schema_text
 
-    print(written(), end="")
+    print(schema_text(), end="")
     return 0
 
 

@@ -6,6 +6,8 @@ anything is imported, and a path outside the artifact's folder and the working d
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -17,35 +19,40 @@ from typing_extensions import override
 
 from specexp.artifacts import Artifact, ArtifactError, Fingerprint, read_artifact, write_artifact
 from specexp.artifacts.learned_state import STATE
+from specexp.artifacts.manifest import MANIFEST, PAYLOAD_NAME, most_bytes
 from specexp.artifacts.parts import PARTS, Spec
 from specexp.artifacts.trust import NOBODY, Trust, is_inside, trust_in
-from specexp.config.check import Checker
 from specexp.config.errors import ConfigError
-from specexp.config.families import FOLDERS
-from specexp.config.layers import Key
-from specexp.config.named_artifacts import local
-from specexp.core.annotations import PartOf
+from specexp.config.check import FOLDERS, Checker
+from specexp.core.checked import PartOf, Reference
+from specexp.core.compatibility import check_composition
 from specexp.core.messages import first_line, type_and_line
-from specexp.core.parts import Parts, check_composition
-from specexp.core.references import Reference
+from specexp.core.parts import Parts
+from specexp.models.sources import embedded_artifact
+from specexp.tracking.mode import logged_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
-    from specexp.core.loop import Decoder
+    from specexp.core.controller import Controller
+    from specexp.core.decoder import Decoder
+    from specexp.core.drafter import Drafter
     from specexp.core.runtime import Runtime
+    from specexp.core.tree_builder import TreeBuilder
+    from specexp.core.verifier import Verifier
     from specexp.scheduling import Execution, Executor
 
 _FAMILIES = {
-    "drafter": "specexp.core.contracts.Drafter",
-    "builder": "specexp.core.contracts.TreeBuilder",
-    "verifier": "specexp.core.contracts.Verifier",
-    "controller": "specexp.core.contracts.Controller",
+    "drafter": "specexp.core.drafter.Drafter",
+    "builder": "specexp.core.tree_builder.TreeBuilder",
+    "verifier": "specexp.core.verifier.Verifier",
+    "controller": "specexp.core.controller.Controller",
     "execution": "specexp.scheduling.Execution",
 }
 """Contracts of what an artifact may make."""
 
+PREFIX = "wandb:"
+_REFERENCE = re.compile(r"wandb:([^/:\s]+/){0,2}[^/:\s]+:[^/:\s]+")
 _OWN = tuple(f"{folder}." for folder in (*FOLDERS.values(), "specexp.scheduling"))
 
 
@@ -152,8 +159,9 @@ class LoadedArtifact:
                 ``Decoder(target, *artifact.parts)`` does not ask whose they are.
             ValueError: the drafter needs a draft model and none is given.
         """
-        from specexp.core.loop import Decoder
-        from specexp.core.runtime import Runtime, check_model
+        from specexp.core.compatibility import check_model
+        from specexp.core.decoder import Decoder
+        from specexp.core.runtime import Runtime
 
         self.content.check(target.model if isinstance(target, Runtime) else target)
         if draft is not None:
@@ -179,7 +187,7 @@ class LoadedArtifact:
 
         recorded = {key: self.content.provenance.get(key) for key in ("runtime", "dtype")}
         why: list[str] = []
-        tell = tell_once if recorded["runtime"] in (None, "eager") else why.append
+        tell = why.append if recorded["runtime"] == "compiled" else tell_once
         runtime = runtime_of(target, self._mode(target), tell)
         running = runtime.provenance()
         if any(recorded[key] not in (None, running[key]) for key in running):
@@ -315,20 +323,20 @@ class _Checker(Checker):
             raise ArtifactError(f"{self._where}: {family} cannot be made ({type_and_line(error)})") from error
 
     @override
-    def find_class(self, name: str, base: type, key: Key) -> type:
+    def find_class(self, name: str, base: type) -> type:
         own = "." not in name or name.startswith(_OWN)
         why = None if own else self._trust.refusal(name, self._folder)
         if why is not None:
-            raise self.error(key, f": {name!r} is no {base.__name__} of specexp; {why}")
-        return super().find_class(name, base, key)
+            raise ValueError(f": {name!r} is not a {base.__name__} of specexp; {why}")
+        return super().find_class(name, base)
 
     @override
-    def follow(self, reference: Reference, given: str, key: Key) -> Any:
+    def follow(self, reference: Reference, given: str) -> Any:
         if not is_inside(given, self._folder):
-            raise self.error(
-                key, f" is {given!r}; a path in the artifact's folder or the working directory is allowed"
+            raise ValueError(
+                f" must be a path in the artifact's folder or the working directory, got {given!r}"
             )
-        return super().follow(reference, given, key)
+        return super().follow(reference, given)
 
 
 def _annotation(family: str) -> Any:
@@ -400,3 +408,61 @@ def save_artifact(
         check=lambda artifact: LoadedArtifact(artifact, own),
     )
     return LoadedArtifact(written, own)
+
+
+def local(path_or_reference: str | Path) -> Path:
+    """The path; where a reference stands in its place, that of the artifact downloaded from W&B, or of one that is
+    embedded beside its models, such as ``stdlib:eagle``.
+
+    Raises:
+        ArtifactError: as :func:`download`.
+    """
+    given = str(path_or_reference)
+    return download(given) if given.startswith(PREFIX) else embedded_artifact(given) or Path(given)
+
+
+def download(reference: str) -> Path:
+    """Download the artifact into W&B's own artifact folder, once for each version, and give the path.
+
+    What would be downloaded is looked at first: plain files of an artifact only, no references to other places.
+
+    Raises:
+        ArtifactError: the reference is malformed, W&B is switched off, nobody is logged in, or it cannot be
+            fetched.
+    """
+    if not _REFERENCE.fullmatch(reference):
+        raise ArtifactError(f"{reference!r} is no reference; wandb:entity/project/name:alias is expected")
+    mode = os.environ.get("WANDB_MODE", "online")
+    if mode != "online":
+        raise ArtifactError(
+            f"{reference} needs W&B online and WANDB_MODE is {mode!r}: use the artifact's own folder"
+        )
+    if not logged_in():
+        raise ArtifactError(
+            f"{reference} needs a W&B account: run `wandb login`, or use the artifact's own folder"
+        )
+    import wandb
+
+    try:
+        artifact = wandb.Api().artifact(reference.removeprefix(PREFIX))
+        _check_entries(artifact.manifest.entries, reference)
+        return Path(artifact.download())
+    except ArtifactError:
+        raise
+    except Exception as error:  # wandb raises its own, the transport's and plain ValueErrors
+        raise ArtifactError(f"{reference} cannot be fetched from W&B ({first_line(error)})") from error
+
+
+def _check_entries(entries: Mapping[str, Any], reference: str) -> None:
+    """Refuse what is no file of an artifact, before W&B writes it or asks another store for it."""
+    for name, entry in entries.items():
+        if name != MANIFEST and not PAYLOAD_NAME.fullmatch(name):
+            raise ArtifactError(
+                f"{reference} holds {name!r}; {MANIFEST} and plain *.json or *.safetensors names are allowed"
+            )
+        if entry.ref is not None:
+            raise ArtifactError(f"{reference}: {name} refers to {entry.ref!r}; a file of its own is expected")
+        if entry.size is not None and entry.size > most_bytes(name):
+            raise ArtifactError(
+                f"{reference}: {name} has {entry.size} bytes; at most {most_bytes(name)} are allowed"
+            )

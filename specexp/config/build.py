@@ -285,4 +285,4 @@ def _awaits_profile(config: Config) -> bool:
 
 
 def _build(config: Config, section: str) -> Any:
-    return config.checker.build(config.get(section), SECTIONS[section].allowed, (section,))
+    return config.checker.build(config.get(section), SECTIONS[section].annotation, (section,))

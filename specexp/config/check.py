@@ -1,28 +1,85 @@
-"""Checks values against the signatures they are arguments of, fills defaults in, and builds the objects."""
+"""Read values by the signatures they are arguments of, fill in defaults, and build the objects.
+
+A part is a class whose bases lead to the contract of its family. The modules of the family's folder are imported, so
+that a file dropped into it is found by the name of its class; no list names the parts.
+"""
 
 from __future__ import annotations
 
-import copy
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import is_dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any
+from importlib.util import find_spec
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
-from specexp.config.errors import ConfigError, PlacedError
-from specexp.config.families import find_part, parts_of
+from pydantic import Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticCustomError
+
+from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
-from specexp.config.references import resolved
-from specexp.core.annotations import INVALID, Allowed, CallOf, PartOf, SpecOf
-from specexp.core.arguments import ANYTHING, REQUIRED, Argument, arguments_of, keys_below
+from specexp.core.checked import (
+    Argument,
+    CallOf,
+    Checked,
+    PartOf,
+    Reference,
+    Section,
+    arguments_of,
+    import_object,
+    is_nested,
+    model_of,
+    plain,
+    refusal,
+    violation,
+)
+from specexp.core.lazy import classes_of
 from specexp.core.messages import did_you_mean, first_line
-from specexp.core.references import Reference
+
+FOLDERS = {
+    "Drafter": "specexp.drafters",
+    "TreeBuilder": "specexp.builders",
+    "Verifier": "specexp.verifiers",
+    "Controller": "specexp.controllers",
+    "Analysis": "experiments.papers",
+}
+"""Packages of families whose contract lies elsewhere in specexp; any other family lies beside its contract."""
 
 SourceOf = Callable[[Key], str]
 
-_PLAIN = (bool, int, float, str, type(None))
+
+@cache
+def parts_of(contract: type | str) -> dict[str, type]:
+    """The parts of a family by their short names, in order.
+
+    Args:
+        contract: The class they derive from, or its dotted path.
+    """
+    base: type = import_object(contract) if isinstance(contract, str) else contract
+    home, _, own = base.__module__.rpartition(".")
+    package = home or own
+    if home.startswith("specexp"):
+        package = FOLDERS.get(base.__name__, package)
+        if package.startswith("experiments") and find_spec("experiments") is None:  # of a checkout alone
+            return {}
+        classes = classes_of(package)
+    else:
+        classes = {name: one for name, one in vars(import_module(package)).items() if isinstance(one, type)}
+    return {
+        name: one
+        for name, one in sorted(classes.items())
+        if issubclass(one, base) and one is not base and not inspect.isabstract(one)
+    }
+
+
+def find_part(contract: type, name: str) -> type | None:
+    """The part of a family that goes by a short name; None where there is none."""
+    return parts_of(contract).get(name)
 
 
 class Checker:
@@ -40,198 +97,33 @@ class Checker:
         return ConfigError(f"{self.source_of(key)}: {'.'.join(key)}{sentence}")
 
     def value(self, value: Any, annotation: Any, key: Key) -> Any:
-        """The value with the defaults of everything inside it.
-
-        Args:
-            value: The value as it was given.
-            annotation: The annotation of its argument, or what that allows.
-            key: The steps to where the value stands.
+        """The value with the defaults of everything inside it, as mappings and lists.
 
         Raises:
             ConfigError: the annotation does not allow it.
         """
-        allowed = annotation if isinstance(annotation, Allowed) else Allowed(annotation)
-        if not allowed.is_nested:
-            found = allowed.read(value)
-            if found is INVALID:
-                raise self._refusal(value, allowed, key)
-            return found
-        if value is None and allowed.takes_null:
-            return None
-        sections = []
-        for one in allowed.members:
-            if isinstance(one.mark, CallOf) and isinstance(value, Mapping):
-                return self.arguments(import_object(one.mark.component), value, key)
-            if one.is_part and (
-                isinstance(value, Mapping) or (isinstance(value, str) and not allowed.takes_text)
-            ):
-                return self.part(value, one, key)
-            if one.is_section and isinstance(value, Mapping):
-                sections.append(one)
-            elif one.inner is not None and one.inner.is_nested:
-                if one.is_list and isinstance(value, list) and one.allows_length(value):
-                    return [self.value(item, one.inner, (*key, str(at))) for at, item in enumerate(value)]
-                if one.is_mapping and isinstance(value, Mapping):
-                    return {
-                        str(at): self.value(item, one.inner, (*key, str(at))) for at, item in value.items()
-                    }
-        if sections:
-            return self.arguments(self._section(sections, value, key), value, key)
-        raise self._refusal(value, allowed, key)
+        with self._wording(value, key):
+            return plain(_adapter(annotation).validate_python(value, context=_Reading(self)))
 
     def arguments(self, component: Callable[..., Any], given: Mapping[str, Any], key: Key) -> dict[str, Any]:
-        """Check the arguments of a class or function and fill its defaults in.
+        """The arguments of a class or function with its defaults.
 
         Raises:
             ConfigError: an argument is unknown, missing or not allowed.
         """
-        known = arguments_of(component)
-        name = component.__name__
-        if known is None:
-            return dict(given)
-        for given_name in given:
-            if given_name not in known:
-                path = ".".join((*key, str(given_name)))
-                near = [".".join((*key, argument)) for argument in known]
-                if not key:
-                    near += keys_below(component)
-                raise ConfigError(
-                    f"{self.source_of((*key, str(given_name)))}: unknown key {path!r}"
-                    + (f" of {name}" if key else "")
-                    + (did_you_mean(path, near) or "")
-                    + (f"; {name} takes no arguments" if not known else "")
-                )
-        return {argument: self.argument(given, argument, known[argument], key, name) for argument in known}
-
-    def argument(self, given: Mapping[str, Any], name: str, argument: Argument, key: Key, owner: str) -> Any:
-        """Check one argument, or take its default.
-
-        Args:
-            given: All that is given to the class or function.
-            name: The name of the argument.
-            argument: Its annotation and default.
-            key: The steps to where the arguments stand.
-            owner: What errors call the class or function.
-
-        Raises:
-            ConfigError: it is missing or not allowed.
-        """
-        if name in given:
-            return self.value(given[name], argument.allowed, (*key, name))
-        default = argument.default
-        if default is REQUIRED:
-            where = ".".join((*key, name))
-            raise ConfigError(
-                f"{self.source_of((*key, name))}: {where} is missing; {owner} needs {argument.allowed.words}"
-            )
-        if isinstance(default, _PLAIN):
-            return default
-        if is_dataclass(default) and not isinstance(default, type):
-            return self.value(asdict(default), argument.allowed, (*key, name))
-        if isinstance(default, Mapping) and argument.allowed.is_nested:
-            return self.value(default, argument.allowed, (*key, name))
-        return copy.deepcopy(default)
-
-    def part(self, given: Any, allowed: Allowed, key: Key) -> dict[str, Any]:
-        """Check ``class_path`` and ``init_args``.
-
-        Raises:
-            ConfigError: the class is unknown or of another family, or an argument is wrong.
-        """
-        given = {"class_path": given} if isinstance(given, str) else given
-        for name in given:
-            if name not in ("class_path", "init_args"):
-                whole, inside = (*key, str(name)), ".".join((*key, "init_args"))
-                raise ConfigError(
-                    f"{self.source_of(whole)}: unknown key {'.'.join(whole)!r}; a part has class_path and "
-                    f"init_args, and {name!r} may belong into {inside!r}"
-                )
-        base = base_of(allowed)
-        if given.get("class_path") is not None and not isinstance(given["class_path"], str):
-            raise self.error(
-                (*key, "class_path"), f" is {given['class_path']!r}; allowed is the name of a {base.__name__}"
-            )
-        if given.get("class_path") is None:
-            raise self.error((*key, "class_path"), f" is missing; name the {base.__name__} to use")
-        init_args = given.get("init_args")
-        if init_args is not None and not isinstance(init_args, Mapping):
-            raise self.error((*key, "init_args"), f" is {init_args!r}; allowed is a mapping")
-        name, init_args = given["class_path"], init_args or {}
-        reader_of = getattr(base, "reader_of", None)  # of a family that may be given by a path
-        if (
-            reader_of is not None
-            and find_part(base, name) is None
-            and (reader := reader_of(name)) is not None
-        ):
-            name, init_args = reader, {"path": name, **init_args}
-        found = self.find_class(name, base, (*key, "class_path"))
-        return {"class_path": name, "init_args": self.arguments(found, init_args, (*key, "init_args"))}
-
-    def find_class(self, name: str, base: type, key: Key) -> type:
-        """The class a short name or dotted path means.
-
-        Raises:
-            ConfigError: there is none, or it is not of the family.
-        """
-        if "." not in name:
-            found = find_part(base, name)
-            if found is None:
-                hint = (
-                    did_you_mean(name, parts_of(base)) or "; name it with its module, as in my_package.Name"
-                )
-                raise self.error(key, f": no {base.__name__} is called {name!r}{hint}")
-            return found
-        announce_import(name, f"{self.source_of(key)}: {'.'.join(key)}", base)
-        try:
-            found = import_object(name)
-        except Exception as error:  # a module that is imported may raise anything
-            module, _, last = name.rpartition(".")
-            there = vars(sys.modules.get(module, object))
-            parts = [
-                one for one, value in there.items() if isinstance(value, type) and issubclass(value, base)
-            ]
-            hint = did_you_mean(last, parts or parts_of(base))
-            hint = hint if parts or hint.startswith("; did") else ""
-            raise self.error(key, f": {name!r} cannot be imported ({first_line(error)}){hint}") from error
-        if not isinstance(found, type) or not issubclass(found, base):
-            raise self.error(key, f": {name!r} is no {base.__name__}{did_you_mean(name, parts_of(base))}")
-        if inspect.isabstract(found):
-            raise self.error(
-                key, f": {name!r} is only the contract of its family{did_you_mean(name, parts_of(base))}"
-            )
-        return found
+        with self._wording(given, key):
+            return _read_arguments(component, given, _Reading(self))
 
     def build(self, value: Any, annotation: Any, key: Key) -> Any:
-        """The object a checked value describes.
-
-        Args:
-            value: The value as :meth:`value` gave it.
-            annotation: The annotation of its argument, or what that allows.
-            key: The steps to where the value stands.
+        """The object that a checked value describes.
 
         Raises:
             ConfigError: a constructor refuses its arguments.
         """
-        allowed = annotation if isinstance(annotation, Allowed) else Allowed(annotation)
-        if allowed.reference is not None and isinstance(value, str):
-            return self.follow(allowed.reference, value, key)
-        if value is None or not allowed.is_nested:
+        if value is None or not is_nested(annotation):
             return value
-        sections = []
-        for one in allowed.members:
-            if isinstance(one.mark, SpecOf):
-                return value
-            if isinstance(one.mark, CallOf):
-                return self.call(import_object(one.mark.component), value, key)
-            if one.is_part and isinstance(value, Mapping) and "class_path" in value:
-                return self.build_part(value, base_of(one), key)
-            if one.is_list and isinstance(value, list):
-                return [self.build(item, one.inner, (*key, str(at))) for at, item in enumerate(value)]
-            if one.is_mapping and isinstance(value, Mapping):
-                return {at: self.build(item, one.inner, (*key, at)) for at, item in value.items()}
-            if one.is_section and isinstance(value, Mapping):
-                sections.append(one)
-        return self.call(self._section(sections, value, key), value, key) if sections else value
+        with self._wording(value, key):
+            return _adapter(annotation).validate_python(value, context=_Building(self))
 
     def build_part(self, value: Mapping[str, Any], base: type, key: Key) -> Any:
         """The part that checked ``class_path`` and ``init_args`` describe.
@@ -239,8 +131,17 @@ class Checker:
         Raises:
             ConfigError: its constructor refuses the arguments.
         """
-        found = self.find_class(value["class_path"], base, (*key, "class_path"))
-        return self.call(found, value["init_args"], (*key, "init_args"))
+        with self._wording(value, key):
+            return _Building(self).part(base, value)
+
+    def call(self, component: Callable[..., Any], arguments: Mapping[str, Any], key: Key) -> Any:
+        """Call a class or function with checked arguments.
+
+        Raises:
+            ConfigError: it refuses them.
+        """
+        with self._wording(arguments, key):
+            return _Building(self).call(component, arguments)
 
     def read(self, component: Callable[..., Any], given: Mapping[str, Any], key: Key) -> Any:
         """Check the arguments of a class or function, and call it.
@@ -250,96 +151,228 @@ class Checker:
         """
         return self.call(component, self.arguments(component, given, key), key)
 
-    def follow(self, reference: Reference, given: str, key: Key) -> Any:
+    def find_class(self, name: str, base: type) -> type:
+        """The class that a short name or dotted path means.
+
+        Raises:
+            ValueError: there is none, or it is not of the family; the sentence goes on after the key.
+        """
+        if "." not in name:
+            found = find_part(base, name)
+            if found is None:
+                hint = did_you_mean(name, parts_of(base)) or "; name it with its module, as in my_package.Name"
+                raise ValueError(f": no {base.__name__} is called {name!r}{hint}")
+            return found
+        announce_import(name, base)
+        try:
+            found = import_object(name)
+        except Exception as error:  # a module that is imported may raise anything
+            module, _, last = name.rpartition(".")
+            there = vars(sys.modules.get(module, object))
+            parts = [one for one, value in there.items() if isinstance(value, type) and issubclass(value, base)]
+            hint = did_you_mean(last, parts or parts_of(base))
+            hint = hint if parts or hint.startswith("; did") else ""
+            raise ValueError(f": {name!r} cannot be imported ({first_line(error)}){hint}") from error
+        hint = did_you_mean(name, parts_of(base))
+        if not isinstance(found, type) or not issubclass(found, base):
+            raise ValueError(f": {name!r} is not a {base.__name__}{hint}")
+        if inspect.isabstract(found):
+            raise ValueError(f": {name!r} is only the contract of its family{hint}")
+        return found
+
+    def follow(self, reference: Reference, given: str) -> Any:
         """The value that a reference stands for.
 
         Raises:
-            ConfigError: it cannot be read, or is of another kind.
+            ValueError: it cannot be read, or is of another kind; the sentence goes on after the key.
         """
-        return resolved(reference, given, self.error(key, ""))
+        from specexp.artifacts import ArtifactError, value_of
+        from specexp.config.artifacts import local
 
-    def call(self, component: Callable[..., Any], arguments: Mapping[str, Any], key: Key) -> Any:
-        """Call a class or function with checked arguments.
-
-        Raises:
-            ConfigError: it refuses them.
-        """
-        known = arguments_of(component) or {}
-        built = {
-            name: self.build(value, known.get(name, ANYTHING).allowed, (*key, name))
-            for name, value in arguments.items()
-        }
         try:
-            return component(**built)
-        except ConfigError:
+            return value_of(reference.kind, local(given))
+        except ArtifactError as error:
+            raise ValueError(f": {first_line(error)}") from error
+
+    @contextmanager
+    def _wording(self, given: Any, key: Key) -> Iterator[None]:
+        """Turn what pydantic refuses into a sentence with file and key."""
+        try:
+            yield
+        except ValidationError as error:
+            steps, sentence = violation(error, given)
+            whole = (*key, *steps)
+            if error.errors()[0]["type"] not in ("refused", "value_error"):
+                raise self.error(whole, sentence) from error
+            # Any of the arguments may be the wrong one, so each file that set one is named.
+            for step in steps:
+                given = given[int(step) if isinstance(given, list) else step]
+            inside = ("init_args",) if isinstance(given, Mapping) and "init_args" in given else ()
+            arguments = given[inside[0]] if inside else given
+            sources = dict.fromkeys(self.source_of((*whole, *inside, name)) for name in arguments)
+            named = f"{'.'.join(whole)}" if whole else "", sentence.removeprefix(": ")
+            where = ", ".join(sources or [self.source_of(whole)])
+            raise ConfigError(": ".join(filter(None, (where, *named)))) from error
+
+
+class _Reading:
+    """Reads what is described, as values with all defaults."""
+
+    def __init__(self, checker: Checker) -> None:
+        self.checker = checker
+
+    def part(self, base: type, given: Any) -> Any:
+        if isinstance(given, str):
+            given = {"class_path": given}
+        if not isinstance(given, Mapping):
+            what = f"a {base.__name__} given as class_path and init_args"
+            raise PydanticCustomError("part", f"Input should be {what}")  # type: ignore[arg-type]
+        for name in given:
+            if name not in ("class_path", "init_args"):
+                raise refusal(
+                    (str(name),),
+                    f" is unknown: a part has class_path and init_args, and {name!r} may belong in init_args",
+                )
+        name, init_args = given.get("class_path"), given.get("init_args")
+        if name is None:
+            raise refusal(("class_path",), f" is missing; name the {base.__name__} to use")
+        if not isinstance(name, str):
+            raise refusal(("class_path",), f" must be the name of a {base.__name__}, got {name!r}")
+        if init_args is not None and not isinstance(init_args, Mapping):
+            raise refusal(("init_args",), f" must be a mapping, got {init_args!r}")
+        reader_of = getattr(base, "reader_of", None)  # of a family that may be given by a path
+        if reader_of is not None and find_part(base, name) is None and (reader := reader_of(name)) is not None:
+            name, init_args = reader, {"path": name, **(init_args or {})}
+        found = _found(self.checker, name, base)
+        if arguments_of(found) is None:
+            return {"class_path": name, "init_args": dict(init_args or {})}
+        read = _spec_model(found).model_validate({"init_args": dict(init_args or {})}, context=self)
+        return {"class_path": name, **read.as_values()}
+
+    spec = part
+
+    def call(self, component: Callable[..., Any], given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            raise PydanticCustomError("part", "Input should be a mapping")
+        return _read_arguments(component, given, self)
+
+    def reference(self, reference: Reference, given: str) -> str:
+        return given
+
+
+class _Building(_Reading):
+    """Builds what is described by checked values."""
+
+    def spec(self, base: type, given: Any) -> Any:
+        return given
+
+    def part(self, base: type, given: Any) -> Any:
+        found = _found(self.checker, given["class_path"], base)
+        return self.call(found, given["init_args"], ("init_args",))
+
+    def call(self, component: Callable[..., Any], given: Any, inside: Key = ()) -> Any:
+        known = arguments_of(component) or {}
+        built = dict(given)
+        for name, value in given.items():
+            if value is not None and name in known and known[name].is_nested:
+                try:
+                    built[name] = _adapter(known[name].annotation).validate_python(value, context=self)
+                except ValidationError as error:
+                    steps, sentence = violation(error, value)
+                    raise refusal((*inside, name, *steps), sentence) from error
+        try:
+            # The values are checked, and what is built of them is as its annotation has it.
+            make = type.__call__ if isinstance(component, Checked) else None
+            return component(**built) if make is None else make(component, **built)
+        except ValidationError:
             raise
-        except PlacedError as error:
-            raise self.error((*key, *error.key), error.sentence) from error
         except (ValueError, TypeError, OSError) as error:
-            inside = key[:-1] if key[-1:] == ("init_args",) else key
             argument = getattr(error, "argument", None)
-            if argument in known:  # whoever refuses may say which value it is about
-                raise self.error((*key, argument), f": {first_line(error)}") from error
-            # Otherwise it may be any of them, and each file that set one is named.
-            sources = dict.fromkeys(self.source_of((*key, name)) for name in arguments)
-            where = ", ".join(sources or [self.source_of(inside)])
-            named = f"{'.'.join(inside)}: " if inside else ""  # empty where a file holds this one part
-            raise ConfigError(f"{where}: {named}{first_line(error)}") from error
+            if argument in known:  # the error states which argument it is about
+                raise refusal((*inside, argument), f": {first_line(error)}") from error
+            raise refusal((), PydanticCustomError("refused", f": {first_line(error)}")) from error  # type: ignore[arg-type]
 
-    def _section(self, sections: Sequence[Allowed], value: Mapping[str, Any], key: Key) -> type:
-        """The dataclass a mapping is of; of several the one whose ``type`` it names."""
-        if len(sections) == 1:
-            found: type = sections[0].kind
-            return found
-        by_type: dict[Any, type] = {
-            (arguments_of(one.kind) or {})["type"].allowed.choices[0]: one.kind for one in sections
-        }
-        kind = value.get("type")
-        if kind is None and any(isinstance(inner, Mapping) for inner in value.values()):
-            raise self.error(key, " holds mappings; write one dotted key, as in builder.init_args.nodes")
-        if not isinstance(kind, str) or kind not in by_type:
-            given = f" is {kind!r}" if "type" in value else " is missing"
-            raise self.error((*key, "type"), f"{given}{did_you_mean(kind, by_type)}")
-        return by_type[kind]
-
-    def _refusal(self, value: Any, allowed: Allowed, key: Key) -> ConfigError:
-        """Why a value is not allowed; of a list or a mapping the first item that is not."""
-        at, value, allowed = allowed.culprit(
-            value, lambda one, item: one.is_nested or one.read(item) is not INVALID
-        )
-        texts = [choice for choice in allowed.choices if isinstance(choice, str)]
-        hint = did_you_mean(value, texts) if isinstance(value, str) and texts else ""
-        hint = hint if hint.startswith("; did") else ""
-        shown = "null" if value is None else repr(value)
-        return self.error((*key, *at), f" is {shown}; allowed is {allowed.words}{hint}")
+    def reference(self, reference: Reference, given: str) -> Any:
+        try:
+            return self.checker.follow(reference, given)
+        except ValueError as error:
+            raise refusal((), str(error)) from error
 
 
-def announce_import(dotted: str, where: str, base: type | str = "specexp") -> None:
+def _found(checker: Checker, name: str, base: type) -> type:
+    try:
+        return checker.find_class(name, base)
+    except ValueError as error:
+        raise refusal(("class_path",), str(error)) from error
+
+
+def _read_arguments(component: Callable[..., Any], given: Mapping[str, Any], reader: _Reading) -> dict[str, Any]:
+    if arguments_of(component) is None:
+        return dict(given)
+    return model_of(component).model_validate(dict(given), context=reader).as_values()
+
+
+@cache
+def _spec_model(part: type) -> type[Section]:
+    """``init_args`` of a part."""
+    return create_model("part", __base__=Section, init_args=(model_of(part), Field()))
+
+
+_ADAPTERS: dict[int, tuple[Any, TypeAdapter[Any]]] = {}
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    """The annotation's adapter, made once; annotations need not be hashable."""
+    if id(annotation) not in _ADAPTERS:
+        try:
+            adapter = TypeAdapter(annotation, config=Section.model_config)
+        except PydanticUserError:  # a section, which has its own
+            adapter = TypeAdapter(annotation)
+        _ADAPTERS[id(annotation)] = annotation, adapter
+    return _ADAPTERS[id(annotation)][1]
+
+
+def members_of(annotation: Any) -> Iterator[Any]:
+    """The alternatives of a union; the annotation itself if it is none."""
+    metadata = getattr(annotation, "__metadata__", ())
+    if metadata and not any(isinstance(one, PartOf | CallOf) for one in metadata):
+        yield from members_of(annotation.__origin__)
+    elif get_origin(annotation) in (Union, UnionType):
+        for one in get_args(annotation):
+            yield from members_of(one)
+    else:
+        yield annotation
+
+
+def contracts_in(annotation: Any) -> Iterator[type]:
+    """The contracts of the parts that a value may be."""
+    for one in members_of(annotation):
+        mark = next((mark for mark in getattr(one, "__metadata__", ()) if isinstance(mark, PartOf)), None)
+        if mark is not None:
+            yield import_object(mark.base)
+        elif isinstance(one, Checked) and not is_dataclass(one):
+            yield one
+
+
+def sections_in(annotation: Any) -> Iterator[Callable[..., Any]]:
+    """The classes and functions that a mapping in the place of a value may be the arguments of."""
+    for one in members_of(annotation):
+        mark = next((mark for mark in getattr(one, "__metadata__", ()) if isinstance(mark, CallOf)), None)
+        if mark is not None:
+            yield import_object(mark.component)
+        elif isinstance(one, type) and (issubclass(one, Section) or (isinstance(one, Checked) and is_dataclass(one))):
+            yield one
+
+
+def announce_import(dotted: str, base: type | str = "specexp") -> None:
     """Name a foreign module on the console, before its package is first imported.
 
     Args:
         dotted: the class in it.
-        where: file and key that name it.
         base: the family, or a package, whose own modules are not foreign.
     """
     module = dotted.rpartition(".")[0]
     own = base if isinstance(base, str) else base.__module__.partition(".")[0]
     package = module.partition(".")[0]
     if package and package not in sys.modules and package not in ("specexp", own):
-        print(f"{where} imports the module {module!r}, which is not part of specexp", file=sys.stderr)
-
-
-def import_object(dotted: str) -> Any:
-    """The class or function at ``package.module.Name``."""
-    module, _, name = dotted.rpartition(".")
-    return getattr(import_module(module), name)
-
-
-def base_of(allowed: Allowed) -> type:
-    """The family a part must belong to."""
-    found = _contract(allowed.mark.base) if isinstance(allowed.mark, PartOf) else allowed.kind
-    assert isinstance(found, type)
-    return found
-
-
-_contract = cache(import_object)
+        print(f"{dotted} imports the module {module!r}, which is not part of specexp", file=sys.stderr)

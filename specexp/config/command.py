@@ -13,7 +13,9 @@ from specexp.config.from_artifact import with_artifact
 from specexp.config.load import load_config
 from specexp.config.recognised import with_recognised_fields
 from specexp.config.resolved import annotated
+from specexp.config.schema import Experiment
 from specexp.config.told import SHOWING, say, telling, told
+from specexp.core.checked import keys_below
 from specexp.core.messages import did_you_mean
 from specexp.core.start import acting, masked
 
@@ -161,10 +163,8 @@ def _check_sections(overrides: Sequence[str], short: Mapping[str, str]) -> None:
         if dotted in _OF_A_SWEEP:
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} is an option of python -m specexp.sweep alone")
         if dotted.partition(".")[0] not in known:
-            from specexp.config.explain import keys_of_sections
-
             near = did_you_mean(
-                f"--{dotted}", [f"--{name}" for name in (*short, *known, *keys_of_sections())]
+                f"--{dotted}", [f"--{name}" for name in (*short, *known, *keys_below(Experiment))]
             )
             raise ConfigError(f"{COMMAND_LINE}: unknown key {dotted!r}{near}")
     given: dict[str, object] = {}

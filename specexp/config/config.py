@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from pydantic import create_model
 
 from specexp.config.check import Checker, SourceOf
 from specexp.config.errors import ConfigError
@@ -13,7 +15,7 @@ from specexp.config.files import COMMAND_LINE
 from specexp.config.layers import Key, Layers, copied
 from specexp.config.places import WRITTEN, check_folder_name, check_written
 from specexp.config.schema import OVERRIDES, Experiment
-from specexp.core.arguments import arguments_of
+from specexp.core.checked import Section, arguments_of
 from specexp.core.messages import did_you_mean
 from specexp.core.start import all_masked
 
@@ -66,11 +68,10 @@ class Config:
         if checked is None:
             self._values = self.checker.arguments(Experiment, given, ())
         else:
-            changed = {
-                name: self.checker.argument(given, name, SECTIONS[name], (), Experiment.__name__)
-                for name in sections
-            }
-            self._values = {**checked._values, **changed}
+            self._values = dict(checked._values)
+            for name in sections:
+                only = {name: given[name]} if name in given else {}
+                self._values |= self.checker.arguments(_section_model(name), only, ())
         if "arms" in sections:
             # An arm says what differs, so nothing is filled in: `builder: null` is not the same as no builder.
             arms = given.get("arms") or {}
@@ -128,8 +129,7 @@ class Config:
             name: value for name, value in self._values.items() if name not in ("arms", "sweep", "trainer")
         }
         found = _dotted(sections, "")
-        found += [f"trainer.{name}" for name in _trainer_arguments() or ()] + ["trainer", "arms", "sweep"]
-        return found
+        return [*found, "trainer", "arms", "sweep"]
 
 
 def apply_overrides(
@@ -169,9 +169,6 @@ def apply_overrides(
 
 def has_key(config: Config, dotted: str) -> bool:
     """Whether a dotted key exists with the configured classes."""
-    section, _, argument = dotted.partition(".")
-    if section == "trainer" and argument in (_trainer_arguments() or ()):
-        return True
     return config.get(dotted, _NOWHERE) is not _NOWHERE
 
 
@@ -221,46 +218,29 @@ def _dotted(value: Any, prefix: str) -> list[str]:
 
 
 def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
-    """Refuse arguments that Lightning's Trainer does not take.
+    """Raise if Lightning's Trainer has no such argument; its import takes seconds, so it is asked only about some.
 
     Raises:
         ConfigError: with the nearest argument it does take.
     """
-    known = _trainer_arguments()
-    for name in given if known is not None else ():
-        if name not in (known or ()):
-            path = f"trainer.{name}"
-            hint = did_you_mean(path, [f"trainer.{argument}" for argument in known or ()])
-            raise ConfigError(
-                f"{checker.source_of(('trainer', name))}: unknown key {path!r} of Trainer{hint}"
-            )
-    for name, value in given.items():  # Lightning asks only whether they are true
-        flag = (known or {}).get(name) in ("bool", "Optional[bool]", "bool | None")
-        if flag and not isinstance(value, bool | None):
-            raise checker.error(("trainer", name), f" is {value!r}; allowed is true or false")
+    if not given:
+        return
+    from lightning import Trainer
+
+    known = arguments_of(Trainer) or {}
+    for name, value in given.items():
+        if name not in known:
+            hint = did_you_mean(f"trainer.{name}", [f"trainer.{argument}" for argument in known])
+            raise checker.error(("trainer", name), f" is unknown{hint}")
+        if bool in get_args(known[name].annotation) and not isinstance(value, bool | None):
+            raise checker.error(("trainer", name), f" must be true or false, got {value!r}")
 
 
-@lru_cache(maxsize=1)
-def _trainer_arguments() -> dict[str, str] | None:
-    """Arguments of ``lightning.Trainer`` and what they may be, read from its source: importing it takes seconds."""
-    import ast
-    from importlib.util import find_spec
-
-    spec = find_spec("lightning")
-    if spec is None or spec.origin is None:
-        return None
-    source = Path(spec.origin).parent / "pytorch" / "trainer" / "trainer.py"
-    if not source.is_file():
-        return None
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ClassDef) and node.name == "Trainer":
-            for method in node.body:
-                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
-                    return {
-                        argument.arg: ast.unparse(argument.annotation) if argument.annotation else ""
-                        for argument in (*method.args.args[1:], *method.args.kwonlyargs)
-                    }
-    return None
+@cache
+def _section_model(name: str) -> type[Section]:
+    """One section of a file, which is read alone where the others are as before."""
+    field = Experiment.model_fields[name]
+    return create_model(Experiment.__name__, __base__=Section, **{name: (field.annotation, field)})  # type: ignore[call-overload, no-any-return]
 
 
 def is_replayed(config: Config) -> bool:

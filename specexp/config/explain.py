@@ -1,22 +1,35 @@
-"""Keys explained: what a value may be, what it is where none is given, and what it means."""
+"""Keys explained to people, by ``--help KEY``, and to editors, as a JSON schema."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
-from typing import Any
+from functools import cache
+from typing import Any, get_args, get_origin
 
-from specexp.config.check import base_of, import_object
+from pydantic.json_schema import GenerateJsonSchema
+
+from specexp.config.check import contracts_in, find_part, members_of, parts_of, sections_in
 from specexp.config.config import SECTIONS, Config
 from specexp.config.errors import ConfigError
-from specexp.config.families import find_part, parts_of
 from specexp.config.layers import SPACE_FIELDS
-from specexp.config.schema import Experiment
-from specexp.core.annotations import Allowed, CallOf, PartOf
-from specexp.core.arguments import REQUIRED, Argument, arguments_of, keys_below
+from specexp.config.schema import OVERRIDES, Experiment
+from specexp.config.sweep import Confirm, CountAcceptances, Learn
+from specexp.core.checked import (
+    REQUIRED,
+    Argument,
+    CallOf,
+    PartOf,
+    Section,
+    arguments_of,
+    import_object,
+    keys_below,
+    model_of,
+)
 from specexp.core.messages import did_you_mean
 
 _WIDTH = 110
@@ -24,13 +37,7 @@ _WIDTH = 110
 
 @dataclass(frozen=True)
 class _Place:
-    """An argument that a key leads to.
-
-    Attributes:
-        owner: The class or function it is an argument of.
-        name: The name of the argument.
-        argument: Its annotation and default.
-    """
+    """An argument that a key leads to, and the class or function it belongs to."""
 
     owner: Callable[..., Any]
     name: str
@@ -42,20 +49,19 @@ def explain(key: str, config: Config | None = None) -> str:
 
     Args:
         key: A key or a name, such as ``generation.max_new_tokens``, ``builder`` or ``ParametricTree``.
-        config: The file whose classes and values are told; without one, all classes that have the key.
+        config: The file whose classes and values are shown; without one, all classes that have the key.
 
     Raises:
         ConfigError: there is no such key; with the nearest.
     """
     places = _places(key, config)
     if places:
-        return "\n\n".join(_told(key, place, config) for place in places)
+        return "\n\n".join(_explained(key, place, config) for place in places)
     for contract in contracts():
-        if key in parts_of(contract):
-            part = find_part(import_object(contract), key)
-            if part is not None:
-                head = f"{key}: a {contract.rpartition('.')[2]}. {_first(inspect.getdoc(part))}"
-                return "\n".join([*_wrapped(head, ""), *_lines_of(part)])
+        part = parts_of(contract).get(key)
+        if part is not None:
+            head = f"{key}: a {contract.rpartition('.')[2]}. {summary_of(part)}"
+            return "\n".join([*_wrapped(head, ""), *_lines_of(part)])
     section = key.partition(".")[0]
     hint = did_you_mean(key, _near(key)) or did_you_mean(section, SECTIONS)
     raise ConfigError(f"command line: no key and no part is called {key!r}{hint}")
@@ -65,30 +71,27 @@ def _near(key: str) -> set[str]:
     """What a key may be meant for: of a section the keys inside it, otherwise every key and part."""
     section = key.partition(".")[0]
     if "." not in key or section not in SECTIONS:
-        return {*keys_of_sections(), *(name for contract in contracts() for name in parts_of(contract))}
-    found = {name for name in keys_of_sections() if name.startswith(f"{section}.")}
-    for one in SECTIONS[section].allowed.members:
-        inside = "init_args." if one.is_part else ""
-        for component in _components(one, None):
-            found |= {f"{section}.{inside}{name}" for name in arguments_of(component) or {}}
+        return {*keys_below(Experiment), *(name for contract in contracts() for name in parts_of(contract))}
+    annotation = SECTIONS[section].annotation
+    found = {name for name in keys_below(Experiment) if name.startswith(f"{section}.")}
+    for component in sections_in(annotation):
+        found |= {f"{section}.{name}" for name in arguments_of(component) or {}}
+    for part in _parts_in(annotation, None):
+        found |= {f"{section}.init_args.{name}" for name in arguments_of(part) or {}}
     return found
 
 
 def explain_sections() -> str:
     """The sections of an experiment file, a line each."""
     meaning = argument_docs(Experiment)
-    return "\n".join(
-        f"  {name:<11} {_short(meaning.get(name, ''), _WIDTH - 14)}".rstrip() for name in SECTIONS
-    )
-
-
-def keys_of_sections() -> list[str]:
-    """Dotted keys that exist whatever classes are configured."""
-    return list(keys_below(Experiment))
+    return "\n".join(f"  {name:<11} {_short(meaning.get(name, ''), _WIDTH - 14)}".rstrip() for name in SECTIONS)
 
 
 def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
-    """What arguments mean, by name: the ``Args:`` of the docstring of a class or function, and of its bases'."""
+    """What arguments mean, by name: attribute docstrings of a section, the ``Args:`` of a docstring and of its bases'."""
+    if isinstance(component, type) and issubclass(component, Section):
+        fields = component.model_fields.items()
+        return {name: " ".join(one.description.split()) for name, one in fields if one.description}
     found: dict[str, str] = {}
     for layer in component.__mro__ if isinstance(component, type) else (component,):
         for text in (layer.__doc__, getattr(vars(layer).get("__init__"), "__doc__", None)):
@@ -131,35 +134,29 @@ def _steps(key: str, config: Config | None) -> list[str]:
 
 
 def _inside(place: _Place, step: str, chosen: str | None) -> Iterator[_Place]:
-    for one in place.argument.allowed.members:
-        if one.inner is not None and (one.is_mapping or step.isdecimal()):
-            yield _Place(place.owner, place.name, Argument(one.inner.annotation, REQUIRED))
-        for component in _components(one, chosen):
-            known = arguments_of(component) or {}
-            if step in known:
-                yield _Place(component, step, known[step])
+    annotation = place.argument.annotation
+    for one in members_of(annotation):
+        if get_args(one) and (get_origin(one) is dict or step.isdecimal()):
+            yield _Place(place.owner, place.name, Argument(get_args(one)[-1], REQUIRED))
+    for component in (*sections_in(annotation), *_parts_in(annotation, chosen)):
+        known = arguments_of(component) or {}
+        if step in known:
+            yield _Place(component, step, known[step])
 
 
-def _components(one: Allowed, chosen: str | None) -> Iterator[Callable[..., Any]]:
-    """Whose arguments a value has: a section's, or those of a part that may stand there."""
-    if isinstance(one.mark, CallOf):
-        yield import_object(one.mark.component)
-    elif one.is_section:
-        yield one.kind
-    elif one.is_part:
-        base = base_of(one)
-        if chosen is not None and "." in chosen:
-            yield import_object(chosen)
-            return
-        for name in parts_of(base) if chosen is None else [chosen]:
-            part = find_part(base, name)
-            if part is not None:
-                yield part
+def _parts_in(annotation: Any, chosen: str | None) -> Iterator[type]:
+    """The chosen part, or all parts that a value may be."""
+    for base in contracts_in(annotation):
+        if chosen is None:
+            yield from parts_of(base).values()
+        else:
+            yield import_object(chosen) if "." in chosen else parts_of(base)[chosen]
 
 
-def _told(key: str, place: _Place, config: Config | None) -> str:
+def _explained(key: str, place: _Place, config: Config | None) -> str:
+    annotation = place.argument.annotation
     of = "" if place.owner is Experiment else f" of {place.owner.__name__}"
-    lines = _wrapped(f"{key}{of}: {place.argument.allowed.words}", "")
+    lines = _wrapped(f"{key}{of}: {allowed_words(place.owner, place.name, annotation)}", "")
     meaning = argument_docs(place.owner).get(place.name)
     if meaning:
         lines += _wrapped(meaning, "  ")
@@ -168,24 +165,14 @@ def _told(key: str, place: _Place, config: Config | None) -> str:
         value = config.get(key, None)
         if not isinstance(value, Mapping | list):
             lines.append(f"  here: {_shown(value)}, from {config.origin_of(key)}")
-    for one in place.argument.allowed.members:
-        inner = one.inner if one.inner is not None else one
-        for part in inner.members:
-            lines += _contents(part)
+    for one in members_of(annotation):
+        inner = get_args(one)[-1] if get_origin(one) in (list, dict) else one
+        for base in contracts_in(inner):
+            parts = parts_of(base).items()
+            lines += ["  class_path:", *(f"    {_short(f'{name}: {summary_of(part)}', 106)}" for name, part in parts)]
+        for component in sections_in(inner):
+            lines += _lines_of(component)
     return "\n".join(lines)
-
-
-def _contents(one: Allowed) -> list[str]:
-    """What may stand inside a value, a line each."""
-    if one.is_part:
-        parts = parts_of(base_of(one)).values()
-        return [
-            "  class_path:",
-            *(f"    {_short(f'{part.name}: {part.summary}', _WIDTH - 4)}" for part in parts),
-        ]
-    if one.is_section or isinstance(one.mark, CallOf):
-        return [line for component in _components(one, None) for line in _lines_of(component)]
-    return []
 
 
 def _lines_of(component: Callable[..., Any]) -> list[str]:
@@ -193,10 +180,56 @@ def _lines_of(component: Callable[..., Any]) -> list[str]:
     meaning = argument_docs(component)
     lines = []
     for name, argument in (arguments_of(component) or {}).items():
-        lines += _wrapped(f"{name}: {argument.allowed.words}; default {default_words(argument)}", "  ")
+        words = allowed_words(component, name, argument.annotation)
+        lines += _wrapped(f"{name}: {words}; default {default_words(argument)}", "  ")
         if name in meaning:
             lines += _wrapped(meaning[name], "      ")
     return lines
+
+
+def allowed_words(owner: Callable[..., Any], name: str, annotation: Any = None) -> str:
+    """What an argument may be, for a person: ``an integer >= 1, or null``."""
+    schema = schema_of(owner)
+    known = (arguments_of(owner) or {}).get(name)
+    if known is not None and known.annotation is annotation or annotation is None:
+        return _words(schema["properties"][name], schema.get("$defs", {}))
+    inside = schema["properties"][name]  # an item of a list or a mapping
+    options = inside.get("anyOf", [inside])
+    items = [one.get("items", one.get("additionalProperties")) for one in options]
+    return _words(next(one for one in items if isinstance(one, dict)), schema.get("$defs", {}))
+
+
+_NAMES = {
+    "integer": "an integer",
+    "number": "a number",
+    "string": "a text",
+    "boolean": "true or false",
+    "null": "null",
+    "object": "a mapping",
+}
+_BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    if mark := schema.get("described"):
+        return f"a {mark.base.rpartition('.')[2]} given as class_path and init_args" if (
+            isinstance(mark, PartOf)
+        ) else "a mapping"
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        found = dict.fromkeys(_words(one, definitions) for one in options)
+        return ", or ".join(sorted(found, key=lambda text: text == "null"))
+    if "$ref" in schema:
+        return _words(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    if "enum" in schema or "const" in schema:
+        return "one of " + ", ".join(map(str, schema.get("enum", [schema.get("const")])))
+    if schema.get("type") == "array":
+        most = f" of at most {schema['maxItems']}" if "maxItems" in schema else ""
+        each = _words(schema.get("items", {}), definitions)
+        return f"a list{most}" + ("" if each == "a value" else f", each {each}")
+    bounds = " and ".join(f"{sign} {schema[name]:g}" for name, sign in _BOUNDS.items() if name in schema)
+    if "path" in schema.get("description", "").lower() and schema["description"].startswith("Path of"):
+        return schema["description"][0].lower() + schema["description"][1:].partition(",")[0]
+    return f"{_NAMES.get(schema.get('type', ''), 'a value')} {bounds}".rstrip()
 
 
 def default_words(argument: Argument) -> str:
@@ -204,7 +237,7 @@ def default_words(argument: Argument) -> str:
     default = argument.default
     if default is REQUIRED:
         return "none, one must be given"
-    if is_dataclass(default):
+    if isinstance(default, Section) or is_dataclass(default):
         return "that of each of its keys"
     if isinstance(default, Mapping) and "class_path" in default:
         return str(default["class_path"])
@@ -230,27 +263,142 @@ def plain(text: str) -> str:
     return re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w]+)`", r"\1", text).replace("``", "")
 
 
-def _first(text: str | None) -> str:
-    return " ".join((text or "").partition("\n\n")[0].split())
+def summary_of(part: Any) -> str:
+    """The first sentence of a docstring."""
+    return " ".join((inspect.getdoc(part) or "").partition("\n\n")[0].split())
 
 
 def contracts() -> list[str]:
     """Dotted paths of all contracts whose parts a file may name."""
-    return sorted(_contracts_in(Allowed(Experiment), set()))
-
-
-def _contracts_in(allowed: Allowed, seen: set[Any]) -> set[str]:
     found: set[str] = set()
-    for one in allowed.members:
-        if isinstance(one.mark, PartOf) and one.mark.base.startswith("specexp."):
-            found.add(one.mark.base)
-        elif one.is_part and one.mark is None:
-            found.add(f"{one.kind.__module__}.{one.kind.__name__}")
-        component = import_object(one.mark.component) if isinstance(one.mark, CallOf) else one.kind
-        if (isinstance(one.mark, CallOf) or one.is_section) and component not in seen:
+    seen: set[Any] = set()
+
+    def search(annotation: Any) -> None:
+        found.update(
+            f"{base.__module__}.{base.__name__}"
+            for base in contracts_in(annotation)
+            if base.__module__.startswith("specexp.")
+        )
+        for component in set(sections_in(annotation)) - seen:
             seen.add(component)
             for argument in (arguments_of(component) or {}).values():
-                found |= _contracts_in(argument.allowed, seen)
-        if one.inner is not None:
-            found |= _contracts_in(one.inner, seen)
-    return found
+                search(argument.annotation)
+        for one in members_of(annotation):
+            if get_origin(one) in (list, dict):
+                search(get_args(one)[-1])
+
+    search(Experiment)
+    return sorted(found)
+
+
+# The JSON schema allows what composes to a whole: nothing is required, because files lie over one another, and a part
+# may be a class of another package, whose arguments are unknown here.
+
+_LAID_OVER = {
+    "ArmSection": {**{name: name for name in OVERRIDES}, "preload": "data"},
+    **{stage.__name__: {"data": "data"} for stage in (CountAcceptances, Learn, Confirm)},
+}
+"""Arguments that are laid over a section of the file."""
+
+
+class _Generator(GenerateJsonSchema):
+    """Leaves out what JSON cannot hold."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        return {}
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        return None
+
+
+@cache
+def schema_of(component: Callable[..., Any]) -> dict[str, Any]:
+    """The arguments of a class or function in JSON Schema, parts as a mark of their family."""
+    return model_of(component).model_json_schema(schema_generator=_Generator)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of an experiment file."""
+    definitions: dict[str, Any] = {}
+    whole = _resolved(schema_of(Experiment), definitions)
+    for name, over in _LAID_OVER.items():
+        for argument, section in over.items():
+            laid = {key: value for key, value in whole["properties"][section].items() if key != "default"}
+            definitions[name]["properties"][argument] = laid
+    names = {"type": "array", "items": {"type": "string"}}
+    whole["properties"]["compose"] = {
+        "description": "Files laid under this one, relative to it.",
+        "anyOf": [{"type": "string"}, names],
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "specexp experiment",
+        **whole,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
+    """A schema with definitions in the place of the marks of parts."""
+    if isinstance(node, list):
+        return [_resolved(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    for name, inner in node.get("$defs", {}).items():
+        if name not in definitions:
+            definitions[name] = {}
+            definitions[name] = _resolved(inner, definitions)
+    found = {}
+    for key, inner in node.items():
+        if key == "properties":
+            found[key] = {name: _resolved(one, definitions) for name, one in inner.items()}
+        elif key not in ("title", "required", "$defs", "described", "discriminator"):
+            key = "anyOf" if key == "oneOf" else key  # a layer may leave the type of a range to the one below
+            found[key] = inner if key in ("default", "description") else _resolved(inner, definitions)
+    if "description" in found:
+        found["description"] = plain(" ".join(found["description"].split()))
+    return {**found, **_definition(node["described"], definitions)} if "described" in node else found
+
+
+def _definition(mark: PartOf | CallOf, definitions: dict[str, Any]) -> dict[str, Any]:
+    dotted = mark.base if isinstance(mark, PartOf) else mark.component
+    name = dotted.rpartition(".")[2]
+    if not dotted.startswith("specexp."):
+        free = {"class_path": {"type": "string"}, "init_args": {"type": ["object", "null"]}}
+        return {"anyOf": [{"type": "string"}, {"type": "object", "properties": free, "additionalProperties": False}]}
+    if name not in definitions:
+        definitions[name] = {}  # parts hold parts of their own family
+        found = import_object(dotted)
+        definitions[name] = (
+            _family(found, definitions) if isinstance(mark, PartOf) else _arguments(found, definitions)
+        )
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _arguments(component: Callable[..., Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    schema = _resolved(schema_of(component), definitions)
+    schema.pop("description", None)
+    for name, meaning in argument_docs(component).items():
+        if name in schema.get("properties", {}):
+            schema["properties"][name] = {"description": plain(meaning), **schema["properties"][name]}
+    return schema
+
+
+def _family(base: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    cases, described = [], []
+    for name, part in parts_of(base).items():
+        described.append({"const": name, "description": plain(summary_of(part))})
+        if arguments_of(part) is None:
+            continue
+        inside = {**_arguments(part, definitions), "type": ["object", "null"]}
+        chosen = {"properties": {"class_path": {"const": name}}, "required": ["class_path"]}
+        cases.append({"if": chosen, "then": {"properties": {"init_args": inside}}})
+    name_of_class = {"anyOf": [*described, {"type": "string", "pattern": r"\."}]}
+    free = {"class_path": name_of_class, "init_args": {"type": ["object", "null"]}, "name": {"type": "string"}}
+    whole = {"type": "object", "properties": free, "additionalProperties": False, "allOf": cases}
+    return {"anyOf": [name_of_class, whole if cases else {**whole, "allOf": [{}]}]}
+
+
+def schema_text() -> str:
+    """The JSON schema as the text of its file."""
+    return json.dumps(json_schema(), indent=1) + "\n"

@@ -10,7 +10,7 @@ from specexp.config.build import check_parts, is_multi_sequence
 from specexp.config.config import Config, is_replayed
 from specexp.config.errors import ConfigError
 from specexp.config.files import parse_overrides, read_layers
-from specexp.config.methods import METHOD
+from specexp.config.sweep import METHOD
 from specexp.config.swept import check_sweep
 
 

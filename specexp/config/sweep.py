@@ -2,19 +2,246 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from typing_extensions import override
 
 from specexp.artifacts import StudyKind
-from specexp.config.errors import PlacedError
-from specexp.config.methods import METHOD, check_method, with_parts
-from specexp.config.search_space import Categorical, IntRange, SpaceEntry
-from specexp.core.annotations import SpecOf
+from specexp.core.checked import Section, SpecOf, refusal
 from specexp.core.messages import did_you_mean
+
+METHOD = "method"
+"""Key of ``sweep.space`` whose choices are whole methods: a drafter with its builder and controller."""
+
+PARTS_OF_A_METHOD = ("drafter", "builder", "controller")
+
+
+def check_method(choice: Any) -> None:
+    """Refuse a choice of ``method`` that is not a name with parts.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    if not isinstance(choice, Mapping) or not isinstance(choice.get("name"), str):
+        raise ValueError(
+            f"choice {choice!r} needs a name and parts, as in {{name: chain, drafter: ..., builder: ...}}"
+        )
+    parts = [key for key in choice if key != "name"]
+    if not parts:
+        raise ValueError(f"{choice['name']!r} sets nothing; a method sets {', '.join(PARTS_OF_A_METHOD)}")
+    for part in parts:
+        if part not in PARTS_OF_A_METHOD:
+            hint = did_you_mean(part, PARTS_OF_A_METHOD)
+            raise ValueError(f"{choice['name']!r} sets {part!r}, which is no part of a method{hint}")
+
+
+def overrides_of(key: str, value: Any) -> dict[str, Any]:
+    """A chosen value as overrides of a composition: the parts of a method, or the value under its own key.
+
+    Example:
+        >>> overrides_of("method", {"name": "chain", "builder": {"class_path": "Chain"}})
+        {'builder': {'class_path': 'Chain'}}
+    """
+    if key != METHOD:
+        return {key: value}
+    return {part: spec for part, spec in value.items() if part != "name"}
+
+
+def with_parts(overrides: Mapping[str, Any], methods: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides in which a method is named, with its parts in the place of the name.
+
+    Args:
+        overrides: What a configuration that is measured first changes; ``method`` is the name of a choice.
+        methods: Parts of each method of the space.
+
+    Raises:
+        LookupError: there is no method of this name.
+
+    Example:
+        >>> chain = {"builder": {"class_path": "Chain"}}
+        >>> with_parts({"method": "chain", "builder.init_args.length": 2}, {"chain": chain})
+        {'builder': {'class_path': 'Chain'}, 'builder.init_args.length': 2}
+    """
+    given = dict(overrides)
+    return {**methods[given.pop(METHOD)], **given} if METHOD in given else given
+
+
+_SCALAR = (bool, int, float, str, type(None))
+
+
+class Suggesting(Protocol):
+    """What draws values: a trial of Optuna, or a draw of which nothing is stored."""
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """One of the choices."""
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """A whole number."""
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """A number."""
+
+
+class _Range(Section):
+    """Numbers of a search space."""
+
+    type: str
+    """``int`` or ``float``."""
+    low: float
+    """Smallest number."""
+    high: float
+    """Largest number."""
+    log: bool = False
+    """Whether they are drawn on a logarithmic scale."""
+    step: float | None = None
+    """Distance between two numbers; null for all of them."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} is above high {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low is {self.low}; with log: true it must be above 0")
+        if self.log and self.step is not None:
+            raise ValueError("step and log: true do not go together; leave one out")
+        return self
+
+    def label_of(self, value: Any) -> Any:
+        """Return the value as a study stores it.
+
+        Raises:
+            LookupError: it is not in the range.
+        """
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not self.low <= value <= self.high:
+            raise LookupError(value)
+        if self.step is not None and abs((value - self.low) / self.step % 1) >= 1e-9:
+            raise LookupError(value)
+        return value
+
+    def __str__(self) -> str:
+        how = " (log)" if self.log else f" (step {self.step:g})" if self.step not in (None, 1) else ""
+        return f"{self.type} {self.low:g} to {self.high:g}{how}"
+
+
+class IntRange(_Range):
+    """Whole numbers of a search space.
+
+    Example:
+        >>> str(IntRange(type="int", low=4, high=64, log=True))
+        'int 4 to 64 (log)'
+    """
+
+    type: Literal["int"]
+    low: int
+    high: int
+    step: Annotated[int, Field(ge=1)] | None = None
+    """Distance between two numbers."""
+    at_most: str | None = None
+    """An earlier key of the space whose value is never exceeded."""
+
+    def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> int:
+        """Draw a value.
+
+        Args:
+            trial: What draws it.
+            key: Key of the space.
+            drawn: What was drawn before it, by key.
+        """
+        high = self.high if self.at_most is None else min(self.high, drawn.get(self.at_most, self.high))
+        return trial.suggest_int(key, self.low, max(self.low, high), step=self.step or 1, log=self.log)
+
+    @override
+    def label_of(self, value: Any) -> Any:
+        if not isinstance(value, int | float) or not float(value).is_integer():
+            raise LookupError(value)
+        return super().label_of(value)
+
+    def __str__(self) -> str:
+        return super().__str__() + ("" if self.at_most is None else f", at most {self.at_most}")
+
+
+class FloatRange(_Range):
+    """Numbers of a search space."""
+
+    type: Literal["float"]
+    step: Annotated[float, Field(gt=0)] | None = None
+    """Distance between two numbers; null for all of them."""
+
+    def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> float:
+        """Draw a value, whatever was drawn before."""
+        return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
+
+
+class Categorical(Section):
+    """Choices of a search space.
+
+    Example:
+        >>> str(Categorical(type="categorical", choices=[{"name": "fitted", "class_path": "FittedTree"}, "top-k"]))
+        'one of fitted, top-k'
+    """
+
+    type: Literal["categorical"]
+    choices: list[Any]
+    """Texts and numbers, or parts with a ``name`` beside ``class_path`` and ``init_args``."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.choices:
+            raise refusal(("choices",), " is empty; at least one choice is needed")
+        labels: set[Any] = set()
+        for choice in self.choices:
+            if not isinstance(choice, _SCALAR) and not _is_named(choice):
+                raise refusal(
+                    ("choices",), f": {choice!r} needs a name, as in {{name: fitted, class_path: FittedTree}}"
+                )
+            label = _label(choice)
+            if label in labels:
+                raise refusal(("choices",), f": two choices are called {label!r}")
+            labels.add(label)
+        return self
+
+    @cached_property
+    def by_label(self) -> dict[Any, Any]:
+        """Value by its label, which is what a study stores; a method's value holds its parts by section."""
+        return {
+            _label(choice): {key: inner for key, inner in choice.items() if key != "name"}
+            if _is_named(choice)
+            else choice
+            for choice in self.choices
+        }
+
+    def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> Any:
+        """Draw a value, whatever was drawn before."""
+        return self.by_label[trial.suggest_categorical(key, list(self.by_label))]
+
+    def label_of(self, value: Any) -> Any:
+        """What a study stores for a value; LookupError for one that is no choice."""
+        for label, choice in self.by_label.items():
+            if choice == value and isinstance(choice, bool) == isinstance(value, bool):
+                return label
+        raise LookupError(value)
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(str(label) for label in self.by_label)
+
+
+SpaceEntry = Annotated[IntRange | FloatRange | Categorical, Field(discriminator="type")]
+
+
+def _is_named(choice: Any) -> bool:
+    return isinstance(choice, Mapping) and isinstance(choice.get("name"), str)
+
+
+def _label(choice: Any) -> Any:
+    return choice["name"] if isinstance(choice, Mapping) else choice
+
 
 Way = Literal["maximize", "minimize"]
 
@@ -23,62 +250,48 @@ SEARCHABLE = ("drafter", "builder", "controller", "execution", "engine", METHOD)
 are the same for all trials of a study: AR's seconds are measured once for them."""
 
 
-@dataclass(frozen=True)
-class CountAcceptances:
-    """The stage that records which rank paths are accepted in a wide tree.
+class CountAcceptances(Section):
+    """The stage that records which rank paths are accepted in a wide tree."""
 
-    Args:
-        builder: Builder of the wide tree.
-        data: Overrides of the experiment's ``data``.
-    """
-
-    builder: Annotated[Any, SpecOf("specexp.core.contracts.TreeBuilder")]
-    data: dict[str, Any] = field(default_factory=dict)
+    builder: Annotated[Any, SpecOf("specexp.core.tree_builder.TreeBuilder")]
+    """Builder of the wide tree."""
+    data: dict[str, Any] = Field(default={})
+    """Overrides of the experiment's ``data``."""
 
 
-@dataclass(frozen=True)
-class Learn:
-    """The prompts that every candidate's drafter and controller learn from before it is measured.
+class Learn(Section):
+    """The prompts that every candidate's drafter and controller learn from before it is measured."""
 
-    Args:
-        data: Overrides of the experiment's ``data``.
-    """
-
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = Field(default={})
+    """Overrides of the experiment's ``data``."""
 
 
-@dataclass(frozen=True)
-class Confirm:
-    """The stage that re-measures the best trials on prompts the search did not see.
-
-    Args:
-        best: How many trials are measured again.
-        again: Whether a study that has ended is confirmed once more, and both confirmations are pooled
-            (``--confirm-again``).
-        of_each: A key of the space, the best of each of whose choices is confirmed too.
-        data: Overrides of the experiment's ``data``.
-    """
+class Confirm(Section):
+    """The stage that re-measures the best trials on prompts the search did not see."""
 
     best: Annotated[int, Field(ge=1)] = 3
+    """How many trials are measured again."""
     again: bool = False
-    of_each: str | None = None
-    data: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Export:
-    """The artifact a study leaves.
-
-    Args:
-        to: Folder of the artifact; ``artifacts/<name>`` if empty.
-        kind: Kind of the artifact.
-        cold: Whether what drafter and controller had learned is left out (``--cold``); their speed without it is then
-            measured and stated beside the confirmed one.
+    """Whether a study that has ended is confirmed once more, and both confirmations are pooled 
+    (``--confirm-again``).
     """
+    of_each: str | None = None
+    """A key of the space, the best of each of whose choices is confirmed too."""
+    data: dict[str, Any] = Field(default={})
+    """Overrides of the experiment's ``data``."""
+
+
+class Export(Section):
+    """The artifact a study leaves."""
 
     to: str = ""
+    """Folder of the artifact; ``artifacts/<name>`` if empty."""
     kind: StudyKind = "static-tree"
+    """Kind of the artifact."""
     cold: bool = False
+    """Whether what drafter and controller had learned is left out (``--cold``); their speed without it is
+    then measured and stated beside the confirmed one.
+    """
 
 
 @dataclass(frozen=True)
@@ -89,83 +302,79 @@ class Known:
     overrides: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A study.
-
-    Args:
-        space: Dotted key of the composition, and how its value is drawn.
-        direction: Which way ``speedup`` is optimised where the objectives do not say.
-        n_trials: Finished, distinct trials the study ends with, known configurations included.
-        objectives: Metrics, or metrics with directions; several make a multi-objective study, which does not prune.
-        sampler: Sampler of Optuna; ``TPESampler(seed=0)`` if null.
-        pruner: Pruner of Optuna; ``WilcoxonPruner(p_threshold=0.1)`` if null.
-        storage: URL of a database that several workers share; a journal file in the study's folder if null.
-        enqueue: Configurations measured first: overrides, beside a ``name``.
-        constraints: Limits by name: ``max_draft_nodes``, or ``min_`` or ``max_`` before a metric.
-        count_acceptances: Whether rank paths are counted first, and how.
-        learn: Prompts that every candidate learns from before it is measured.
-        confirm: How the best are measured again; null for no confirmation.
-        export: What is left of the winner; null for nothing.
-        require_gain: Whether the command ends with 3 where nothing is faster than plain decoding, by the interval
-            (``--require-gain``).
-
-    Raises:
-        ValueError: an entry does not go with the others.
-    """
+class Sweep(Section):
+    """A study."""
 
     space: dict[str, SpaceEntry]
+    """Dotted key of the composition, and how its value is drawn."""
     direction: Way = "maximize"
+    """Which way ``speedup`` is optimised where the objectives do not say."""
     n_trials: Annotated[int, Field(ge=1)] = 24
-    objectives: list[str] | dict[str, Way | None] = field(default_factory=lambda: ["speedup"])
+    """Finished, distinct trials the study ends with, known configurations included."""
+    objectives: list[str] | dict[str, Way | None] = Field(default=["speedup"])
+    """Metrics, or metrics with directions; several make a multi-objective study, which does not prune."""
     sampler: Annotated[Any, SpecOf("optuna.samplers.BaseSampler")] | None = None
+    """Sampler of Optuna; ``TPESampler(seed=0)`` if null."""
     pruner: Annotated[Any, SpecOf("optuna.pruners.BasePruner")] | None = None
+    """Pruner of Optuna; ``WilcoxonPruner(p_threshold=0.1)`` if null."""
     storage: str | None = None
-    enqueue: list[dict[str, Any]] = field(default_factory=list)
-    constraints: dict[str, float] = field(default_factory=dict)
+    """URL of a database that several workers share; a journal file in the study's folder if null."""
+    enqueue: list[dict[str, Any]] = Field(default=[])
+    """Configurations measured first: overrides, beside a ``name``."""
+    constraints: dict[str, float] = Field(default={})
+    """Limits by name: ``max_draft_nodes``, or ``min_`` or ``max_`` before a metric."""
     count_acceptances: CountAcceptances | None = None
+    """Whether rank paths are counted first, and how."""
     learn: Learn | None = None
+    """Prompts that every candidate learns from before it is measured."""
     confirm: Confirm | None = None
+    """How the best are measured again; null for no confirmation."""
     export: Export | None = None
+    """What is left of the winner; null for nothing."""
     require_gain: bool = False
+    """Whether the command ends with 3 where nothing is faster than plain decoding, by the interval
+    (``--require-gain``).
+    """
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         self._check_space()
         if not self.objectives:
-            raise PlacedError(("objectives",), " is empty; name at least one, such as speedup")
+            raise refusal(("objectives",), " is empty; name at least one, such as speedup")
         repeated = next((name for name in self.objectives if list(self.objectives).count(name) > 1), None)
         if repeated is not None:
-            raise PlacedError(("objectives",), f" names {repeated!r} twice; name each once")
+            raise refusal(("objectives",), f" names {repeated!r} twice; name each once")
         if self.pruner is not None and list(self.objectives) != ["speedup"]:
-            raise PlacedError(
+            raise refusal(
                 ("pruner",),
                 " is set, but only a study whose one objective is speedup prunes: set it to null, or objectives to "
                 "[speedup]",
             )
         if self.require_gain and self.confirm is None:
-            raise PlacedError(
+            raise refusal(
                 ("require_gain",), " is true, and only a confirmation tells a gain: set sweep.confirm too"
             )
         names = [known.name for known in self.known]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise PlacedError(
+            raise refusal(
                 ("enqueue",), f": two configurations are called {twice!r}; give each its own name"
             )
         of_each = None if self.confirm is None else self.confirm.of_each
         choices = [key for key, entry in self.space.items() if isinstance(entry, Categorical)]
         if of_each is not None and of_each not in choices:
-            raise PlacedError(
+            raise refusal(
                 ("confirm", "of_each"),
                 f" is {of_each!r}; a key of the space with choices is expected{did_you_mean(of_each, choices)}",
             )
+        return self
 
     @property
     def prunes(self) -> bool:
         """Optuna prunes studies with one objective only."""
         return len(self.objectives) == 1
 
-    @cached_property
+    @property
     def known(self) -> tuple[Known, ...]:
         """The configurations measured first, methods with their parts in place of their names.
 
@@ -179,7 +388,7 @@ class Sweep:
                 parts = with_parts(overrides, self.methods)
             except LookupError as error:
                 method = overrides[METHOD]
-                raise PlacedError(
+                raise refusal(
                     ("enqueue", str(number)),
                     f": method is {method!r}, which sweep.space does not have"
                     f"{did_you_mean(str(method), self.methods)}",
@@ -195,34 +404,34 @@ class Sweep:
 
     def _check_space(self) -> None:
         if not self.space:
-            raise PlacedError(
+            raise refusal(
                 ("space",), " is empty; at least one dotted key such as builder.init_args.nodes is needed"
             )
         earlier: list[str] = []
         for key, entry in sorted(self.space.items(), key=lambda item: item[0].count(".")):
             at = ("space", key)
             if key.partition(".")[0] not in SEARCHABLE:
-                raise PlacedError(
+                raise refusal(
                     at,
                     f" cannot be searched: a study varies {', '.join(SEARCHABLE)}, and compares all trials on the "
                     "same target, prompts and sampling",
                 )
             if "." not in key and not isinstance(entry, Categorical):
                 what = "method" if key == METHOD else "whole part"
-                raise PlacedError(
+                raise refusal(
                     (*at, "type"), f" is {entry.type!r}; a {what} needs type categorical with choices"
                 )
             for choice in entry.choices if key == METHOD and isinstance(entry, Categorical) else ():
                 try:
                     check_method(choice)
                 except ValueError as error:
-                    raise PlacedError((*at, "choices"), f": {error}") from error
+                    raise refusal((*at, "choices"), f": {error}") from error
             method = next((name for name, parts in self.methods.items() if key in parts), None)
             if method is not None:
-                raise PlacedError(at, f" is searched and set by the method {method!r}; leave one of them out")
+                raise refusal(at, f" is searched and set by the method {method!r}; leave one of them out")
             if isinstance(entry, IntRange):
                 if entry.at_most is not None and entry.at_most not in earlier:
-                    raise PlacedError(
+                    raise refusal(
                         at,
                         f": at_most is {entry.at_most!r}; a whole number of the space that stands before it is "
                         f"expected{did_you_mean(entry.at_most, earlier)}",

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from specexp.config.build import check_parts
-from specexp.config.check import SourceOf
+from specexp.config.check import SourceOf, find_part
 from specexp.config.config import Config, apply_overrides, has_key
 from specexp.config.errors import ConfigError
 from specexp.config.layers import Key
-from specexp.config.methods import METHOD, overrides_of
-from specexp.config.references import argument_for
-from specexp.config.search_space import Categorical
+from specexp.config.sweep import METHOD, overrides_of
+from specexp.config.sweep import Categorical
 from specexp.config.sweep import Sweep
-from specexp.core.annotations import Allowed
-from specexp.core.contracts import TreeBuilder
+from specexp.core.checked import Reference, arguments_of, import_object
 from specexp.core.messages import did_you_mean
-
-_SWEEP = Allowed(Sweep)
+from specexp.core.tree_builder import TreeBuilder
 
 COUNTS = "acceptance_counts.json"
 """What a study's recording is called in its folder."""
@@ -27,7 +24,7 @@ COUNTS = "acceptance_counts.json"
 
 def build_sweep(config: Config) -> Sweep | None:
     """The ``sweep:`` section; None where the file has none."""
-    sweep: Sweep | None = config.checker.build(config.get("sweep"), _SWEEP, ("sweep",))
+    sweep: Sweep | None = config.checker.build(config.get("sweep"), Sweep, ("sweep",))
     return sweep
 
 
@@ -100,7 +97,7 @@ def with_counts(value: Any, counts: str) -> Any:
         counts: file that the study records first.
     """
     given = value.get("class_path") if isinstance(value, Mapping) else None
-    argument = argument_for("acceptance-counts", given, TreeBuilder)
+    argument = _argument_for("acceptance-counts", given, TreeBuilder)
     if argument is None:
         return value
     arguments = value.get("init_args") or {}
@@ -116,3 +113,20 @@ def awaits_counts(config: Config, sweep: Sweep) -> bool:
     """Whether a builder is fitted to counts that the study makes, and they are not there yet."""
     counts = config.get("builder.init_args.acceptance_counts", None)
     return sweep.count_acceptances is not None and counts is not None and not Path(counts).is_file()
+
+
+def _argument_for(kind: str, class_path: object, base: type) -> str | None:
+    """The argument of a part that references of a kind go to; None where it has none, or there is no such part."""
+    if not isinstance(class_path, str):
+        return None
+    try:
+        component = import_object(class_path) if "." in class_path else find_part(base, class_path)
+    except (ImportError, AttributeError):
+        return None  # the check of the part reports it
+    known = arguments_of(component) or {} if component is not None else {}
+    return next((name for name, one in known.items() if kind in _references_in(one.annotation)), None)
+
+
+def _references_in(annotation: Any) -> list[str]:
+    own = [one.kind for one in getattr(annotation, "__metadata__", ()) if isinstance(one, Reference)]
+    return own + [kind for inner in get_args(annotation) for kind in _references_in(inner)]

@@ -20,4 +20,4 @@ if TYPE_CHECKING:
     from specexp.controllers.switch_off import SwitchOff as SwitchOff
     from specexp.controllers.threshold_tracker import ThresholdTracker as ThresholdTracker
 
-__getattr__ = classes_in(__name__, __path__[0])
+__getattr__ = classes_in(__name__)

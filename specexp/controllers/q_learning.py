@@ -18,7 +18,7 @@ from specexp.core.dialogue import DraftState, Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import type_and_line
 from specexp.core.outcome import Outcome
-from specexp.core.references import Reference
+from specexp.core.checked import Reference
 
 Signal = Literal["acceptance", "cache_hits", "cost_slope"]
 COST_BINS: list[float] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20]

@@ -15,7 +15,7 @@ from specexp.core.context import Context
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.outcome import Outcome
-from specexp.core.references import Reference
+from specexp.core.checked import Reference
 
 Floats = NDArray[np.float64]
 

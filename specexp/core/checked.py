@@ -1,33 +1,143 @@
-"""Classes whose constructor takes in Python what it takes in a configuration, and refuses the rest in one sentence."""
+"""Signatures as contracts: pydantic reads what a constructor takes, from Python code and from configurations alike."""
 
 from __future__ import annotations
 
 import inspect
+import re
+import typing
 from abc import ABCMeta
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import cache, cached_property
+from typing import Any, Protocol, Self, get_args
 
-from specexp.core.annotations import Allowed
-from specexp.core.arguments import arguments_of
-from specexp.core.messages import shown
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+
+from specexp.core.messages import did_you_mean, shown
+
+Key = tuple[str, ...]
+REQUIRED = inspect.Parameter.empty
+IntegerKey = typing.Annotated[
+    int, BeforeValidator(lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key)
+]
+"""The integer key of a mapping, which JSON and the command line give as text."""
+
+
+class Reader(Protocol):
+    """The context of a validation that reads a configuration, where objects are described."""
+
+    def part(self, base: type, given: Any) -> Any:
+        """Read ``class_path`` and ``init_args`` of a subclass of ``base``."""
+
+    def spec(self, base: type, given: Any) -> Any:
+        """Read the same where it stays a specification."""
+
+    def call(self, component: Callable[..., Any], given: Any) -> Any:
+        """Read the arguments of a class or function."""
+
+    def reference(self, reference: Reference, given: str) -> Any:
+        """Read the path of a value."""
+
+
+class _Marker:
+    """Metadata of an annotation whose value a configuration describes; Python code gives the object."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        def read(value: Any, inner: Callable[[Any], Any], info: ValidationInfo) -> Any:
+            return inner(value) if info.context is None else self.read(info.context, value, inner)
+
+        return core_schema.with_info_wrap_validator_function(read, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"described": self}
+
+    def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
+        """Read a value of a configuration; ``inner`` reads it as the bare annotation says."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class PartOf(_Marker):
+    """Marks a value as ``class_path`` and ``init_args`` of a subclass of ``base``.
+
+    The base is named by its dotted path, so that the family is imported only when such a part is given.
+    """
+
+    base: str
+
+    def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
+        return reader.part(import_object(self.base), value)
+
+
+@dataclass(frozen=True)
+class SpecOf(PartOf):
+    """Marks a part that is checked and passed on as a specification, which its user may vary before building it."""
+
+    def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
+        return reader.spec(import_object(self.base), value)
+
+
+@dataclass(frozen=True)
+class CallOf(_Marker):
+    """Marks a value as the arguments of a class, named by its dotted path."""
+
+    component: str
+
+    def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
+        return reader.call(import_object(self.component), value)
+
+
+@dataclass(frozen=True)
+class Reference(_Marker):
+    """Marks an argument whose value may be given by reference in a configuration file.
+
+    A constructor takes the plain value and reads no file. Where a configuration has a text in its place, that is the
+    path of an artifact or of a file, ``wandb:entity/project/name:alias``, or the name of an embedded artifact
+    (``stdlib:eagle``), and it is resolved when the part is built; the resolved configuration keeps the text.
+
+    Args:
+        kind: an artifact's kind, such as ``q-table``, or a kind of file, such as ``acceptance-vector``.
+
+    Example:
+        >>> RankPaths = Annotated[list[list[int]], Reference("static-tree")]  # doctest: +SKIP
+    """
+
+    kind: str
+
+    def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
+        return reader.reference(self, value) if isinstance(value, str) else inner(value)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        path = {"type": "string", "description": f"Path of {self.kind}, or a wandb: reference."}
+        plain = handler(schema["schema"])
+        return {"anyOf": [path, plain]} if plain.get("type") == "array" else path
 
 
 class Checked(ABCMeta):
     """Type of classes whose annotations hold: bounds are declared once, in the signature, and need no code.
 
-    Looked at once for every object, before its constructor; a subclass says all of what it takes itself.
+    Arguments are checked once for every object, before its constructor; a subclass declares all of its own.
 
     Example:
         >>> class Window(metaclass=Checked):
         ...     def __init__(self, size: Annotated[int, Field(ge=1)]) -> None: ...
         >>> Window(0)
         Traceback (most recent call last):
-        ValueError: Window: size is 0; allowed is an integer of at least 1
+        ValueError: Window: size must be greater than or equal to 1, got 0
     """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """A new object of arguments that its annotations allow."""
         check_arguments(cls, args, kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -39,22 +149,205 @@ class Checked(ABCMeta):
         whole = inspect.signature(cls.__init__)  # type: ignore[misc]
         return whole.replace(parameters=list(whole.parameters.values())[1:])
 
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        def read(value: Any, inner: Callable[[Any], Any], info: ValidationInfo) -> Any:
+            if info.context is None:
+                return inner(value)
+            return (info.context.call if is_dataclass(cls) else info.context.part)(cls, value)
+
+        inner = handler(source) if is_dataclass(cls) else core_schema.is_instance_schema(cls)
+        return core_schema.with_info_wrap_validator_function(read, inner)
+
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        dotted = f"{cls.__module__}.{cls.__qualname__}"
+        return {"described": CallOf(dotted) if is_dataclass(cls) else PartOf(dotted)}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a class or function.
+
+    Attributes:
+        annotation: with its bounds.
+        default: its value where none is given; :data:`REQUIRED` if one must be.
+    """
+
+    annotation: Any
+    default: Any
+
+    @cached_property
+    def is_nested(self) -> bool:
+        """Whether a configuration describes objects in its value, which are built before the call."""
+        return is_nested(self.annotation)
+
+
+def is_nested(annotation: Any) -> bool:
+    """Whether values of an annotation hold parts, sections or references."""
+    if isinstance(annotation, Checked) or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return True
+    metadata = getattr(annotation, "__metadata__", ())
+    return any(isinstance(one, _Marker) for one in metadata) or any(map(is_nested, get_args(annotation)))
+
+
+@cache
+def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
+    """The arguments a class or function takes by name, ``**kwargs`` looked up in its bases.
+
+    Bounds (``Annotated``) are kept, whether annotations are postponed or not. None: it takes any name.
+    """
+    if isinstance(component, type) and issubclass(component, BaseModel):
+        return {
+            name: Argument(
+                one.rebuild_annotation(), REQUIRED if one.is_required() else one.get_default(call_default_factory=True)
+            )
+            for name, one in component.model_fields.items()
+        }
+    if is_dataclass(component):
+        hints = _hints_of(component)
+        return {one.name: Argument(hints[one.name], _default_of(one)) for one in fields(component) if one.init}
+    found: dict[str, Argument] = {}
+    layers: list[Any] = [component]
+    if isinstance(component, type):
+        layers = [vars(base)["__init__"] for base in component.__mro__ if "__init__" in vars(base)]
+    for function in layers:
+        if function is object.__init__:
+            return found
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except ValueError:  # written in C
+            return None
+        hints = _hints_of(function)
+        for one in list(parameters)[1 if isinstance(component, type) else 0 :]:
+            if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
+                found.setdefault(one.name, Argument(hints.get(one.name, Any), one.default))
+        if not any(one.kind == one.VAR_KEYWORD for one in parameters):
+            return found
+    return None
+
+
+def _hints_of(component: Any) -> dict[str, Any]:
+    """Annotations by name; a name that exists for type checkers alone makes its annotation ``Any``."""
+    try:
+        return typing.get_type_hints(component, include_extras=True)
+    except (NameError, AttributeError, TypeError):
+        found = {}
+        scope = getattr(component, "__globals__", {})
+        for name, annotation in getattr(component, "__annotations__", {}).items():
+            try:
+                holder = type("_", (), {"__annotations__": {name: annotation}})
+                found[name] = typing.get_type_hints(holder, scope, include_extras=True)[name]
+            except (NameError, AttributeError, TypeError):
+                found[name] = Any
+        return found
+
+
+def _default_of(one: Any) -> Any:
+    if one.default is not MISSING:
+        return one.default
+    return one.default_factory() if one.default_factory is not MISSING else REQUIRED
+
+
+class Section(BaseModel):
+    """A mapping of a configuration. Values are read strictly: ``"8"`` and ``true`` are no integers, 8 is a number."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
+        validate_default=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, given: Any) -> Any:
+        for name in given if isinstance(given, Mapping) else ():
+            if name not in cls.model_fields:
+                allowed = {"owner": cls.__name__, "allowed": list(cls.known_keys())}
+                raise refusal((str(name),), PydanticCustomError("unknown_key", " is unknown", allowed))
+        return given
+
+    @classmethod
+    def known_keys(cls) -> Iterable[str]:
+        """Keys that a misspelt one may be meant for."""
+        return cls.model_fields
+
+    def replaced(self, **changes: Any) -> Self:
+        """Another section with other values."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+
+    def as_values(self) -> dict[str, Any]:
+        """The section as plain values."""
+        return {name: plain(getattr(self, name)) for name in type(self).model_fields}
+
+
+class _Signature(Section):
+    """The arguments of a class or function; their defaults are its own and not checked."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False, validate_default=False)
+
+
+@cache
+def model_of(component: Callable[..., Any]) -> type[Section]:
+    """The arguments of a class or function as a pydantic model; a section is its own."""
+    if isinstance(component, type) and issubclass(component, Section):
+        return component
+    found: dict[str, Any] = {}
+    for name, one in (arguments_of(component) or {}).items():
+        default = one.default
+        if is_dataclass(default) and not isinstance(default, type):
+            default = Field(default_factory=lambda settings=default: asdict(settings))
+        found[name] = (one.annotation, ... if default is REQUIRED else default)
+    return create_model(component.__name__, __base__=_Signature, **found)
+
+
+def plain(value: Any) -> Any:
+    """What a validation returned, with mappings in the place of models."""
+    if isinstance(value, Section):
+        return value.as_values()
+    if isinstance(value, dict):
+        return {name: plain(inner) for name, inner in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
 
 def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse arguments that the annotations of a class or function do not allow; a name that there is not is Python's.
+    """Refuse arguments that the annotations do not allow; unknown and missing names are left to Python.
 
     Raises:
-        ValueError: What was given, and what is allowed.
+        ValueError: One sentence with the argument, its value and what is allowed.
     """
     known = arguments_of(component) or {}
-    for name, value in (*zip(_positions(component), args, strict=False), *kwargs.items()):
-        argument = known.get(name)
-        if argument is None or value is argument.default or argument.allowed.takes(value):
-            continue
-        at, item, allowed = argument.allowed.culprit(value, Allowed.takes)
-        raise ValueError(
-            f"{component.__name__}: {'.'.join((name, *at))} is {shown(item)}; allowed is {allowed.words_in_python}"
-        )
+    named = {**dict(zip(_positions(component), args, strict=False)), **kwargs}
+    given = {
+        name: value
+        for name, value in named.items()
+        if name in known and value is not known[name].default and not hasattr(value, "__next__")
+    }
+    if not given:
+        return
+    validator = model_of(component).__pydantic_validator__
+    for values in (given, _as_in_a_file(given)):
+        try:
+            validator.validate_python(values)
+            return
+        except ValidationError as error:
+            if all(one["type"] == "missing" and len(one["loc"]) == 1 for one in error.errors()):
+                return
+            found = error
+    key, sentence = violation(found, given)
+    raise ValueError(f"{component.__name__}: {'.'.join(key)}{sentence}") from None
+
+
+def _as_in_a_file(value: Any) -> Any:
+    """Sequences as lists and numpy's numbers as numbers, as a file would have them."""
+    if isinstance(value, Mapping):
+        return {name: _as_in_a_file(inner) for name, inner in value.items()}
+    if isinstance(value, Sequence | Set) and not isinstance(value, str | bytes):
+        return [_as_in_a_file(item) for item in value]
+    return value.tolist() if type(value).__module__ == "numpy" else value
 
 
 @cache
@@ -63,3 +356,92 @@ def _positions(component: Callable[..., Any]) -> tuple[str, ...]:
     parameters = inspect.signature(component).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple(parameter.name for parameter in parameters if parameter.kind in kinds)
+
+
+def refusal(key: Key, why: str | PydanticCustomError, given: Any = None) -> ValidationError:
+    """Return the error of a validator about a value below its own; the sentence goes on after the key."""
+    kind = PydanticCustomError("sentence", why) if isinstance(why, str) else why  # type: ignore[arg-type]
+    return ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=key, input=given)])
+
+
+def violation(error: ValidationError, given: Any) -> tuple[Key, str]:
+    """The one place that words what is wrong with a value.
+
+    Args:
+        error: of a validation.
+        given: the value that was validated.
+
+    Returns:
+        The steps to the wrong value, and how the sentence goes on after them.
+    """
+    errors = error.errors(include_url=False)
+    errors = [one for one in errors if one["type"] != "missing"] or errors
+    found = [(_steps(one, given), one) for one in errors]
+    key = max((steps for steps, _ in found), key=len)  # the alternative of a union that was meant
+    details = [one for steps, one in found if steps == key]
+    first = details[0]
+    kind, value, context = first["type"], first["input"], first.get("ctx", {})
+    if kind == "unknown_key":
+        near = [".".join((*key[:-1], name)) for name in context["allowed"]]
+        nothing = f"; {context['owner']} takes no arguments" if not near else ""
+        return key, f"{first['msg']}{did_you_mean('.'.join(key), near)}{nothing}"
+    if kind in ("sentence", "refused"):
+        return key, first["msg"]
+    if kind == "value_error":
+        return key, f": {context['error']}"
+    if kind == "missing":
+        return key, " is missing"
+    if kind.startswith("union_tag"):
+        key = (*key, context["discriminator"].strip("'"))
+        return key, f" must be one of {context['expected_tags']}, got {context['tag']!r}" if (
+            "tag" in context
+        ) else " is missing"
+    if "should have" in first["msg"]:  # too long, too short
+        return key, f": {first['msg'].partition(' after validation')[0]}"
+    wanted = " or ".join(dict.fromkeys(_expected(one["msg"]) for one in details))
+    hint = did_you_mean(value, re.findall(r"'([^']*)'", wanted)) if isinstance(value, str) else ""
+    hint = hint if hint.startswith("; did") else ""
+    return key, f" must be {wanted}, got {'null' if value is None else shown(value)}{hint}"
+
+
+_WORDS = {"greater than or equal to": ">=", "greater than": ">", "less than or equal to": "<=", "less than": "<",
+          "a valid": "a", "a integer": "an integer", "a string": "a text", "a boolean": "true or false",
+          "dictionary": "mapping"}  # fmt: skip
+
+
+def _expected(message: str) -> str:
+    text = message.removeprefix("Input should be ").partition(" or instance of ")[0]
+    for theirs, ours in _WORDS.items():
+        text = text.replace(theirs, ours)
+    return text
+
+
+def _steps(details: Any, given: Any) -> Key:
+    """The place of an error, without the names that pydantic gives to the alternatives of a union."""
+    steps: list[str] = []
+    ours = details["type"] in ("sentence", "refused", "unknown_key", "missing")
+    for step in details["loc"]:
+        if isinstance(given, Mapping) and (step in given or (ours and step == details["loc"][-1])):
+            given = given.get(step)
+        elif isinstance(given, list | tuple) and isinstance(step, int) and step < len(given):
+            given = given[step]
+        elif not ours or isinstance(given, Mapping):
+            continue
+        steps.append(str(step))
+    return tuple(steps)
+
+
+def keys_below(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Dotted keys of a section and of the sections in it, whatever classes are configured."""
+    for name, one in model.model_fields.items():
+        yield f"{prefix}{name}"
+        for kind in (one.annotation, *get_args(one.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from keys_below(kind, f"{prefix}{name}.")
+
+
+@cache
+def import_object(dotted: str) -> Any:
+    """The class or function at ``package.module.Name``."""
+    module, _, name = dotted.rpartition(".")
+    return getattr(__import__(module, fromlist=[name]), name)

@@ -1,37 +1,40 @@
-"""Packages whose classes are imported when they are first asked for."""
+"""Families of classes: what the modules of a folder define, found by importing them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from pathlib import Path
+from pkgutil import iter_modules, walk_packages
 from typing import Any
 
 
-def classes_in(package: str, folder: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that finds a class of its modules by name.
+@cache
+def classes_of(package: str) -> dict[str, type]:
+    """The public classes that the modules of a package define, by name.
 
-    The module named as the class is (``DraftModel`` in ``draft_model.py``) is tried first, then the others are imported
-    in turn.
+    Folders inside one of specexp's own packages are left out: they hold what takes seconds to import.
+    """
+    home = import_module(package)
+    modules = (iter_modules if package.startswith("specexp.") else walk_packages)(home.__path__, f"{package}.")
+    found: dict[str, type] = {}
+    for module in (import_module(one.name) for one in modules if not one.ispkg):
+        for name, one in vars(module).items():
+            if isinstance(one, type) and one.__module__ == module.__name__ and not name.startswith("_"):
+                found[name] = one
+    return found
 
-    Args:
-        package: dotted name of the package.
-        folder: where its modules lie.
+
+def classes_in(package: str) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package that gives any class of its modules by its name, and lists none.
 
     Example:
-        >>> __getattr__ = classes_in(__name__, __path__[0])  # doctest: +SKIP
+        >>> __getattr__ = classes_in(__name__)  # doctest: +SKIP
     """
 
     def get(name: str) -> Any:
-        if name[:1].isupper():
-            own = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-            files = sorted(file.stem for file in Path(folder).glob("[!_]*.py"))
-            for stem in sorted(files, key=lambda stem: stem != own):
-                module = import_module(f"{package}.{stem}")
-                found = vars(module).get(name)
-                if isinstance(found, type) and found.__module__ == module.__name__:
-                    return found
+        if name[:1].isupper() and name in classes_of(package):
+            return classes_of(package)[name]
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get

@@ -18,4 +18,4 @@ if TYPE_CHECKING:
     from specexp.drafters.token_recycling import TokenRecycling as TokenRecycling
     from specexp.drafters.union import Union as Union
 
-__getattr__ = classes_in(__name__, __path__[0])
+__getattr__ = classes_in(__name__)

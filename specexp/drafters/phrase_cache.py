@@ -14,7 +14,7 @@ from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
-from specexp.core.references import Reference
+from specexp.core.checked import Reference
 from specexp.core.tree import NO_CANDIDATE
 from specexp.core.wrappers import DrafterWrapper
 from specexp.drafters.phrases import Phrase, PhraseStore

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
     from specexp.verifiers.sample_match import SampleMatch as SampleMatch
     from specexp.verifiers.typical_acceptance import TypicalAcceptance as TypicalAcceptance
 
-__getattr__ = classes_in(__name__, __path__[0])
+__getattr__ = classes_in(__name__)

@@ -88,7 +88,7 @@ def check_owner(config: Config, pair: ModelPair) -> None:
     if not config.artifact:
         return
     from specexp.artifacts import ArtifactError, read_artifact
-    from specexp.config.named_artifacts import local
+    from specexp.config.artifacts import local
     from specexp.core.runtime import Runtime
 
     model = pair.target.model if isinstance(pair.target, Runtime) else pair.target

@@ -15,7 +15,7 @@ from specexp.builders import Sequoia
 from specexp.config.check import Checker
 from specexp.config.errors import ConfigError
 from specexp.config.schema import Experiment
-from specexp.core.arguments import arguments_of
+from specexp.core.checked import arguments_of
 from specexp.core.tree import NodeKind, TreeShape
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 

@@ -12,7 +12,9 @@ import pytest
 
 from specexp.config import Config, ConfigError, load_config
 from specexp.config.command import run_command
-from specexp.config.explain import explain, keys_of_sections
+from specexp.config.explain import explain
+from specexp.config.schema import Experiment
+from specexp.core.checked import keys_below
 
 ROOT = Path(__file__).parents[2]
 TREE_SHAPE = ROOT / "experiments" / "tree_shape.yaml"
@@ -37,7 +39,7 @@ def test_help_shows_the_usage_and_the_sections(capsys: pytest.CaptureFixture[str
 def test_help_of_a_key_tells_type_bounds_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
     assert command("--help", "generation.max_new_tokens") == 0
     assert capsys.readouterr().out == (
-        "generation.max_new_tokens of Generation: an integer of at least 1\n"
+        "generation.max_new_tokens of Generation: an integer >= 1\n"
         "  Most tokens of a turn; never exceeded.\n"
         "  default: 128\n"
     )
@@ -54,7 +56,7 @@ def test_help_of_a_key_after_a_file_tells_what_the_file_has_there(
     assert command(path, "--builder.init_args.nodes", "7", "--help", "builder.init_args.nodes") == 0
     assert "  here: 7, from command line\n" in capsys.readouterr().out
     assert command(path, "--help", "--n-trials") == 0
-    assert capsys.readouterr().out.startswith("sweep.n_trials of Sweep: an integer of at least 1\n")
+    assert capsys.readouterr().out.startswith("sweep.n_trials of Sweep: an integer >= 1\n")
     assert command(path, "--help", "builder.init_args.depth") == 0
     assert "  here: 4, from default\n" in capsys.readouterr().out
 
@@ -89,7 +91,7 @@ def test_help_of_an_unknown_key_names_the_nearest(key: str) -> None:
         explain(key)
 
 
-@pytest.mark.parametrize("key", keys_of_sections())
+@pytest.mark.parametrize("key", keys_below(Experiment))
 def test_every_key_of_the_sections_has_a_meaning(key: str) -> None:
     lines = explain(key).splitlines()
     assert "default: " not in lines[1], f"{key} is not described"

@@ -105,7 +105,7 @@ def test_part_of_another_package_needs_no_registration(write, monkeypatch):
     monkeypatch.setitem(sys.modules, "somebodys_parts", module)
     text = "drafter: {class_path: somebodys_parts.Echo, init_args: {times: 3}}\nbuilder: Chain"
     assert build_parts(load_config(write(text))).drafter.times == 3
-    with pytest.raises(ValueError, match=r"drafter\.init_args\.times is 'x'; allowed is an integer"):
+    with pytest.raises(ValueError, match=r"drafter\.init_args\.times must be an integer, got 'x'"):
         load_config(write(text), ["--drafter.init_args.times=x"])
 
 

@@ -58,7 +58,7 @@ def test_a_foreign_module_is_named_before_it_is_imported(
     assert main([str(file), "--dry-run"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        f"{file}: drafter.class_path imports the module 'named_first', which is not part of specexp",
+        "named_first.Mine imports the module 'named_first', which is not part of specexp",
         "imported",
     ]
     sys.modules.pop("named_first")
@@ -93,9 +93,9 @@ def test_a_bomb_on_the_command_line_or_in_a_text_is_refused_at_once(tmp_path: Pa
     start = time.perf_counter()
     with pytest.raises(ConfigError, match="is no YAML value"):
         load_config(write(tmp_path, FILE), ["--data", BOMB])
-    with pytest.raises(ConfigError, match="max_new_tokens is"):
+    with pytest.raises(ConfigError, match="max_new_tokens must be"):
         load_config(write(tmp_path, f"{FILE}generation: {{max_new_tokens: {BOMB!r}}}\n"))
     inside = f"builder: {{class_path: StaticTree, init_args: {{rank_paths: [[0], [{BOMB!r}]]}}}}\n"
-    with pytest.raises(ConfigError, match=r"rank_paths\.1\.0 is"):
+    with pytest.raises(ConfigError, match=r"rank_paths\.1\.0 must be"):
         load_config(write(tmp_path, inside))
     assert time.perf_counter() - start < 10

@@ -309,8 +309,8 @@ def test_other_bins_kinds_and_damaged_tables_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"alpha": 1.5}, "QLearning: alpha is 1.5; allowed is a number of at least 0 and at most 1"),
-        ({"gamma": -0.1}, "QLearning: gamma is -0.1; allowed is a number of at least 0"),
+        ({"alpha": 1.5}, "QLearning: alpha must be <= 1, got 1.5"),
+        ({"gamma": -0.1}, "QLearning: gamma must be >= 0, got -0.1"),
         ({"cost_bins": [1, 3, 3]}, r"cost_bins is \[1.0, 3.0, 3.0\]: every edge must be greater"),
         ({"confidence_bins": [0.5, 0.4]}, "confidence_bins is"),
         ({"unit": "draft"}, "only 'useful' takes it"),

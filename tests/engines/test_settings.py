@@ -41,7 +41,7 @@ def test_a_rule_that_is_broken_is_one_sentence(engine, given, said) -> None:
 
 
 def test_bounds_hold_in_python_too() -> None:
-    with pytest.raises(ValueError, match="num_speculative_tokens is 0; allowed is an integer of at least 1"):
+    with pytest.raises(ValueError, match="num_speculative_tokens must be >= 1, got 0"):
         VllmSettings("ngram", 0)
 
 

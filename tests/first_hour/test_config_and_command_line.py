@@ -167,7 +167,7 @@ CLASSES = [
     dry(
         "a class that is a number",
         "--builder '{class_path: 3}'",
-        "class_path is 3; allowed is the name of a Tree",
+        "class_path must be ",
     ),
     Row(
         "a class of a family without short names",
@@ -194,9 +194,9 @@ VALUES = [
     dry(
         "no verifier",
         "--verifier null",
-        "command line: verifier is null; allowed is a Verifier given as class_path",
+        "command line: verifier must be ",
     ),
-    dry("no data", "--data null", "command line: data is null; allowed is a mapping"),
+    dry("no data", "--data null", "command line: data must be a mapping, got null"),
     dry("a name that leads out", "--name ../../escaped", "name is '../../escaped'", "a plain folder name"),
     dry("a name of two folders", "--name a/b", "name is 'a/b'", "a plain folder name"),
     dry("a name that is null", "--name null", "command line: name is null", "a plain folder name"),
@@ -285,7 +285,7 @@ ARMS = [
     yaml(
         "a grid that is no list",
         FILE + "arms: {a: {grid: {builder.init_args.length: 3}}}\n",
-        "arms.a.grid.builder.init_args.length is 3; allowed is a list",
+        "arms.a.grid.builder.init_args.length must be ",
     ),
     yaml(
         "a latency of words",
@@ -296,7 +296,7 @@ ARMS = [
     dry(
         "a paper's figure in words",
         "--published '[{method: x, speedup: fast}]'",
-        "published.0.speedup is 'fast'; allowed is a number, or null",
+        "published.0.speedup must be a number, got 'fast'",
     ),
     dry("a device without numbers", "--pair.device meta", "pair.device", "device 'meta' cannot be used here"),
     dry(
@@ -332,7 +332,7 @@ TRAINER = [
     dry(
         "a flag of the Trainer in words",
         "--trainer.barebones maybe",
-        "trainer.barebones is 'maybe'; allowed is true",
+        "trainer.barebones must be ",
     ),
     dry(
         "no batches", "--trainer.limit_test_batches 0", "trainer.limit_test_batches is 0", "data.max_prompts"

@@ -115,7 +115,7 @@ def test_without_a_draft_or_arms_it_is_of_the_target_alone(experiment, model_fol
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"profile": {"repeats": 1}}, "profile.repeats is 1; allowed is an integer of at least 2"),
+        ({"profile": {"repeats": 1}}, "profile.repeats must be >= 2, got 1"),
         ({"profile": {"prefixes": []}}, "profile.prefixes is empty; at least one prefix length is needed"),
         ({"profile": {"token": 3}}, "unknown key 'profile.token'"),
         ({"execution": "SerialSpeculative"}, "execution decodes several sequences for a prompt"),

@@ -27,7 +27,7 @@ from specexp.builders import (
     SpecInfer,
     StaticTree,
 )
-from specexp.config.families import parts_of
+from specexp.config.check import parts_of
 from specexp.controllers import AdaptiveConfidence, Bandit, Fixed, Heuristic, SwitchOff, ThresholdTracker
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
 from specexp.core.loop import Decoder

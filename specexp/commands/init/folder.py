@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 import yaml
 
 from specexp.config.errors import ConfigError
-from specexp.config.json_schema import written
+from specexp.config.explain import schema_text
 from specexp.config.places import check_folder_name
 from specexp.core.messages import counted
 
@@ -65,7 +65,7 @@ def write_folder(folder: Path, start: Start) -> list[Path]:
         "experiment.yaml": _experiment(start, folder.name, path, count),
         "methods.yaml": _methods(),
         "README.md": _readme(folder, start),
-        "schema.json": written(),  # editors complete and check the experiment by it
+        "schema.json": schema_text(),  # editors complete and check the experiment by it
     }
     if examples:
         files["prompts.jsonl"] = examples

@@ -71,7 +71,7 @@ def test_the_samples_of_a_prompt_are_one_group(experiment, lines, tmp_path):
     [
         (
             {"execution": {"class_path": "Scheduled", "init_args": {"n": 0}}},
-            "execution.init_args.n is 0; allowed is an integer of at least 1",
+            "execution.init_args.n must be >= 1, got 0",
         ),
         (
             {"execution": {"class_path": "Scheduled", "init_args": {"n": 2, "verify_batch": 3}}},

@@ -159,11 +159,11 @@ def test_a_teacher_with_another_vocabulary_is_refused(whole: tuple[Path, Any]) -
     ("arguments", "words"),
     [
         (["--model.init_args.tokns", "5"], "did you mean 'model.init_args.tokens'"),
-        (["--model.init_args.seed", "first"], "model.init_args.seed is 'first'; allowed is an integer"),
+        (["--model.init_args.seed", "first"], "model.init_args.seed must be an integer, got 'first'"),
         (["--model.class_path", "specexp.fit.training_rows.CorpusRows"], "is no LightningModule"),
         (
             ["--model.init_args.tokens", "0"],
-            "model.init_args.tokens is 0; allowed is an integer of at least 1",
+            "model.init_args.tokens must be >= 1, got 0",
         ),
         (["--trainer.precisoin", "32-true"], "did you mean 'trainer.precision'"),
         (["--checkpoint_every", "0"], "an integer of at least 1"),
