@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from experiments.reproduce.trend import Clause, Term
-from specexp.config.errors import ConfigError
+from specexp.config.layers import ConfigError
 from specexp.core.messages import did_you_mean
 
 PAPERS = ("token_recycling", "dyspec", "seed", "post_use_pre_cut")

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from specexp.config.errors import ConfigError
-from specexp.config.files import COMMAND_LINE
+from specexp.config.layers import COMMAND_LINE, ConfigError
 
 CLUSTERS = {"ray": "ray", "slurm": "submitit", "local": None}
 """The package that each needs."""

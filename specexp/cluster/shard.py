@@ -17,8 +17,7 @@ from specexp.artifacts.atomic_write import held
 from specexp.cluster.launch import run_workers
 from specexp.cluster.options import ClusterOptions
 from specexp.config.config import Config
-from specexp.config.errors import ConfigError
-from specexp.config.files import COMMAND_LINE
+from specexp.config.layers import COMMAND_LINE, ConfigError
 from specexp.core.messages import counted
 
 SHARDS = ".shards"

@@ -1,6 +1,5 @@
 """Configuration: YAML files checked against the constructors of the parts, without importing torch."""
 
-from specexp.config.arms import ComposedArm, arms_of
 from specexp.config.build import (
     build_analyses,
     build_builder,
@@ -29,12 +28,12 @@ from specexp.config.config import (
     has_key,
     is_replayed,
     recording_folder,
+    save_resolved,
+    unwritable,
 )
-from specexp.config.errors import ConfigError
-from specexp.config.load import load_config
-from specexp.config.resolved import save_resolved, unwritable
+from specexp.config.layers import ConfigError
+from specexp.config.load import ComposedArm, arms_of, build_sweep, load_config
 from specexp.config.schema import Generation
-from specexp.config.swept import build_sweep
 
 __all__ = [
     "ComposedArm",

@@ -12,8 +12,7 @@ from specexp.config.config import (
     is_replayed,
     recording_folder,
 )
-from specexp.config.errors import ConfigError
-from specexp.config.layers import PARTS
+from specexp.config.layers import PARTS, ConfigError
 from specexp.config.schema import Generation
 from specexp.core.messages import first_line
 from specexp.core.parts import Parts, check_composition

@@ -21,10 +21,8 @@ from pydantic import Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticCustomError
 
-from specexp.config.errors import ConfigError
-from specexp.config.layers import Key
+from specexp.config.layers import ConfigError, Key
 from specexp.core.checked import (
-    Argument,
     CallOf,
     Checked,
     PartOf,
@@ -160,7 +158,9 @@ class Checker:
         if "." not in name:
             found = find_part(base, name)
             if found is None:
-                hint = did_you_mean(name, parts_of(base)) or "; name it with its module, as in my_package.Name"
+                hint = (
+                    did_you_mean(name, parts_of(base)) or "; name it with its module, as in my_package.Name"
+                )
                 raise ValueError(f": no {base.__name__} is called {name!r}{hint}")
             return found
         announce_import(name, base)
@@ -169,7 +169,9 @@ class Checker:
         except Exception as error:  # a module that is imported may raise anything
             module, _, last = name.rpartition(".")
             there = vars(sys.modules.get(module, object))
-            parts = [one for one, value in there.items() if isinstance(value, type) and issubclass(value, base)]
+            parts = [
+                one for one, value in there.items() if isinstance(value, type) and issubclass(value, base)
+            ]
             hint = did_you_mean(last, parts or parts_of(base))
             hint = hint if parts or hint.startswith("; did") else ""
             raise ValueError(f": {name!r} cannot be imported ({first_line(error)}){hint}") from error
@@ -187,7 +189,7 @@ class Checker:
             ValueError: it cannot be read, or is of another kind; the sentence goes on after the key.
         """
         from specexp.artifacts import ArtifactError, value_of
-        from specexp.config.artifacts import local
+        from specexp.config.named_artifacts import local
 
         try:
             return value_of(reference.kind, local(given))
@@ -200,7 +202,7 @@ class Checker:
         try:
             yield
         except ValidationError as error:
-            steps, sentence = violation(error, given)
+            steps, sentence = violation(error, given, key)
             whole = (*key, *steps)
             if error.errors()[0]["type"] not in ("refused", "value_error"):
                 raise self.error(whole, sentence) from error
@@ -226,7 +228,7 @@ class _Reading:
             given = {"class_path": given}
         if not isinstance(given, Mapping):
             what = f"a {base.__name__} given as class_path and init_args"
-            raise PydanticCustomError("part", f"Input should be {what}")  # type: ignore[arg-type]
+            raise PydanticCustomError("part", f"Input should be {what}")
         for name in given:
             if name not in ("class_path", "init_args"):
                 raise refusal(
@@ -241,7 +243,11 @@ class _Reading:
         if init_args is not None and not isinstance(init_args, Mapping):
             raise refusal(("init_args",), f" must be a mapping, got {init_args!r}")
         reader_of = getattr(base, "reader_of", None)  # of a family that may be given by a path
-        if reader_of is not None and find_part(base, name) is None and (reader := reader_of(name)) is not None:
+        if (
+            reader_of is not None
+            and find_part(base, name) is None
+            and (reader := reader_of(name)) is not None
+        ):
             name, init_args = reader, {"path": name, **(init_args or {})}
         found = _found(self.checker, name, base)
         if arguments_of(found) is None:
@@ -282,15 +288,14 @@ class _Building(_Reading):
                     raise refusal((*inside, name, *steps), sentence) from error
         try:
             # The values are checked, and what is built of them is as its annotation has it.
-            make = type.__call__ if isinstance(component, Checked) else None
-            return component(**built) if make is None else make(component, **built)
+            return type.__call__(component, **built) if isinstance(component, Checked) else component(**built)
         except ValidationError:
             raise
         except (ValueError, TypeError, OSError) as error:
             argument = getattr(error, "argument", None)
             if argument in known:  # the error states which argument it is about
                 raise refusal((*inside, argument), f": {first_line(error)}") from error
-            raise refusal((), PydanticCustomError("refused", f": {first_line(error)}")) from error  # type: ignore[arg-type]
+            raise refusal((), PydanticCustomError("refused", f": {first_line(error)}")) from error
 
     def reference(self, reference: Reference, given: str) -> Any:
         try:
@@ -306,7 +311,9 @@ def _found(checker: Checker, name: str, base: type) -> type:
         raise refusal(("class_path",), str(error)) from error
 
 
-def _read_arguments(component: Callable[..., Any], given: Mapping[str, Any], reader: _Reading) -> dict[str, Any]:
+def _read_arguments(
+    component: Callable[..., Any], given: Mapping[str, Any], reader: _Reading
+) -> dict[str, Any]:
     if arguments_of(component) is None:
         return dict(given)
     return model_of(component).model_validate(dict(given), context=reader).as_values()
@@ -360,7 +367,9 @@ def sections_in(annotation: Any) -> Iterator[Callable[..., Any]]:
         mark = next((mark for mark in getattr(one, "__metadata__", ()) if isinstance(mark, CallOf)), None)
         if mark is not None:
             yield import_object(mark.component)
-        elif isinstance(one, type) and (issubclass(one, Section) or (isinstance(one, Checked) and is_dataclass(one))):
+        elif isinstance(one, type) and (
+            issubclass(one, Section) or (isinstance(one, Checked) and is_dataclass(one))
+        ):
             yield one
 
 

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
 
-from specexp.config.config import SECTIONS, Config
-from specexp.config.errors import ConfigError
-from specexp.config.files import COMMAND_LINE, parse_overrides
-from specexp.config.from_artifact import with_artifact
-from specexp.config.load import load_config
-from specexp.config.recognised import with_recognised_fields
-from specexp.config.resolved import annotated
+from specexp.config.config import SECTIONS, Config, annotated, is_replayed
+from specexp.config.layers import COMMAND_LINE, ConfigError, Key, parse_overrides
+from specexp.config.load import load_config, with_artifact, with_recognised_fields
 from specexp.config.schema import Experiment
-from specexp.config.told import SHOWING, say, telling, told
 from specexp.core.checked import keys_below
-from specexp.core.messages import did_you_mean
-from specexp.core.start import acting, masked
+from specexp.core.messages import counted, did_you_mean
+from specexp.core.secrets import masked
+from specexp.core.start import acting
+from specexp.models.sources import PairError, checked_sources
+from specexp.tracking.mode import asked_mode
 
+QUIET, JSON, OPEN = "--quiet", "--json", "--open"
+SHOWING = (QUIET, JSON, OPEN)
+"""Options of every command about how its result is shown."""
 DRY_RUN = "--dry-run"
 _PRINT_CONFIG = "--print-config"
 _OF_A_SWEEP = ("n-trials", "storage", "confirm-again", "cold", "require-gain")
@@ -166,7 +175,7 @@ def _check_sections(overrides: Sequence[str], short: Mapping[str, str]) -> None:
             near = did_you_mean(
                 f"--{dotted}", [f"--{name}" for name in (*short, *known, *keys_below(Experiment))]
             )
-            raise ConfigError(f"{COMMAND_LINE}: unknown key {dotted!r}{near}")
+            raise ConfigError(f"{COMMAND_LINE}: {dotted} is unknown{near}")
     given: dict[str, object] = {}
     for dotted, value in parse_overrides(overrides):
         earlier = given.setdefault(dotted, value)
@@ -179,3 +188,167 @@ def _check_sections(overrides: Sequence[str], short: Mapping[str, str]) -> None:
 def _long(argument: str, short: Mapping[str, str]) -> str:
     name, equals, value = argument.removeprefix("--").partition("=")
     return f"--{short[name]}{equals}{value}" if argument.startswith("--") and name in short else argument
+
+
+@dataclass
+class CommandResult:
+    """The result of a command; its fields are the keys of the line of JSON.
+
+    Attributes:
+        answer: the outcome, in a sentence.
+        error: what went wrong, in a sentence.
+        folder: the command's files.
+        page: the report's file.
+        artifact: the folder that a deployment loads.
+        summary: figures to compare runs by.
+        tables: rows of every table, as mappings from heading to cell.
+        next: what to type or do next.
+    """
+
+    exit_code: int = 0
+    answer: str = ""
+    error: str = ""
+    folder: str = ""
+    page: str = ""
+    artifact: str = ""
+    summary: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    next: str = ""
+
+    def to_json(self) -> str:
+        """Return one line of JSON without empty fields; numbers that are not finite are null."""
+        known = {name: value for name, value in asdict(self).items() if value or name == "exit_code"}
+        return masked(json.dumps(_plain(known), allow_nan=False, default=str))
+
+
+_CURRENT: ContextVar[CommandResult | None] = ContextVar("told", default=None)
+
+
+def told() -> CommandResult:
+    """Return the result of the running command; outside of one, a result that is dropped."""
+    return _CURRENT.get() or CommandResult()
+
+
+@contextmanager
+def telling(given: Collection[str]) -> Iterator[CommandResult]:
+    """Collect a command's result, then show it as the options of :data:`SHOWING` among ``given`` ask."""
+    found = CommandResult()
+    token = _CURRENT.set(found)
+    silent = QUIET in given or JSON in given
+    try:
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere) if silent else nullcontext():
+            yield found
+    finally:
+        _CURRENT.reset(token)
+    if JSON in given:
+        say(found.to_json())
+    else:
+        quietly = (found.answer, found.page) if QUIET in given else ()
+        onward = f"Next: {found.next}" if found.next else ""
+        for line in filter(None, (*quietly, onward)):
+            say(line)
+    if OPEN in given and found.page:
+        import webbrowser
+
+        webbrowser.open(Path(found.page).resolve().as_uri())
+
+
+def say(text: str, end: str = "\n") -> int:
+    """Print, also to a pipe that its reader closes early, as ``head`` does; returns 0, as a command does."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        # or the interpreter's own flush fails too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check_here(config: Config, *written: str) -> None:
+    """Raise if threads, models, files of prompts or folders are not available on this machine.
+
+    Args:
+        config: of a command that is about to begin.
+        written: keys of the folders that the command writes, ``output`` aside.
+
+    Raises:
+        ConfigError: one sentence with the key.
+    """
+    threads, cores = config.get("generation.threads"), os.cpu_count()
+    if threads is not None and cores is not None and threads > cores:
+        raise config.checker.error(
+            ("generation", "threads"),
+            f" is {threads}, and this machine has {counted(cores, 'core')}: at most so many are allowed",
+        )
+    if config.get("tracking.mode") != "disabled":
+        check_tracking(config)
+    if not is_replayed(config):
+        try:
+            checked_sources(config.get("pair.target"), config.get("pair.draft"))
+        except PairError as error:
+            raise config.checker.error(("pair", error.argument), f": {error}") from error
+    for key, value in _paths(
+        config.get("data.prompts.init_args", None) or {}, ("data", "prompts", "init_args")
+    ):
+        path = Path(value).expanduser()
+        is_file_name = path.suffix != "" or value.startswith((".", "/", "~"))  # others can be a data set's id
+        if "://" not in value and is_file_name and not path.exists():
+            raise config.checker.error(key, f": {value} does not exist; a file of prompts is expected")
+    for dotted in ("output", *written):
+        folder = config.get(dotted, None)
+        if folder is not None:
+            below = (config.get("name"),) if dotted == "output" else ()
+            check_writable(Path(folder, *below), config.checker.error(tuple(dotted.split(".")), ""))
+
+
+def check_tracking(config: Config) -> None:
+    """Raise if W&B would refuse the mode or the names of a project and of its owner.
+
+    Raises:
+        ConfigError: one sentence with the key.
+    """
+    try:
+        asked_mode(config.get("tracking.mode"))
+    except ValueError as error:  # of the environment: the file's own value is checked with the file
+        raise ConfigError(str(error)) from error
+    for key in ("project", "entity"):
+        name = config.get(f"tracking.{key}")
+        if name is not None and (not name.strip() or set(name) & set("/\\#?%:")):
+            raise config.checker.error(
+                ("tracking", key), f" must be a name without any of / \\ # ? % :, got {name!r}"
+            )
+
+
+def check_writable(folder: Path, error: ConfigError) -> None:
+    """Raise if a folder cannot be made, or nothing can be written in it; nothing is made.
+
+    Args:
+        folder: where files are to go.
+        error: its text, file and key, begins the message.
+
+    Raises:
+        ConfigError: names the path that is in the way.
+    """
+    there = next(path for path in (folder, *folder.parents, Path()) if path.exists() or path.is_symlink())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = f"no permission in {there}" if there.is_dir() else f"{there} is not a folder"
+        raise ConfigError(f"{error}: {folder} cannot be written ({why}): name another folder")
+
+
+def _paths(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
+    """Yield key and value of every argument that names a file, of a part and of those inside it."""
+    inner = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for name, item in inner:
+        key = (*at, str(name))
+        if name in ("path", "instances") and isinstance(item, str):
+            yield key, item
+        yield from _paths(item, key)

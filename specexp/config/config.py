@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+import yaml
 from pydantic import create_model
 
+from specexp.artifacts.atomic_write import atomic_write
+from specexp.artifacts.environment import environment
 from specexp.config.check import Checker, SourceOf
-from specexp.config.errors import ConfigError
-from specexp.config.files import COMMAND_LINE
-from specexp.config.layers import Key, Layers, copied
-from specexp.config.places import WRITTEN, check_folder_name, check_written
+from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, copied
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.core.checked import Section, arguments_of
-from specexp.core.messages import did_you_mean
-from specexp.core.start import all_masked
+from specexp.core.messages import did_you_mean, first_line
+from specexp.core.secrets import all_masked
 
 SECTIONS = arguments_of(Experiment) or {}
 """The sections of a file: what each allows, and its default."""
@@ -232,7 +235,8 @@ def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
         if name not in known:
             hint = did_you_mean(f"trainer.{name}", [f"trainer.{argument}" for argument in known])
             raise checker.error(("trainer", name), f" is unknown{hint}")
-        if bool in get_args(known[name].annotation) and not isinstance(value, bool | None):
+        kinds = {*(get_args(known[name].annotation) or [known[name].annotation])}
+        if bool in kinds and kinds <= {bool, type(None)} and not isinstance(value, bool | None):
             raise checker.error(("trainer", name), f" must be true or false, got {value!r}")
 
 
@@ -251,3 +255,127 @@ def is_replayed(config: Config) -> bool:
 def recording_folder(config: Config) -> Path:
     """Where the experiment's recording lies, or would: ``recording``, ``record.to``, or ``recordings/<name>``."""
     return Path(config.get("recording") or config.get("record.to") or f"recordings/{config.get('name')}")
+
+
+WRITTEN = ("output", "sweep.export.to", "fit.export.to", "profile.to", "record.to", "recording")
+"""Keys of folders that commands write."""
+
+_FOLDER_NAME = re.compile(r"[^\s./\\:~-][^/\\:]{0,127}")
+
+_UNEXPANDED = re.compile(r"~|.*\$\w|.*\$\{|%\w+%|.*[\x01-\x1f]" + (r"|[A-Za-z]:" if os.sep == "/" else ""))
+"""Paths that only a shell, or Windows, would lead elsewhere."""
+
+
+def check_folder_name(name: Any, error: ConfigError) -> None:
+    """Refuse the name of a run that is not the name of one folder.
+
+    Args:
+        name: as it was given; what is no text is refused elsewhere.
+        error: its text, file and key, begins the message.
+
+    Raises:
+        ConfigError: the name would lead out of the folder it belongs to, or into another one.
+    """
+    if name is None:
+        raise ConfigError(f"{error} is null; a plain folder name is allowed, such as tree_shape")
+    if isinstance(name, str) and not (_FOLDER_NAME.fullmatch(name) and name.isprintable()):
+        raise ConfigError(f"{error} is {name!r}; a plain folder name is allowed, such as tree_shape")
+
+
+def check_expanded(path: str, error: ConfigError) -> None:
+    """Refuse a path to write to that only a shell, or Windows, would understand.
+
+    Raises:
+        ConfigError: it has a home, a variable, a drive or a control character; ``error`` begins the message.
+    """
+    if _UNEXPANDED.match(path):
+        raise ConfigError(
+            f"{error} is {path!r}, in which nothing is expanded: write the whole path, without ~, $ or a drive"
+        )
+
+
+def check_written(path: Any, error: ConfigError, file: Path | None = None) -> None:
+    """Refuse a path to write to that leads out of the folder it belongs to.
+
+    That is the working directory; of an absolute path in a file also the file's own folder, or, of the configuration
+    that a run left, the folder that all runs of that output are in. Whoever types an absolute path means it.
+
+    Args:
+        path: as configured; what is no text is not looked at.
+        error: its text, file and key, begins the message.
+        file: the file that set it; None for the command line.
+
+    Raises:
+        ConfigError: the path leads out of it.
+    """
+    if isinstance(path, str):
+        check_expanded(path, error)
+    if isinstance(path, str) and Path(path).is_absolute() and file is not None:
+        whole, here = Path(os.path.normpath(path)), file.absolute().parent
+        if not (
+            whole.is_relative_to(Path.cwd()) or whole.is_relative_to(here) or whole in [*here.parents][:2]
+        ):
+            key = str(error).rpartition(": ")[2]
+            raise ConfigError(
+                f"{error} is {path!r}, outside of the working directory and of the file's own folder: type --{key} "
+                f"{path} if it is meant"
+            )
+    if isinstance(path, str) and not Path(path).is_absolute() and os.path.normpath(path).startswith(".."):
+        raise ConfigError(
+            f"{error} is {path!r}; a path below the working directory, or an absolute one, is allowed"
+        )
+
+
+def annotated(config: Config) -> str:
+    """The resolved configuration as YAML, each value with who set it as a comment."""
+    return "\n".join(_lines(config.to_dict(), (), config)) + "\n"
+
+
+def _lines(values: Mapping[Any, Any] | list[Any], at: Key, config: Config) -> Iterator[str]:
+    for name, value in enumerate(values) if isinstance(values, list) else values.items():
+        key = (*at, str(name))
+        begin = "-" if isinstance(values, list) else f"{_scalar(name)}:"
+        inner = (
+            list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else []
+        )
+        if not inner or not (isinstance(value, Mapping) or any(isinstance(one, Mapping) for one in inner)):
+            yield f"{begin} {_scalar(value)}  # {config.layers.origin_of(key) or 'default'}"
+            continue
+        lines = [f"  {line}" for line in _lines(value, key, config)]
+        yield from [f"- {lines[0][2:]}", *lines[1:]] if begin == "-" else [begin, *lines]
+
+
+def _scalar(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, str) and "\n" in value:
+        return json.dumps(value, ensure_ascii=False)
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9)
+    return text.removesuffix("...\n").strip()
+
+
+def save_resolved(config: Config, folder: str | Path, command: list[str] | None = None) -> None:
+    """Write ``config.yaml`` (defaults filled in; the run can be repeated from it) and ``environment.json``.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    target = Path(folder)
+    made = [path for path in (target, *target.parents) if not path.exists()]
+    text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
+    record = json.dumps(environment(str(config.get("pair.device")), command), indent=2) + "\n"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name, content in (("config.yaml", text), ("environment.json", record)):
+            atomic_write(target / name, content)
+    except OSError as error:
+        for path in made:
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+        raise unwritable(config, target, error) from error
+
+
+def unwritable(config: Config, folder: Path, error: OSError) -> ConfigError:
+    """Return the error of a command whose output folder cannot be written."""
+    return config.checker.error(
+        ("output",), f": {folder} cannot be written ({error.strerror or first_line(error)})"
+    )

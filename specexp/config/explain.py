@@ -13,10 +13,9 @@ from typing import Any, get_args, get_origin
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from specexp.config.check import contracts_in, find_part, members_of, parts_of, sections_in
+from specexp.config.check import contracts_in, members_of, parts_of, sections_in
 from specexp.config.config import SECTIONS, Config
-from specexp.config.errors import ConfigError
-from specexp.config.layers import SPACE_FIELDS
+from specexp.config.layers import SPACE_FIELDS, ConfigError
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.config.sweep import Confirm, CountAcceptances, Learn
 from specexp.core.checked import (
@@ -84,11 +83,13 @@ def _near(key: str) -> set[str]:
 def explain_sections() -> str:
     """The sections of an experiment file, a line each."""
     meaning = argument_docs(Experiment)
-    return "\n".join(f"  {name:<11} {_short(meaning.get(name, ''), _WIDTH - 14)}".rstrip() for name in SECTIONS)
+    return "\n".join(
+        f"  {name:<11} {_short(meaning.get(name, ''), _WIDTH - 14)}".rstrip() for name in SECTIONS
+    )
 
 
 def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
-    """What arguments mean, by name: attribute docstrings of a section, the ``Args:`` of a docstring and of its bases'."""
+    """What arguments mean, by name: a section's attribute docstrings, else the ``Args:`` of docstrings."""
     if isinstance(component, type) and issubclass(component, Section):
         fields = component.model_fields.items()
         return {name: " ".join(one.description.split()) for name, one in fields if one.description}
@@ -138,7 +139,8 @@ def _inside(place: _Place, step: str, chosen: str | None) -> Iterator[_Place]:
     for one in members_of(annotation):
         if get_args(one) and (get_origin(one) is dict or step.isdecimal()):
             yield _Place(place.owner, place.name, Argument(get_args(one)[-1], REQUIRED))
-    for component in (*sections_in(annotation), *_parts_in(annotation, chosen)):
+    components: list[Callable[..., Any]] = [*sections_in(annotation), *_parts_in(annotation, chosen)]
+    for component in components:
         known = arguments_of(component) or {}
         if step in known:
             yield _Place(component, step, known[step])
@@ -169,7 +171,10 @@ def _explained(key: str, place: _Place, config: Config | None) -> str:
         inner = get_args(one)[-1] if get_origin(one) in (list, dict) else one
         for base in contracts_in(inner):
             parts = parts_of(base).items()
-            lines += ["  class_path:", *(f"    {_short(f'{name}: {summary_of(part)}', 106)}" for name, part in parts)]
+            lines += [
+                "  class_path:",
+                *(f"    {_short(f'{name}: {summary_of(part)}', 106)}" for name, part in parts),
+            ]
         for component in sections_in(inner):
             lines += _lines_of(component)
     return "\n".join(lines)
@@ -191,7 +196,7 @@ def allowed_words(owner: Callable[..., Any], name: str, annotation: Any = None) 
     """What an argument may be, for a person: ``an integer >= 1, or null``."""
     schema = schema_of(owner)
     known = (arguments_of(owner) or {}).get(name)
-    if known is not None and known.annotation is annotation or annotation is None:
+    if (known is not None and known.annotation is annotation) or annotation is None:
         return _words(schema["properties"][name], schema.get("$defs", {}))
     inside = schema["properties"][name]  # an item of a list or a mapping
     options = inside.get("anyOf", [inside])
@@ -212,9 +217,11 @@ _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if mark := schema.get("described"):
-        return f"a {mark.base.rpartition('.')[2]} given as class_path and init_args" if (
-            isinstance(mark, PartOf)
-        ) else "a mapping"
+        return (
+            f"a {mark.base.rpartition('.')[2]} given as class_path and init_args"
+            if (isinstance(mark, PartOf))
+            else "a mapping"
+        )
     if options := schema.get("anyOf") or schema.get("oneOf"):
         found = dict.fromkeys(_words(one, definitions) for one in options)
         return ", or ".join(sorted(found, key=lambda text: text == "null"))
@@ -227,8 +234,8 @@ def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
         each = _words(schema.get("items", {}), definitions)
         return f"a list{most}" + ("" if each == "a value" else f", each {each}")
     bounds = " and ".join(f"{sign} {schema[name]:g}" for name, sign in _BOUNDS.items() if name in schema)
-    if "path" in schema.get("description", "").lower() and schema["description"].startswith("Path of"):
-        return schema["description"][0].lower() + schema["description"][1:].partition(",")[0]
+    if str(schema.get("description", "")).startswith("Path of"):
+        return f"p{schema['description'][1:].partition(',')[0]}"
     return f"{_NAMES.get(schema.get('type', ''), 'a value')} {bounds}".rstrip()
 
 
@@ -348,7 +355,7 @@ def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
         if name not in definitions:
             definitions[name] = {}
             definitions[name] = _resolved(inner, definitions)
-    found = {}
+    found: dict[str, Any] = {}
     for key, inner in node.items():
         if key == "properties":
             found[key] = {name: _resolved(one, definitions) for name, one in inner.items()}
@@ -365,7 +372,12 @@ def _definition(mark: PartOf | CallOf, definitions: dict[str, Any]) -> dict[str,
     name = dotted.rpartition(".")[2]
     if not dotted.startswith("specexp."):
         free = {"class_path": {"type": "string"}, "init_args": {"type": ["object", "null"]}}
-        return {"anyOf": [{"type": "string"}, {"type": "object", "properties": free, "additionalProperties": False}]}
+        return {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "object", "properties": free, "additionalProperties": False},
+            ]
+        }
     if name not in definitions:
         definitions[name] = {}  # parts hold parts of their own family
         found = import_object(dotted)
@@ -376,7 +388,7 @@ def _definition(mark: PartOf | CallOf, definitions: dict[str, Any]) -> dict[str,
 
 
 def _arguments(component: Callable[..., Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    schema = _resolved(schema_of(component), definitions)
+    schema: dict[str, Any] = _resolved(schema_of(component), definitions)
     schema.pop("description", None)
     for name, meaning in argument_docs(component).items():
         if name in schema.get("properties", {}):
@@ -394,7 +406,11 @@ def _family(base: type, definitions: dict[str, Any]) -> dict[str, Any]:
         chosen = {"properties": {"class_path": {"const": name}}, "required": ["class_path"]}
         cases.append({"if": chosen, "then": {"properties": {"init_args": inside}}})
     name_of_class = {"anyOf": [*described, {"type": "string", "pattern": r"\."}]}
-    free = {"class_path": name_of_class, "init_args": {"type": ["object", "null"]}, "name": {"type": "string"}}
+    free = {
+        "class_path": name_of_class,
+        "init_args": {"type": ["object", "null"]},
+        "name": {"type": "string"},
+    }
     whole = {"type": "object", "properties": free, "additionalProperties": False, "allOf": cases}
     return {"anyOf": [name_of_class, whole if cases else {**whole, "allOf": [{}]}]}
 

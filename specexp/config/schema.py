@@ -272,7 +272,7 @@ class Experiment(Section):
     of a group, or of arms some of which have an execution, it is ``SerialSpeculative``. Plain decoding is
     then ``Serial``, and the only baseline: Hugging Face's loops decode no groups.
     """
-    reasoning: Reasoning = Field(default={})
+    reasoning: Reasoning = Field(default_factory=dict)  # type: ignore[assignment]
     """How items of ``TaskItems`` are searched."""
     generation: Generation = Field(default_factory=Generation)
     """How much is generated."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
 from specexp.artifacts import StudyKind
@@ -235,6 +235,10 @@ class Categorical(Section):
 SpaceEntry = Annotated[IntRange | FloatRange | Categorical, Field(discriminator="type")]
 
 
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
 def _is_named(choice: Any) -> bool:
     return isinstance(choice, Mapping) and isinstance(choice.get("name"), str)
 
@@ -272,7 +276,7 @@ class Confirm(Section):
     best: Annotated[int, Field(ge=1)] = 3
     """How many trials are measured again."""
     again: bool = False
-    """Whether a study that has ended is confirmed once more, and both confirmations are pooled 
+    """Whether a study that has ended is confirmed once more, and both confirmations are pooled
     (``--confirm-again``).
     """
     of_each: str | None = None
@@ -336,6 +340,16 @@ class Sweep(Section):
     (``--require-gain``).
     """
 
+    @field_validator("space", mode="before")
+    @classmethod
+    def _refuse_nested_keys(cls, given: Any) -> Any:
+        for key, entry in given.items() if isinstance(given, Mapping) else ():
+            if isinstance(entry, Mapping) and "type" not in entry and any(map(_is_mapping, entry.values())):
+                raise refusal(
+                    (str(key),), " holds mappings; write one dotted key, as in builder.init_args.nodes"
+                )
+        return given
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_space()
@@ -357,9 +371,7 @@ class Sweep(Section):
         names = [known.name for known in self.known]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise refusal(
-                ("enqueue",), f": two configurations are called {twice!r}; give each its own name"
-            )
+            raise refusal(("enqueue",), f": two configurations are called {twice!r}; give each its own name")
         of_each = None if self.confirm is None else self.confirm.of_each
         choices = [key for key, entry in self.space.items() if isinstance(entry, Categorical)]
         if of_each is not None and of_each not in choices:

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+from typing_extensions import override
 
 from specexp.core.messages import did_you_mean, shown
 
@@ -76,6 +77,7 @@ class PartOf(_Marker):
 
     base: str
 
+    @override
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
         return reader.part(import_object(self.base), value)
 
@@ -84,6 +86,7 @@ class PartOf(_Marker):
 class SpecOf(PartOf):
     """Marks a part that is checked and passed on as a specification, which its user may vary before building it."""
 
+    @override
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
         return reader.spec(import_object(self.base), value)
 
@@ -94,6 +97,7 @@ class CallOf(_Marker):
 
     component: str
 
+    @override
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
         return reader.call(import_object(self.component), value)
 
@@ -115,6 +119,7 @@ class Reference(_Marker):
 
     kind: str
 
+    @override
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
         return reader.reference(self, value) if isinstance(value, str) else inner(value)
 
@@ -137,6 +142,7 @@ class Checked(ABCMeta):
         ValueError: Window: size must be greater than or equal to 1, got 0
     """
 
+    @override
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         check_arguments(cls, args, kwargs)
         return super().__call__(*args, **kwargs)
@@ -183,7 +189,9 @@ class Argument:
 
 def is_nested(annotation: Any) -> bool:
     """Whether values of an annotation hold parts, sections or references."""
-    if isinstance(annotation, Checked) or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+    if isinstance(annotation, Checked) or (
+        isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    ):
         return True
     metadata = getattr(annotation, "__metadata__", ())
     return any(isinstance(one, _Marker) for one in metadata) or any(map(is_nested, get_args(annotation)))
@@ -198,13 +206,16 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
     if isinstance(component, type) and issubclass(component, BaseModel):
         return {
             name: Argument(
-                one.rebuild_annotation(), REQUIRED if one.is_required() else one.get_default(call_default_factory=True)
+                one.rebuild_annotation(),
+                REQUIRED if one.is_required() else one.get_default(call_default_factory=True),
             )
             for name, one in component.model_fields.items()
         }
     if is_dataclass(component):
         hints = _hints_of(component)
-        return {one.name: Argument(hints[one.name], _default_of(one)) for one in fields(component) if one.init}
+        return {
+            one.name: Argument(hints[one.name], _default_of(one)) for one in fields(component) if one.init
+        }
     found: dict[str, Argument] = {}
     layers: list[Any] = [component]
     if isinstance(component, type):
@@ -293,10 +304,11 @@ class _Signature(Section):
 @cache
 def model_of(component: Callable[..., Any]) -> type[Section]:
     """The arguments of a class or function as a pydantic model; a section is its own."""
+    known = arguments_of(component) or {}
     if isinstance(component, type) and issubclass(component, Section):
         return component
     found: dict[str, Any] = {}
-    for name, one in (arguments_of(component) or {}).items():
+    for name, one in known.items():
         default = one.default
         if is_dataclass(default) and not isinstance(default, type):
             default = Field(default_factory=lambda settings=default: asdict(settings))
@@ -360,16 +372,17 @@ def _positions(component: Callable[..., Any]) -> tuple[str, ...]:
 
 def refusal(key: Key, why: str | PydanticCustomError, given: Any = None) -> ValidationError:
     """Return the error of a validator about a value below its own; the sentence goes on after the key."""
-    kind = PydanticCustomError("sentence", why) if isinstance(why, str) else why  # type: ignore[arg-type]
+    kind = PydanticCustomError("sentence", why) if isinstance(why, str) else why
     return ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=key, input=given)])
 
 
-def violation(error: ValidationError, given: Any) -> tuple[Key, str]:
+def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key, str]:
     """The one place that words what is wrong with a value.
 
     Args:
         error: of a validation.
         given: the value that was validated.
+        within: the steps to that value, for suggestions.
 
     Returns:
         The steps to the wrong value, and how the sentence goes on after them.
@@ -382,9 +395,9 @@ def violation(error: ValidationError, given: Any) -> tuple[Key, str]:
     first = details[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     if kind == "unknown_key":
-        near = [".".join((*key[:-1], name)) for name in context["allowed"]]
+        near = [".".join((*within, *key[:-1], name)) for name in context["allowed"]]
         nothing = f"; {context['owner']} takes no arguments" if not near else ""
-        return key, f"{first['msg']}{did_you_mean('.'.join(key), near)}{nothing}"
+        return key, f"{first['msg']}{did_you_mean('.'.join((*within, *key)), near)}{nothing}"
     if kind in ("sentence", "refused"):
         return key, first["msg"]
     if kind == "value_error":
@@ -419,10 +432,11 @@ def _expected(message: str) -> str:
 def _steps(details: Any, given: Any) -> Key:
     """The place of an error, without the names that pydantic gives to the alternatives of a union."""
     steps: list[str] = []
+    last = details["loc"][-1] if details["loc"] else None
     ours = details["type"] in ("sentence", "refused", "unknown_key", "missing")
     for step in details["loc"]:
-        if isinstance(given, Mapping) and (step in given or (ours and step == details["loc"][-1])):
-            given = given.get(step)
+        if step == "init_args" or (isinstance(given, Mapping) and (step in given or (ours and step == last))):
+            given = given.get(step) if isinstance(given, Mapping) else None
         elif isinstance(given, list | tuple) and isinstance(step, int) and step < len(given):
             given = given[step]
         elif not ours or isinstance(given, Mapping):
@@ -440,7 +454,6 @@ def keys_below(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
                 yield from keys_below(kind, f"{prefix}{name}.")
 
 
-@cache
 def import_object(dotted: str) -> Any:
     """The class or function at ``package.module.Name``."""
     module, _, name = dotted.rpartition(".")

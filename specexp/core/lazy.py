@@ -16,7 +16,9 @@ def classes_of(package: str) -> dict[str, type]:
     Folders inside one of specexp's own packages are left out: they hold what takes seconds to import.
     """
     home = import_module(package)
-    modules = (iter_modules if package.startswith("specexp.") else walk_packages)(home.__path__, f"{package}.")
+    modules = (iter_modules if package.startswith("specexp.") else walk_packages)(
+        home.__path__, f"{package}."
+    )
     found: dict[str, type] = {}
     for module in (import_module(one.name) for one in modules if not one.ispkg):
         for name, one in vars(module).items():

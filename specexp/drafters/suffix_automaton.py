@@ -10,11 +10,11 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.core.checked import Reference
 from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
-from specexp.core.checked import Reference
 from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters.suffix_index import Followers, Run, SuffixArray, SuffixIndex
 

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.core.checked import Reference
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
-from specexp.core.checked import Reference
 from specexp.core.tree import NO_CANDIDATE
 
 UpdateRule = Literal["last", "first", "race", "merge", "accepted"]

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specexp.bench.experiment import check_experiment
 from specexp.config import Config, arms_of, is_multi_sequence, save_resolved
-from specexp.config.command import fail, run_command
+from specexp.config.command import check_here, fail, run_command, told
 from specexp.config.config import recording_folder
-from specexp.config.here import check_here
 from specexp.config.next_step import command_line, experiment_again, measured_by
-from specexp.config.told import told
 
 if TYPE_CHECKING:
     from specexp.artifacts.kinds.latency_profile import Measured

@@ -15,8 +15,7 @@ from specexp.artifacts import ArtifactError, read_artifact
 from specexp.bench.publish import FolderBusyError, check_study_folder, remove_unused
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.config import Config, ConfigError, build_sweep
-from specexp.config.command import GOES_ON, fail, run_command
-from specexp.config.here import check_here
+from specexp.config.command import GOES_ON, check_here, fail, run_command
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
 from specexp.core.start import masked

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from specexp.config.errors import ConfigError
+from specexp.config.layers import ConfigError
 from specexp.core.messages import first_line
 from specexp.core.start import HIDDEN, masked
 from specexp.sweep.study_config import StudyError

@@ -26,8 +26,7 @@ from specexp.config import (
     prompts_error,
     recording_folder,
 )
-from specexp.config.stages import STAGES, with_prompts_of
-from specexp.config.swept import COUNTS, with_counts
+from specexp.config.load import COUNTS, STAGES, with_counts, with_prompts_of
 from specexp.data import PromptSetError
 
 if TYPE_CHECKING:

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 
 from specexp.bench.experiment import check_experiment
 from specexp.config import Config, ConfigError, save_resolved
-from specexp.config.command import run_command
-from specexp.config.here import check_here
+from specexp.config.command import check_here, run_command, told
 from specexp.config.next_step import command_line, experiment_again, model_options, trust_options
-from specexp.config.told import told
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
@@ -88,7 +86,7 @@ def check_owner(config: Config, pair: ModelPair) -> None:
     if not config.artifact:
         return
     from specexp.artifacts import ArtifactError, read_artifact
-    from specexp.config.artifacts import local
+    from specexp.config.named_artifacts import local
     from specexp.core.runtime import Runtime
 
     model = pair.target.model if isinstance(pair.target, Runtime) else pair.target

@@ -135,10 +135,10 @@ def test_a_folder_that_is_not_there_names_what_is(tree: Artifact) -> None:
         ({"class_path": "TokenRecyclin"}, "did you mean 'TokenRecycling'"),
         (
             {"class_path": "specexp.drafters.TokenRecycling", "init_args": {"k": 0}},
-            "an integer of at least 1",
+            "must be >= 1, got",
         ),
         ({"class_path": "TokenRecycling", "init_args": {"width": 3}}, "width"),
-        ({"class_path": "subprocess.Popen", "init_args": {"args": ["true"]}}, "is no Drafter"),
+        ({"class_path": "subprocess.Popen", "init_args": {"args": ["true"]}}, "is not a Drafter"),
         ({"class_path": "PromptLookup", "init_args": {"max_ngram": 1, "min_ngram": 3}}, "above max_ngram"),
     ],
 )

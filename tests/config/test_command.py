@@ -123,7 +123,7 @@ def test_a_misspelt_option_suggests_the_option_or_the_key_that_is_meant(
 ) -> None:
     assert command(write(TREE), option, "3") == 2
     assert capsys.readouterr().err == (
-        f"error: command line: unknown key {option[2:]!r}; did you mean {meant!r}?\n"
+        f"error: command line: {option[2:]} is unknown; did you mean {meant!r}?\n"
     )
 
 

@@ -9,7 +9,7 @@ from helpers.made_artifacts import save
 
 from specexp.config import ConfigError, load_config
 from specexp.config.artifacts import save_artifact
-from specexp.config.from_artifact import with_artifact
+from specexp.config.load import with_artifact
 
 FILE = Path(__file__).parents[2] / "experiments" / "fastest.yaml"
 PARTS = {

@@ -14,7 +14,7 @@ from pydantic import Field
 from specexp.config import ConfigError, load_config
 from specexp.config.check import Checker, parts_of
 from specexp.config.explain import contracts
-from specexp.core.checked import IntegerKey, Section, arguments_of, import_object
+from specexp.core.checked import IntegerKey, Section, arguments_of
 from specexp.core.drafter import Drafter
 
 CHECKER = Checker(lambda key: "mine.yaml")
@@ -98,7 +98,10 @@ def test_allowed(given: dict[str, Any], read_as: Any) -> None:
         ({"costs": {1: "5"}}, "part.costs.1 must be a number, got '5'"),
         ({"paths": [[0], ["0"]]}, "part.paths.1.0 must be an integer, got '0'"),
         ({"mode": "frist"}, "part.mode must be 'first', 'last' or 3, got 'frist'; did you mean 'first'?"),
-        ({"shape": {"type": "fixd", "size": 1}}, "part.shape.type must be one of 'fixed', 'growing', got 'fixd'"),
+        (
+            {"shape": {"type": "fixd", "size": 1}},
+            "part.shape.type must be one of 'fixed', 'growing', got 'fixd'",
+        ),
         ({"shape": {"size": 1}}, "part.shape.type is missing"),
         ({"shape": {"type": "fixed"}}, "part.shape.size is missing"),
         ({"shapes": {"a": {"type": "fixed", "size": 0}}}, "part.shapes.a.size must be >= 1, got 0"),
@@ -132,9 +135,7 @@ def test_bounds_survive_postponed_annotations_of_anybodys_part(monkeypatch: pyte
         "    def propose(self, context, request): ...\n"
     )
     exec(source, vars(module))  # a module of another package
-    with pytest.raises(
-        ConfigError, match=r"part\.init_args\.times must be >= 1, got 0"
-    ):
+    with pytest.raises(ConfigError, match=r"part\.init_args\.times must be >= 1, got 0"):
         CHECKER.value({"class_path": "elsewhere.Echo", "init_args": {"times": 0}}, Drafter, ("part",))
 
 

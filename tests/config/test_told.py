@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from specexp.config import Config, ConfigError
-from specexp.config.command import run_command
-from specexp.config.told import told
+from specexp.config.command import run_command, told
 
 ROOT = Path(__file__).parents[2]
 TREE = "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args: {nodes: 12}}\n"
@@ -77,7 +76,7 @@ def test_what_is_read_no_further_ends_without_a_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     ran = subprocess.run(
-        [sys.executable, "-c", "from specexp.config.told import say; say('long ' * 100_000)"],
+        [sys.executable, "-c", "from specexp.config.command import say; say('long ' * 100_000)"],
         stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False,
     )  # fmt: skip
     os.close(writer)

@@ -116,7 +116,7 @@ def parts_of(family: str) -> list[type]:
 
 def training(file: str) -> dict[str, Any]:
     """Return the composed sections of a training's file. Its command does not print them."""
-    from specexp.config.files import read_layers
+    from specexp.config.layers import read_layers
 
     return dict(read_layers(file, ()).values)
 

@@ -117,7 +117,7 @@ def test_without_a_draft_or_arms_it_is_of_the_target_alone(experiment, model_fol
     [
         ({"profile": {"repeats": 1}}, "profile.repeats must be >= 2, got 1"),
         ({"profile": {"prefixes": []}}, "profile.prefixes is empty; at least one prefix length is needed"),
-        ({"profile": {"token": 3}}, "unknown key 'profile.token'"),
+        ({"profile": {"token": 3}}, "profile.token is unknown"),
         ({"execution": "SerialSpeculative"}, "execution decodes several sequences for a prompt"),
         ({"latency": {"artifact": "nowhere"}}, "latency.artifact: nowhere"),
     ],

@@ -30,14 +30,14 @@ def refused(section: Mapping[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"type": "integer", "low": 1, "high": 2}, "type is 'integer'"),
+        ({"type": "integer", "low": 1, "high": 2}, "got 'integer'"),
         ({"type": "int", "low": 1, "hihg": 2}, "did you mean 'sweep.space.builder.init_args.nodes.high'"),
         ({"type": "int", "low": 1}, "high is missing"),
-        ({"type": "int", "low": 1.5, "high": 2}, "low is 1.5"),
+        ({"type": "int", "low": 1.5, "high": 2}, "low must be an integer, got 1.5"),
         ({"type": "int", "low": 3, "high": 2}, "low 3 is above high 2"),
         ({"type": "float", "low": 0.0, "high": 2.0, "log": True}, "must be above 0"),
         ({"type": "float", "low": 1.0, "high": 2.0, "log": True, "step": 0.1}, "do not go together"),
-        ({"type": "int", "low": 1, "high": 2, "step": 0}, "step is 0"),
+        ({"type": "int", "low": 1, "high": 2, "step": 0}, "step must be >= 1, got 0"),
         ({"type": "categorical", "choices": []}, "choices is empty"),
         ({"type": "categorical", "choices": [{"class_path": "Chain"}]}, "needs a name"),
         ({"type": "categorical", "choices": ["a", "a"]}, "two choices are called 'a'"),
@@ -65,7 +65,7 @@ def test_an_empty_space_is_refused() -> None:
     ("section", "words"),
     [
         ({"space": NODES, "n_trails": 3}, "did you mean 'sweep.n_trials'"),
-        ({"space": NODES, "n_trials": 0}, "sweep.n_trials is 0"),
+        ({"space": NODES, "n_trials": 0}, "sweep.n_trials must be >= 1, got 0"),
         ({"space": NODES, "objectives": ["sped"]}, "did you mean 'speedup'"),
         (
             {"space": NODES, "objectives": {"speedup": "up"}},
@@ -73,7 +73,7 @@ def test_an_empty_space_is_refused() -> None:
         ),
         ({"space": NODES, "constraints": {"max_nodes": 3}}, "did you mean 'max_draft_nodes'"),
         ({"space": NODES, "enqueue": [{"builder": "a"}, {"builder": "a"}]}, "two configurations"),
-        ({"space": NODES, "confirm": {"best": 0}}, "sweep.confirm.best is 0"),
+        ({"space": NODES, "confirm": {"best": 0}}, "sweep.confirm.best must be >= 1, got 0"),
     ],
 )
 def test_a_wrong_section_is_refused_in_one_sentence(section: Mapping[str, Any], words: str) -> None:

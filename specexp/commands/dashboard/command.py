@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from specexp.config import Config, ConfigError
-from specexp.config.command import fail, run_command
-from specexp.config.here import check_tracking
-from specexp.config.told import told
+from specexp.config.command import check_tracking, fail, run_command, told
 from specexp.core.messages import first_line
 from specexp.tracking.dashboard import Dashboard, build_workspace, describe_dashboard, describe_studies
 from specexp.tracking.mode import logged_in

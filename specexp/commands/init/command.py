@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _act(given: argparse.Namespace) -> int:
     from specexp.commands.init.folder import Start, from_anywhere, write_folder
-    from specexp.config.errors import ConfigError
+    from specexp.config.layers import ConfigError
     from specexp.config.next_step import command_line
     from specexp.models.sources import PairError, check_source
 

@@ -11,9 +11,9 @@ from tempfile import mkdtemp
 
 import yaml
 
-from specexp.config.errors import ConfigError
+from specexp.config.config import check_folder_name
 from specexp.config.explain import schema_text
-from specexp.config.places import check_folder_name
+from specexp.config.layers import ConfigError
 from specexp.core.messages import counted
 
 FEWEST_PROMPTS = 6

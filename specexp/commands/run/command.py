@@ -36,8 +36,7 @@ from specexp.config import (
     save_resolved,
     unwritable,
 )
-from specexp.config.command import fail, run_command
-from specexp.config.here import check_here
+from specexp.config.command import check_here, fail, run_command
 
 if TYPE_CHECKING:
     from lightning import Trainer

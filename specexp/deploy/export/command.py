@@ -87,9 +87,9 @@ def _as_text(content: Any) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit code."""
     given = _parser().parse_args(arguments)
-    from specexp.config.errors import ConfigError
-    from specexp.config.here import check_writable
-    from specexp.config.places import check_expanded
+    from specexp.config.command import check_writable
+    from specexp.config.config import check_expanded
+    from specexp.config.layers import ConfigError
 
     output = None if given.output is None else Path(given.output)
     options = {name: value for name in _OPTIONS if (value := getattr(given, name)) is not None}

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, ends_last, run_shards, take_shard
 from specexp.config import Config, ConfigError, build_outline
-from specexp.config.command import GOES_ON, fail, run_command
-from specexp.config.here import check_here
+from specexp.config.command import GOES_ON, check_here, fail, run_command, told
 from specexp.config.next_step import command_line, experiment_again, measured_by
-from specexp.config.told import told
 from specexp.core.messages import counted
 
 if TYPE_CHECKING:

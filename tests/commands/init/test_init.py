@@ -11,7 +11,7 @@ import yaml
 
 from specexp.commands.init.command import main
 from specexp.config import load_config
-from specexp.config.recognised import with_recognised_fields
+from specexp.config.load import with_recognised_fields
 
 ROOT = Path(__file__).parents[3]
 

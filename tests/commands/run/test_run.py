@@ -399,7 +399,7 @@ def test_a_full_disk_at_the_start_leaves_nothing(experiment, tmp_path, capsys, m
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("specexp.config.resolved.atomic_write", full)
+    monkeypatch.setattr("specexp.config.config.atomic_write", full)
     assert main([experiment()]) == 2
     error = capsys.readouterr().err.strip()
     assert re.fullmatch(

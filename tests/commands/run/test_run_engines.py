@@ -62,7 +62,7 @@ def test_engines_of_others_stand_in_one_table_with_ours(compared, tmp_path, caps
         (
             {"engine": hugging_face(drafts="model", settings={"num_assistant_token": 3})},
             {},
-            "arms.one: unknown key .*; did you mean 'engine.init_args.settings.num_assistant_tokens'",
+            "arms.one: .* is unknown; did you mean 'engine.init_args.settings.num_assistant_tokens'",
         ),
         (
             {"engine": hugging_face(drafts="model")},

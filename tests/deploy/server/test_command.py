@@ -10,7 +10,7 @@ from helpers.served import Client
 
 from specexp.artifacts import fingerprint
 from specexp.config.artifacts import load_artifact, save_artifact
-from specexp.config.errors import ConfigError
+from specexp.config.layers import ConfigError
 from specexp.deploy.server.command import KEY, _key, main
 from specexp.deploy.server.http_server import listen
 from specexp.deploy.server.loading import engine_of, profile_in, save_state
