@@ -58,7 +58,7 @@ for kind, folder in {folders!r}.items():
         [getattr(artifact, name) for name in families if artifact.recorded.get(name)]
     known = (*site.getsitepackages(), sysconfig.get_path("stdlib"), sys.base_prefix, *specexp.__path__)
     foreign = [name for name, module in list(sys.modules.items())
-               if getattr(module, "__file__", None) and not module.__file__.startswith(known) 
+               if getattr(module, "__file__", None) and not module.__file__.startswith(known)
                and name not in ("__main__", "torch.ops", "torch.classes")]
     print(kind, foreign)
 """
