@@ -12,10 +12,10 @@ import specexp
 from specexp.__main__ import COMMANDS
 from specexp.artifacts import all_kinds
 from specexp.bench.report import metric_table
-from specexp.config.explain import argument_docs, contracts, default_words
-from specexp.config.families import find_part, parts_of
+from specexp.config.check import find_part, parts_of, sections_in
+from specexp.config.explain import allowed_words, argument_docs, contracts, default_words
 from specexp.config.schema import Experiment
-from specexp.core.arguments import arguments_of
+from specexp.core.checked import arguments_of
 from specexp.deploy.export.export_format import all_formats
 from specexp.deploy.hugging_face import custom_generate
 
@@ -83,9 +83,9 @@ def _keys() -> str:
     ]
     found.append(_arguments(Experiment))
     for name, argument in (arguments_of(Experiment) or {}).items():
-        for one in argument.allowed.members:
-            if one.is_section:
-                found += [f"## {name}", *_prose(one.kind), _arguments(one.kind)]
+        for section in sections_in(argument.annotation):
+            if section.__module__.startswith("specexp.config"):
+                found += [f"## {name}", *_prose(section), _arguments(section)]
     return "\n\n".join(found) + "\n"
 
 
@@ -192,7 +192,12 @@ def _arguments(made: Callable[..., Any]) -> str:
         return "It has no arguments."
     rows = ["| argument | values | default | meaning |", "|---|---|---|---|"]
     for name, argument in arguments.items():
-        cells = (f"`{name}`", argument.allowed.words, f"`{default_words(argument)}`", meaning.get(name, ""))
+        cells = (
+            f"`{name}`",
+            allowed_words(made, name),
+            f"`{default_words(argument)}`",
+            meaning.get(name, ""),
+        )
         rows.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     return "\n".join(rows)
 

@@ -23,7 +23,7 @@ from specexp.bench.clock import clock_of
 from specexp.bench.metrics import figures_of
 from specexp.bench.record import PromptRecord, read_records
 from specexp.bench.statistics import arm_names, breakdown, categories, metric_interval, paired_speedup
-from specexp.config.errors import ConfigError
+from specexp.config.layers import ConfigError
 from specexp.core.messages import first_line
 from specexp.models.sources import sources_of
 

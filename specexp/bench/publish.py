@@ -17,7 +17,7 @@ import yaml
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.config import Config
-from specexp.config.told import told
+from specexp.config.command import told
 
 try:
     import fcntl

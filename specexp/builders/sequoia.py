@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from specexp.builders.static_tree import StaticTree
+from specexp.core.checked import Reference
 from specexp.core.dialogue import Selection
-from specexp.core.references import Reference
 from specexp.core.tree import RankPath
 
 _SUM_TOLERANCE = 1e-3

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.core.checked import Reference
 from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Request, Selection, kind_of
-from specexp.core.checked import Reference
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root_tree
 
 

@@ -17,8 +17,7 @@ from typing import TypeAlias
 
 from specexp.cluster.options import ClusterOptions
 from specexp.config.command import fail
-from specexp.config.errors import ConfigError
-from specexp.config.files import COMMAND_LINE
+from specexp.config.layers import COMMAND_LINE, ConfigError
 from specexp.core import supervisor
 from specexp.core.messages import counted, first_line
 from specexp.core.start import SIGNALS

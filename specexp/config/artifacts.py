@@ -23,19 +23,15 @@ from specexp.config.check import FOLDERS, Checker
 from specexp.config.layers import ConfigError
 from specexp.config.named_artifacts import local
 from specexp.core.checked import PartOf, Reference
-from specexp.core.compatibility import check_composition
 from specexp.core.messages import first_line, type_and_line
-from specexp.core.parts import Parts
+from specexp.core.parts import Parts, check_composition
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specexp.core.controller import Controller
-    from specexp.core.decoder import Decoder
-    from specexp.core.drafter import Drafter
+    from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
+    from specexp.core.loop import Decoder
     from specexp.core.runtime import Runtime
-    from specexp.core.tree_builder import TreeBuilder
-    from specexp.core.verifier import Verifier
     from specexp.scheduling import Execution, Executor
 
 _FAMILIES = {
@@ -153,9 +149,8 @@ class LoadedArtifact:
                 ``Decoder(target, *artifact.parts)`` does not ask whose they are.
             ValueError: the drafter needs a draft model and none is given.
         """
-        from specexp.core.compatibility import check_model
-        from specexp.core.decoder import Decoder
-        from specexp.core.runtime import Runtime
+        from specexp.core.loop import Decoder
+        from specexp.core.runtime import Runtime, check_model
 
         self.content.check(target.model if isinstance(target, Runtime) else target)
         if draft is not None:

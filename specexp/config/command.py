@@ -20,8 +20,7 @@ from specexp.config.load import load_config, with_artifact, with_recognised_fiel
 from specexp.config.schema import Experiment
 from specexp.core.checked import keys_below
 from specexp.core.messages import counted, did_you_mean
-from specexp.core.secrets import masked
-from specexp.core.start import acting
+from specexp.core.start import acting, masked
 from specexp.models.sources import PairError, checked_sources
 from specexp.tracking.mode import asked_mode
 

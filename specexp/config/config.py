@@ -20,7 +20,7 @@ from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, copied
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.core.checked import Section, arguments_of
 from specexp.core.messages import did_you_mean, first_line
-from specexp.core.secrets import all_masked
+from specexp.core.start import all_masked
 
 SECTIONS = arguments_of(Experiment) or {}
 """The sections of a file: what each allows, and its default."""

@@ -24,8 +24,8 @@ from specexp.config.layers import ConfigError, Key, parse_overrides, read_layers
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
 from specexp.config.sweep import METHOD, Categorical, Sweep, overrides_of
 from specexp.core.checked import Reference, arguments_of, import_object
+from specexp.core.contracts import TreeBuilder
 from specexp.core.messages import did_you_mean
-from specexp.core.tree_builder import TreeBuilder
 
 
 def check_replay(config: Config) -> None:

@@ -12,13 +12,13 @@ from typing_extensions import override
 from specexp.controllers.costs import Costs
 from specexp.controllers.episode import Decision, DraftSummary, Episode, StepMeans
 from specexp.controllers.q_table import CONTINUE, STOP, QTable, same_bins
+from specexp.core.checked import Reference
 from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import type_and_line
 from specexp.core.outcome import Outcome
-from specexp.core.checked import Reference
 
 Signal = Literal["acceptance", "cache_hits", "cost_slope"]
 COST_BINS: list[float] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20]

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.core.checked import Reference
 from specexp.core.context import Context
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.outcome import Outcome
-from specexp.core.checked import Reference
 
 Floats = NDArray[np.float64]
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, Field
 
-from specexp.core.checked import Checked
+from specexp.core.checked import Checked, IntegerKey, Reference
 from specexp.core.dialogue import PLAIN
-from specexp.core.references import Reference
 
 if TYPE_CHECKING:
     from specexp.core.outcome import Outcome
@@ -30,7 +29,7 @@ _BESIDE_ARTIFACT = ("artifact", "name", "modelled")
 
 
 @dataclass(frozen=True)
-class Overhead:
+class Overhead(metaclass=Checked):
     """What a composition's steps cost outside their passes.
 
     Args:
@@ -93,8 +92,8 @@ class LatencyProfile(metaclass=Checked):
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str = ""
-    target_ms: dict[int, Milliseconds] = field(default_factory=dict)
-    draft_ms: dict[int, Milliseconds] = field(default_factory=dict)
+    target_ms: dict[IntegerKey, Milliseconds] = field(default_factory=dict)
+    draft_ms: dict[IntegerKey, Milliseconds] = field(default_factory=dict)
     step_ms: Milliseconds = 0.0
     node_ms: Milliseconds = 0.0
     token_ms: Milliseconds = 0.0
@@ -106,7 +105,9 @@ class LatencyProfile(metaclass=Checked):
     overheads: dict[str, Overhead] = field(default_factory=dict)
     source: Literal["measured", "published", "assumed"] = "assumed"
     modelled: bool = True
-    lanes_ms: dict[Annotated[int, Field(ge=2)], dict[int, Milliseconds]] = field(default_factory=dict)
+    lanes_ms: dict[Annotated[IntegerKey, Field(ge=2)], dict[IntegerKey, Milliseconds]] = field(
+        default_factory=dict
+    )
     artifact: Annotated[LatencyProfile, Reference("latency-profile")] | None = None
 
     def __post_init__(self) -> None:

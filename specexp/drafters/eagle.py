@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.core.checked import Reference
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
-from specexp.core.references import Reference
 from specexp.drafters.draft_model import SelfDrafter
 from specexp.drafters.target_mark import MARK, output_layer
 

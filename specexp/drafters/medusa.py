@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.core.checked import Reference
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
-from specexp.core.references import Reference
 from specexp.drafters.ranking import Ranking, Scoring, answered_in_part
 from specexp.drafters.target_mark import MARK, output_layer
 

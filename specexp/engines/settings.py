@@ -10,7 +10,7 @@ import yaml
 from pydantic import ConfigDict, Field
 from typing_extensions import override
 
-from specexp.core.checked import Checked
+from specexp.core.checked import Checked, IntegerKey
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -197,7 +197,7 @@ class TrtllmSettings(Settings):
     is_use_oldest: bool | None = None
     enable_global_pool: bool | None = None
     max_concurrency: Positive | None = None
-    draft_len_schedule: dict[int, Annotated[int, Field(ge=0)]] | None = None
+    draft_len_schedule: dict[IntegerKey, Annotated[int, Field(ge=0)]] | None = None
     acceptance_rate_window_size: Annotated[int, Field(ge=0)] | None = None
     acceptance_rate_threshold: Share | None = None
     use_rejection_sampling: bool | None = None

@@ -13,14 +13,23 @@ from pydantic import Field
 
 from specexp.config import Config, ConfigError, is_replayed
 from specexp.config.check import Checker
-from specexp.config.command import DRY_RUN, GOES_ON, HELP, OPTIONS, answered, fail, run_command
+from specexp.config.command import (
+    DRY_RUN,
+    GOES_ON,
+    HELP,
+    OPTIONS,
+    answered,
+    check_here,
+    fail,
+    run_command,
+    say,
+    telling,
+    told,
+)
 from specexp.config.config import check_trainer
-from specexp.config.files import read_layers
-from specexp.config.here import check_here
+from specexp.config.layers import read_layers
 from specexp.config.next_step import command_line, experiment_again
-from specexp.config.told import say, telling, told
-from specexp.core.annotations import PartOf
-from specexp.core.arguments import arguments_of
+from specexp.core.checked import PartOf, arguments_of
 from specexp.core.messages import counted
 from specexp.data.prompt_set import PromptSetError
 

@@ -22,8 +22,8 @@ from specexp.bench.progress import StageBar
 from specexp.bench.publish import Attached, Report, publish, track
 from specexp.bench.record import PromptRecord, line_of, read_records
 from specexp.bench.report import failed_answers
+from specexp.config.command import told
 from specexp.config.sweep import Sweep
-from specexp.config.told import told
 from specexp.sweep.confirm import AR, Confirmation, confirm, select
 from specexp.sweep.confirmation_table import answer, sentences, table
 from specexp.sweep.export import Deployed, Exported, Exporter

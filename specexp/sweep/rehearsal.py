@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations, product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts import StudyKind, kind_named
 from specexp.config import Config, build_pair
-from specexp.config.search_space import Categorical
-from specexp.config.stages import STAGES
-from specexp.config.sweep import Sweep
-from specexp.config.swept import awaits_counts
+from specexp.config.load import STAGES, awaits_counts
+from specexp.config.sweep import Categorical, Sweep
 from specexp.core.messages import first_line
 from specexp.core.parts import Parts
 from specexp.sweep.space import Space
@@ -90,8 +88,8 @@ def without_impossible(config: StudyConfig, sweep: Sweep, compose: Compose) -> P
             raise config.config.checker.error(
                 ("sweep", "space", key), f": no choice can be built: {next(filter(None, whys.values()))}"
             )
-        entries[key] = replace(entry, choices=kept)
-    kept_choices = replace(sweep, space=entries, enqueue=[])
+        entries[key] = entry.replaced(choices=kept)
+    kept_choices = sweep.replaced(space=entries, enqueue=[])
     pairs = []
     for (one, entry), (other, beside) in combinations(_whole_parts(kept_choices).items(), 2):
         for label, second in product(entry.by_label, beside.by_label):
@@ -102,7 +100,7 @@ def without_impossible(config: StudyConfig, sweep: Sweep, compose: Compose) -> P
     refused = [refusal(known.overrides) for known in sweep.known]
     out |= {known.name: why for known, why in zip(sweep.known, refused, strict=True) if why is not None}
     first = [given for given, why in zip(sweep.enqueue, refused, strict=True) if why is None]
-    return Possible(replace(sweep, space=entries, enqueue=first), tuple(pairs), out)
+    return Possible(sweep.replaced(space=entries, enqueue=first), tuple(pairs), out)
 
 
 def _whole_parts(sweep: Sweep) -> dict[str, Categorical]:

@@ -13,7 +13,7 @@ from specexp.bench.experiment import check_prompts
 from specexp.bench.metrics import Counted, figures_of, figures_of_counts
 from specexp.bench.statistics import paired_speedup
 from specexp.config import ConfigError, build_pair
-from specexp.config.stages import with_prompts_of
+from specexp.config.load import with_prompts_of
 from specexp.replay.backend import (
     ReplayBackend,
     check_models,

@@ -24,8 +24,8 @@ from specexp.bench.publish import PAGE, sole_writer
 from specexp.bench.report import busy_machine
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import save_resolved
+from specexp.config.command import told
 from specexp.config.sweep import Sweep
-from specexp.config.told import told
 from specexp.sweep.journal import check_journal
 from specexp.sweep.output import StudyOutput, next_steps
 from specexp.sweep.rehearsal import check_prompts, composer, open_models, without_impossible

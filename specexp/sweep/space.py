@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from specexp.bench.metrics import constraints, objectives
 from specexp.config import Config, apply_overrides, build_drafter
 from specexp.config.check import Checker
-from specexp.config.methods import METHOD, overrides_of
-from specexp.config.search_space import Categorical, SpaceEntry, Suggesting
-from specexp.config.sweep import Sweep
+from specexp.config.sweep import METHOD, Categorical, SpaceEntry, Suggesting, Sweep, overrides_of
 from specexp.core.messages import did_you_mean
 from specexp.models.sources import sources_of
 from specexp.tracking.names import MODELLED, SPEEDUP
@@ -109,7 +106,7 @@ def without_draft_methods(config: Config, sweep: Sweep) -> tuple[Sweep, tuple[st
             ": every method needs a draft model and the pair has none: name one as pair.draft",
         )
     first = [known for known in sweep.enqueue if known.get(METHOD) not in out]
-    return replace(sweep, space={**sweep.space, METHOD: replace(methods, choices=kept)}, enqueue=first), out
+    return sweep.replaced(space={**sweep.space, METHOD: methods.replaced(choices=kept)}, enqueue=first), out
 
 
 def _needs_draft(config: Config, choice: Any) -> bool:

@@ -22,7 +22,7 @@ from specexp.bench.module import EvaluationModule
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.trainer import build_trainer, interruptible
 from specexp.config import Config, build_data, build_engine, prompts_error
-from specexp.config.stages import with_prompts_of
+from specexp.config.load import with_prompts_of
 from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
 from specexp.core.messages import first_line, type_and_line

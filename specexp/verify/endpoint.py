@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from specexp.config.command import fail
-from specexp.config.told import SHOWING, telling, told
+from specexp.config.command import SHOWING, fail, telling, told
 from specexp.core.messages import counted, first_line, shown
 from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import Streamed, complete, model_of

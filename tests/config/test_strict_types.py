@@ -15,7 +15,7 @@ from specexp.config import ConfigError, load_config
 from specexp.config.check import Checker, parts_of
 from specexp.config.explain import contracts
 from specexp.core.checked import IntegerKey, Section, arguments_of
-from specexp.core.drafter import Drafter
+from specexp.core.contracts import Drafter
 
 CHECKER = Checker(lambda key: "mine.yaml")
 

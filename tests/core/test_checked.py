@@ -14,13 +14,11 @@ from pydantic import Field
 from typing_extensions import TypeAliasType
 
 from specexp.builders import Chain, KConfig, StaticTree
-from specexp.config.families import find_part, parts_of
+from specexp.config.check import Checker, parts_of
+from specexp.config.explain import schema_of
 from specexp.controllers import Fixed, SwitchOff
-from specexp.core.annotations import Allowed
-from specexp.core.arguments import arguments_of
-from specexp.core.checked import Checked
+from specexp.core.checked import Checked, Reference, check_arguments, model_of
 from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
-from specexp.core.references import Reference
 from specexp.data import OwnPrompts, Workload
 from specexp.drafters import TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling
@@ -32,14 +30,13 @@ def _below_bounds() -> list[Any]:
     """Every numeric argument of every part, with a number that its annotation refuses."""
     rows = []
     for family in FAMILIES:
-        for name in parts_of(family):
-            part = find_part(family, name)
-            assert part is not None
-            for argument, known in (arguments_of(part) or {}).items():
-                for one in known.allowed.members:
-                    limit = one.bounds.get("at least", one.bounds.get("more than"))
+        for name, part in parts_of(family).items():
+            for argument, schema in schema_of(part).get("properties", {}).items():
+                for one in schema.get("anyOf", [schema]):
+                    limit = one.get("minimum", one.get("exclusiveMinimum"))
                     if limit is not None:
                         rows.append(pytest.param(part, argument, limit - 1, id=f"{name}-{argument}"))
+    assert len(rows) > 50
     return rows
 
 
@@ -47,26 +44,26 @@ def _below_bounds() -> list[Any]:
 def test_no_bound_of_a_part_is_a_configurations_alone(
     part: Callable[..., Any], argument: str, value: float
 ) -> None:
-    with pytest.raises(ValueError, match=rf"^{part.__name__}: {argument} is {value}; allowed is an? \w+ of "):
+    with pytest.raises(ValueError, match=rf"^{part.__name__}: {argument} must be >=? \S+, got {value}"):
         part(**{argument: value})
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: KeyedSampling("hot"), "KeyedSampling: temperature is 'hot'; allowed is a number of at least 0"),
-        (lambda: KeyedSampling(True), "KeyedSampling: temperature is True; allowed is a number"),
-        (lambda: TokenRecycling(update="frist"), "update is 'frist'; allowed is one of last, first, race, "),
-        (lambda: TokenRecycling(prefill_update=1), "prefill_update is 1; allowed is True or False"),
-        (lambda: Fixed(max_nodes=1.5), "max_nodes is 1.5; allowed is an integer of at least 0, or None"),
-        (lambda: StaticTree([[0], [0, "1"]]), "rank_paths.1.1 is '1'; allowed is an integer"),
-        (lambda: StaticTree("tree.json"), "rank_paths is 'tree.json'; allowed is a list, each a list, each an integer"),
-        (lambda: KConfig(3), "widths is 3; allowed is a list, each an integer"),
-        (lambda: Union([TokenRecycling(), Chain()]), "drafters.1 is <specexp.builders"),
-        (lambda: Union(TokenRecycling()), "allowed is a list of at most 64, each a Drafter"),
-        (lambda: SwitchOff(Fixed), "controller is <class 'specexp.controllers"),
-        (lambda: Workload("my.jsonl"), "Workload: prompts is 'my.jsonl'; allowed is a PromptSet"),
-        (lambda: Workload(OwnPrompts("x"), max_prompts=0), "max_prompts is 0; allowed is an integer of at least 1"),
+        (lambda: KeyedSampling("hot"), "KeyedSampling: temperature must be a number, got 'hot'"),
+        (lambda: KeyedSampling(True), "KeyedSampling: temperature must be a number, got True"),
+        (lambda: TokenRecycling(update="frist"), "update must be 'last', 'first', "),
+        (lambda: TokenRecycling(prefill_update=1), "prefill_update must be true or false, got 1"),
+        (lambda: Fixed(max_nodes=1.5), "max_nodes must be an integer, got 1.5"),
+        (lambda: StaticTree([[0], [0, "1"]]), "rank_paths.1.1 must be an integer, got '1'"),
+        (lambda: StaticTree("tree.json"), "rank_paths must be a list, got 'tree.json'"),
+        (lambda: KConfig(3), "widths must be a list, got 3"),
+        (lambda: Union([TokenRecycling(), Chain()]), "drafters.1 must be an instance of Drafter, got <"),
+        (lambda: Union(TokenRecycling()), "drafters must be a list, got <specexp.drafters"),
+        (lambda: SwitchOff(Fixed), "controller must be an instance of Controller, got <class 'specexp.controllers"),
+        (lambda: Workload("my.jsonl"), "Workload: prompts must be an instance of PromptSet, got 'my.jsonl'"),
+        (lambda: Workload(OwnPrompts("x"), max_prompts=0), "max_prompts must be >= 1, got 0"),
     ],
 )  # fmt: skip
 def test_what_no_annotation_allows_is_refused_in_one_sentence(make: Callable[[], Any], said: str) -> None:
@@ -93,7 +90,7 @@ class Counting(Greedy):
 
 def test_what_an_annotation_does_not_tell_is_not_looked_at() -> None:
     assert Counting(print, 3, 4, 5).given == (print, 3, (4, 5))
-    with pytest.raises(ValueError, match="Counting: hook is 3; allowed is a function"):
+    with pytest.raises(ValueError, match="Counting: hook must be callable, got 3"):
         Counting(3, 3)
 
 
@@ -102,13 +99,15 @@ Table = TypeAliasType("Table", np.ndarray[Any, np.dtype[Scalar]], type_params=(S
 """As numpy 2.5 writes ``NDArray``."""
 
 
+def takes_matrix(matrix: Annotated[Table[np.int32], Reference("adjacency-matrix")] | None = None) -> None:
+    """A function of an alias."""
+
+
 def test_an_alias_of_the_language_allows_what_it_stands_for() -> None:
-    allowed = Allowed(Annotated[Table[np.int32], Reference("adjacency-matrix")] | None)
-    matrix = np.zeros((2, 3), np.int32)
-    assert allowed.takes(matrix)
-    assert allowed.read(matrix) is matrix
-    assert not allowed.takes("matrix")
-    assert not allowed.takes([[1, 2]])
+    check_arguments(takes_matrix, (np.zeros((2, 3), np.int32),), {})
+    for wrong in ("matrix", [[1, 2]]):
+        with pytest.raises(ValueError, match="takes_matrix: matrix must be an instance of ndarray, got "):
+            check_arguments(takes_matrix, (wrong,), {})
 
 
 def test_a_signature_copies_and_pickles_are_as_without() -> None:
@@ -122,16 +121,26 @@ def test_a_signature_copies_and_pickles_are_as_without() -> None:
 
 
 class Window(metaclass=Checked):
-    """Counts how often it is looked at."""
+    """Has defaults that its annotations would refuse."""
 
-    def __init__(self, sizes: Sequence[Annotated[int, Field(ge=1)]] = (), name: str | None = None) -> None:
+    def __init__(self, sizes: Sequence[Annotated[int, Field(ge=1)]] = (0,), name: str | None = None) -> None:
         self.sizes, self.name = sizes, name
 
 
-def test_only_what_is_given_is_looked_at_and_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    takes = Allowed.takes
-    monkeypatch.setattr(Allowed, "takes", lambda self, value: seen.append(value) or takes(self, value))
-    window = Window([3], name="a")
-    window.sizes, window.name = [0], "b"
-    assert seen == [[3], "a"]
+def test_only_what_is_given_is_checked_and_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("specexp.core.checked.check_arguments", lambda cls, *args: given.append(args))
+    Window([3], name="a").sizes = [0]
+    assert given == [(([3],), {"name": "a"})]
+    monkeypatch.undo()
+    assert Window().sizes == (0,)
+
+
+def test_a_part_of_a_configuration_is_checked_when_it_is_read_and_not_again_when_it_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checker, key = Checker(lambda key: "mine.yaml"), ("builder",)
+    spec = checker.value({"class_path": "Chain", "init_args": {"length": 3}}, TreeBuilder, key)
+    monkeypatch.setattr("specexp.core.checked.check_arguments", lambda *args: pytest.fail("checked again"))
+    monkeypatch.setattr(model_of(Chain), "model_validate", lambda *args: pytest.fail("read again"))
+    assert checker.build(spec, TreeBuilder, key).max_nodes == 3

@@ -25,7 +25,7 @@ from specexp.bench.arm import eos_of, sequence_name
 from specexp.bench.statistics import metric_interval, paired_speedup
 from specexp.config import build_data, load_config
 from specexp.config.artifacts import LoadedArtifact
-from specexp.config.stages import with_prompts_of
+from specexp.config.load import with_prompts_of
 from specexp.core.outcome import GenerationResult
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.sweep.command import main

@@ -16,7 +16,7 @@ from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord, read_records
 from specexp.config import Config, build_data, build_generation, load_config
-from specexp.config.stages import with_prompts_of
+from specexp.config.load import with_prompts_of
 from specexp.core.outcome import GenerationResult
 from specexp.data import Prompt
 from specexp.deploy.server.app import Server

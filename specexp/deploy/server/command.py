@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.config.command import answered, fail
-from specexp.config.errors import ConfigError
+from specexp.config.layers import ConfigError
 
 if TYPE_CHECKING:
     import socket
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _act(given: argparse.Namespace) -> int:
     from specexp.bench.trainer import quiet_libraries
     from specexp.config.artifacts import load_artifact
-    from specexp.config.here import check_writable
-    from specexp.config.places import check_expanded
+    from specexp.config.command import check_writable
+    from specexp.config.config import check_expanded
     from specexp.deploy.server.http_server import listen
     from specexp.models.pair import load_pair
 

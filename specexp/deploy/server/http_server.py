@@ -14,7 +14,7 @@ import uvicorn
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specexp.config.errors import ConfigError
+from specexp.config.layers import ConfigError
 from specexp.deploy.server.app import Server
 
 BACKLOG = 64

@@ -18,11 +18,9 @@ from specexp.config import (
     save_resolved,
 )
 from specexp.config.check import Checker
-from specexp.config.command import run_command
-from specexp.config.files import read_layers
-from specexp.config.here import check_here
+from specexp.config.command import check_here, run_command, told
+from specexp.config.layers import read_layers
 from specexp.config.schema import WhatIf
-from specexp.config.told import told
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import first_line
 

@@ -23,10 +23,8 @@ from specexp.config import (
     is_replayed,
     save_resolved,
 )
-from specexp.config.command import run_command
-from specexp.config.here import check_here
+from specexp.config.command import check_here, run_command, told
 from specexp.config.next_step import command_line, experiment_again, init_options
-from specexp.config.told import told
 from specexp.controllers import ConfidenceThreshold, Fixed
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import first_line

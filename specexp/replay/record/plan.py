@@ -18,10 +18,10 @@ from specexp.config import (
     is_multi_sequence,
     recording_folder,
 )
-from specexp.config.check import Checker, base_of
+from specexp.config.check import Checker, contracts_in
+from specexp.config.load import STAGES, with_prompts_of
 from specexp.config.schema import Record
-from specexp.config.stages import STAGES, with_prompts_of
-from specexp.core.arguments import arguments_of
+from specexp.core.checked import arguments_of
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
 from specexp.core.messages import counted, first_line
 from specexp.core.parts import check_composition
@@ -172,13 +172,13 @@ def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
         part: ``class_path`` and ``init_args``.
         base: Base class of its family.
     """
-    found = Checker(lambda key: "").find_class(part["class_path"], base, ())
+    found = Checker(lambda key: "").find_class(part["class_path"], base)
     known = arguments_of(found) or {}
 
     def shown(name: str, value: Any) -> str:
         if not isinstance(value, Mapping) or "class_path" not in value:
             return str(value)
-        (family,) = (base_of(one) for one in known[name].allowed.members if one.is_part)
+        (family,) = contracts_in(known[name].annotation)
         return describe_part(value, family)
 
     inner = ", ".join(

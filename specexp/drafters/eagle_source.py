@@ -1,0 +1,194 @@
+"""Where :class:`~specexp.drafters.Eagle` has its answers from: one layer over the target's hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from specexp.core.context import Context
+from specexp.core.dialogue import Candidates, Request
+from specexp.drafters.draft_source import DraftSource, Fed, stacked
+from specexp.drafters.ranking import Ranking, Scoring
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from specexp.drafters.networks import EagleHead, KeysValues
+
+
+class EagleSource(DraftSource):
+    """A head with the rows of one sequence. A row is a token with the state of the position before it.
+
+    Committed rows were made of the target's own states. What a step drafts is made of the head's own, and is dropped
+    when it ends: an accepted token is fed anew, with the state that the target gave for it.
+
+    Args:
+        head: the network.
+        embeddings: the target's, of tokens.
+        output: the target's output layer.
+        vocab_size: V.
+        context_limit: of the target.
+    """
+
+    def __init__(
+        self, head: EagleHead, embeddings: nn.Module, output: nn.Module, vocab_size: int, context_limit: int
+    ) -> None:
+        self._shared = head, embeddings, output, vocab_size, context_limit
+        self._ranking = Ranking()
+        weight = head.fuse.weight
+        self._width, self._device, self._dtype = weight.shape[0], weight.device, weight.dtype
+        part = self._width // head.heads
+        self._empty = torch.empty((head.heads, 0, part), device=self._device, dtype=self._dtype)
+        self._cache: KeysValues = (self._empty, self._empty)
+        self._states = torch.empty((0, self._width), device=self._device, dtype=self._dtype)
+        self._clear_step()
+
+    @property
+    @override
+    def vocab_size(self) -> int:
+        return self._shared[3]
+
+    @property
+    @override
+    def context_limit(self) -> int:
+        return self._shared[4]
+
+    @property
+    @override
+    def length(self) -> int:
+        return self._cache[0].shape[-2]
+
+    def learn(self, states: torch.Tensor) -> None:
+        """``[m, d]`` what the target's output layer read at the next positions."""
+        self._states = torch.cat((self._states, states.to(self._dtype)))
+
+    def begin(self, positions: int, states: torch.Tensor | None) -> None:
+        """The states of a text are known up to a position; those of the last ones are given, or nothing is.
+
+        Args:
+            positions: fed to the target.
+            states: ``[m, d]`` of the last ones; those before that are not known yet are taken to be zero.
+        """
+        given = 0 if states is None else states.shape[0]
+        before = self._states[: positions - given]
+        gap = self._states.new_zeros((positions - given - before.shape[0], self._width))
+        self._states = torch.cat((before, gap))
+        if states is not None:
+            self.learn(states)
+
+    @override
+    def truncate(self, rows: int) -> None:
+        self._cache = self._cache[0][:, :rows], self._cache[1][:, :rows]
+        self._clear_step()
+
+    def forget_states(self) -> None:
+        """Nothing is known of a text."""
+        self._states = self._states[:0]
+
+    @override
+    def copy_from(self, other: DraftSource, rows: int) -> None:
+        assert isinstance(other, EagleSource)
+        self._cache = other._cache[0][:, :rows].clone(), other._cache[1][:, :rows].clone()
+        self._clear_step()
+
+    @override
+    def prefill(self, token_ids: Sequence[int]) -> None:
+        if token_ids:
+            past, count = self.length, len(token_ids)
+            visible = torch.ones((count, past + count), dtype=torch.bool, device=self._device).tril(past)
+            self._run(token_ids, self._before(past, count), np.arange(past, past + count), visible)
+            self._pending = count
+            self.commit(range(count))
+
+    @override
+    @torch.inference_mode()
+    def feed(self, context: Context, fed: Fed) -> list[Any]:
+        """As many passes as there are levels among the new nodes, for a node is made of its parent's state."""
+        past, answers = self.length, []
+        tokens, depths = list(fed.tokens), np.array(fed.depths)
+        if fed.known == 0:
+            self._pending = count = fed.pending
+            visible = torch.ones((count, past + count), dtype=torch.bool, device=self._device).tril(past)
+            self._run(tokens[:count], self._before(past, count), depths[:count] + past, visible)
+            answers.append(self._answer(slice(-1, None), 0))
+            tokens, depths = tokens[count:], depths[count:]
+        nodes = list(range(fed.known or 1, len(fed.ancestors)))
+        parents = [fed.ancestors[node][-2] for node in nodes]
+        found: dict[int, Any] = {}
+        for depth in sorted(set(depths.tolist())):
+            level = [index for index in range(len(nodes)) if depths[index] == depth]
+            rows = self._made.shape[0]  # of the step so far
+            for index in level:
+                self._rows[nodes[index]] = rows + level.index(index)
+            visible = torch.zeros(
+                (len(level), past + rows + len(level)), dtype=torch.bool, device=self._device
+            )
+            visible[:, : past + self._pending] = True
+            for place, index in enumerate(level):
+                above = [past + self._row(node) for node in fed.ancestors[nodes[index]]]
+                visible[place, above] = True
+            states = self._made[[self._row(parents[index]) for index in level]]
+            self._run([tokens[index] for index in level], states, depths[level] + past, visible)
+            logits = self._answer(slice(rows, None), 0)[0]
+            found.update((index, (logits, place)) for place, index in enumerate(level))
+        return answers + [found[index] for index in range(len(nodes))]
+
+    @override
+    def commit(self, rows: Sequence[int]) -> None:
+        kept = [row for row in rows if row < self._pending]
+        self._cache = (
+            torch.cat((self._cache[0], self._step[0][:, kept]), dim=-2),
+            torch.cat((self._cache[1], self._step[1][:, kept]), dim=-2),
+        )
+        self._clear_step()
+
+    @override
+    def candidates(
+        self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
+    ) -> Candidates:
+        return self._ranking.candidates(scoring, context, request, stacked(answers))
+
+    @override
+    def for_new_sequence(self) -> EagleSource:
+        return EagleSource(*self._shared)
+
+    def _clear_step(self) -> None:
+        self._step: KeysValues = (self._empty, self._empty)  # of its rows
+        self._made = self._states[:0]  # [rows, d] states that they led to
+        self._rows: dict[int, int] = {}  # of the step's nodes below the root
+        self._pending = 0
+
+    def _row(self, node: int) -> int:
+        """Of a node among the step's rows."""
+        return self._rows[node] if node else self._pending - 1
+
+    def _before(self, first: int, count: int) -> torch.Tensor:
+        """States of the positions before these; zero before the first token."""
+        zero = self._states.new_zeros((1, self._width))
+        return torch.cat((zero, self._states))[first : first + count]
+
+    def _run(
+        self, tokens: Sequence[int], states: torch.Tensor, positions: Any, visible: torch.Tensor
+    ) -> None:
+        """One pass; its rows are the step's next ones."""
+        head, embeddings = self._shared[:2]
+        ids = torch.tensor(tokens, device=self._device)
+        keys = (
+            torch.cat((self._cache[0], self._step[0]), dim=-2),
+            torch.cat((self._cache[1], self._step[1]), dim=-2),
+        )
+        places = torch.as_tensor(positions, device=self._device)
+        with torch.inference_mode():
+            made, (k, v) = head(embeddings(ids).to(self._dtype), states, places, visible, keys)
+        self._step = torch.cat((self._step[0], k), dim=-2), torch.cat((self._step[1], v), dim=-2)
+        self._made = torch.cat((self._made, made))
+
+    def _answer(self, rows: slice, place: int) -> tuple[torch.Tensor, int]:
+        """Logits of rows of the step, and which of them is meant."""
+        output = self._shared[2]
+        with torch.inference_mode():
+            return output(self._made[rows]), place
