@@ -1,7 +1,13 @@
-"""What the groups of wrong inputs share."""
+"""How the rows of wrong inputs are typed."""
+
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from helpers.first_hour import SECONDS
+from helpers.first_hour import Row, check, make
+
+SECONDS = 10
+"""A command that has not answered by then hangs."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -13,8 +19,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _libraries() -> None:
-    """What takes seconds to import is no part of an answer's time."""
+    """Import what takes seconds to import, which is not part of an answer's time."""
     import datasets  # noqa: F401
     import lightning  # noqa: F401
     import optuna  # noqa: F401
     import transformers  # noqa: F401
+
+
+@pytest.fixture
+def answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Row], None]:
+    """Type a row in a folder of its own and check the answer."""
+
+    def type_(row: Row) -> None:
+        make(row.files, tmp_path)
+        check(row, capsys)
+
+    monkeypatch.chdir(tmp_path)
+    return type_

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from helpers.first_hour import FILE, SWEEP, Row, check, make, run, table
+from helpers.first_hour import FILE, SWEEP, Row, check, dry, file, make, run, study, table
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from specexp.config import ConfigError
@@ -20,89 +20,25 @@ from specexp.core.start import masked
 from specexp.sweep.storage import check_storage, open_storage, together
 from specexp.sweep.study_config import StudyError
 
-REPLAYED = FILE + "backend: replay\nrecording: answers\nlatency: {name: a, target_ms: {1: 9}}\n"
-
-
-def storage(name: str, url: str, *answered: str, files: dict[str, str | bytes] | None = None) -> Row:
-    """A database that cannot be used."""
-    return Row(name, f"sweep sweep.yaml --storage {url} --dry-run", ("sweep.storage", *answered), files or {})
-
-
+TAKEN = {"taken": ""}
+NOTES = {"notes.txt": "what I saw on Monday, at length\n"}
 ROWS = [
-    Row(
-        "an output that is a file",
-        "run mine.yaml --output taken --dry-run",
-        ("output", "taken is not a folder"),
-        {"taken": ""},
-    ),
-    Row(
-        "an output below a file",
-        "run mine.yaml --output taken/runs",
-        ("output", "taken is not a folder"),
-        {"taken": ""},
-    ),
-    Row(
-        "a name that is a file",
-        "run mine.yaml --name taken",
-        ("output", "runs/taken is not a folder"),
-        {"runs/taken": ""},
-    ),
-    Row(
-        "an export that is a file",
-        "sweep sweep.yaml --sweep.export.to taken --dry-run",
-        ("sweep.export.to", "taken is not a folder"),
-        {"taken": ""},
-    ),
-    Row(
-        "an absolute output in a file",
-        "run mine.yaml --dry-run",
-        ("mine.yaml: output is '/var/x'", "type --output /var/x"),
-        {"mine.yaml": FILE + "output: /var/x\n"},
-    ),
-    Row(
-        "prompts that are not there",
-        "run mine.yaml --dry-run",
-        ("data.prompts.init_args.path", "gone.jsonl does not exist"),
-        {"mine.yaml": FILE.replace("question.jsonl", "gone.jsonl")},
-    ),
-    Row(
-        "prompts that are cut short",
-        "run mine.yaml --dry-run",
-        ("question.jsonl",),
-        {"question.jsonl": '{"question_id": 1, "ca'},
-    ),
-    Row(
-        "a latency that is not there",
-        "run mine.yaml --latency.artifact gone/best --dry-run",
-        ("latency", "gone/best"),
-    ),
-    Row(
-        "a recording that is not there",
-        "run mine.yaml --dry-run",
-        ("recording", "answers"),
-        {"mine.yaml": REPLAYED},
-    ),
-    storage(
-        "a database that is a text",
-        "sqlite:///notes.txt",
-        "notes.txt is no SQLite database",
-        files={"notes.txt": "what I saw on Monday, at length\n"},
-    ),
-    storage("a database that is a folder", "sqlite:///folder", "folder is no file", files={"folder/x": ""}),
-    storage("a database in memory", "sqlite://", "is forgotten when the process ends"),
-    storage(
-        "a recorded storage without its password", "postgresql://me:***@host/x", "give --storage the URL"
-    ),
+    dry("--output taken", "output ... taken is not a folder", taken=""),
+    Row("run mine.yaml --name taken", "output ... runs/taken is not a folder", {"runs/taken": ""}),
+    study("--sweep.export.to taken", "sweep.export.to ... taken is not a folder", files=TAKEN),
+    file(FILE + "output: /var/x\n", "mine.yaml: output is '/var/x' ... type --output /var/x"),
+    Row("run mine.yaml --dry-run", "question.jsonl", {"question.jsonl": '{"question_id": 1, "ca'}),
+    dry("--latency.artifact gone/best", "latency ... gone/best"),
+    study("--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is no SQLite database", files=NOTES),
+    study("--storage sqlite:///folder", "sweep.storage ... folder is no file", files={"folder/x": ""}),
+    study("--storage sqlite://", "sweep.storage ... is forgotten when the process ends"),
+    study("--storage postgresql://me:***@host/x", "sweep.storage ... give --storage the URL"),
 ]
 
 
 @table(ROWS)
-def test_one_sentence(
-    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make(row.files, tmp_path)
-    monkeypatch.chdir(tmp_path)
-    check(row, capsys)
+def test_one_sentence(row: Row, answered: Callable[[Row], None]) -> None:
+    answered(row)
 
 
 def test_a_database_with_tables_of_something_else(
@@ -122,7 +58,7 @@ def test_a_database_with_tables_of_something_else(
 
 
 @pytest.fixture
-def study(tmp_path: Path, model_folder: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def study_command(tmp_path: Path, model_folder: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The command of a finished study of one trial, in the working directory."""
     make({"sweep.yaml": SWEEP.replace("n_trials: 3", "n_trials: 1")}, tmp_path)
     shutil.copytree(model_folder, tmp_path / "model")
@@ -133,24 +69,16 @@ def study(tmp_path: Path, model_folder: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.timeout(120)
-def test_a_journal_that_was_spoilt(study: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_journal_that_was_spoilt(study_command: str, capsys: pytest.CaptureFixture[str]) -> None:
     journal = Path("runs/sweep/journal.log")
     whole = journal.read_bytes()
     first, rest = whole.split(b"\n", 1)
     journal.write_bytes(first + b"\ngarbage\n" + rest)
-    check(
-        Row(
-            "garbage amid a journal",
-            study,
-            ("journal.log, line 2, is no entry", "start the study over"),
-            code=1,
-        ),
-        capsys,
-    )
+    check(Row(study_command, "journal.log, line 2, is no entry ... start the study over", code=1), capsys)
     journal.write_bytes(whole + b'{"op_code": 4, "tri')
-    check(Row("a journal cut short", study, ("ended within a line", "is dropped"), code=0), capsys)
+    check(Row(study_command, "ended within a line ... is dropped", code=0), capsys)
     journal.write_bytes(b"")
-    check(Row("an emptied journal", study, ("journal.log is empty", "the study starts over"), code=0), capsys)
+    check(Row(study_command, "journal.log is empty ... the study starts over", code=0), capsys)
 
 
 def test_nobody_answers_where_the_database_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,22 +196,18 @@ def test_a_storage_that_cannot_be_opened_is_named_without_its_password(
         open_storage("postgresql://me:pa55word@host/x", tmp_path, lambda study, trial: None)
 
 
-def test_an_output_that_is_a_link_to_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make({}, tmp_path)
-    monkeypatch.chdir(tmp_path)
+def test_an_output_that_is_a_link_to_nothing(tmp_path: Path, answered: Callable[[Row], None]) -> None:
     (tmp_path / "gone").symlink_to("nowhere")
-    check(Row("", "run mine.yaml --output gone", ("output", "gone is not a folder")), capsys)
+    answered(Row("run mine.yaml --output gone", "output ... gone is not a folder"))
 
 
-def test_a_wrong_mode_of_wandb_is_told_before_anything_is_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_mode_of_wandb_is_reported_before_anything_is_decoded(
+    answered: Callable[[Row], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make({"mine.yaml": FILE.replace("tracking: {mode: disabled}\n", "")}, tmp_path)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "banana")
-    check(Row("", "run mine.yaml --dry-run", ("WANDB_MODE: W&B mode 'banana' is not known",)), capsys)
+    answered(
+        file(FILE.replace("tracking: {mode: disabled}\n", ""), "WANDB_MODE: W&B mode 'banana' is not known")
+    )
 
 
 def test_a_wrong_backend_of_pictures_stops_no_command() -> None:

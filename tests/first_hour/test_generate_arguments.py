@@ -1,7 +1,7 @@
 """Wrong arguments of ``decoder.generate`` and of ``model.generate(custom_generate=...)``.
 
-A row is what is given; the answer is a ValueError of one sentence with the argument and what is allowed, and the next
-call is not disturbed. What ``generate`` of Hugging Face would follow is followed here too, or refused.
+Each is answered by a ValueError of one sentence, and the next call is not disturbed. What ``generate`` of Hugging Face
+would follow is followed here too, or refused.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import BaseStreamer
 
 from specexp.builders import StaticTree
-from specexp.core.loop import Decoder
+from specexp.core.decoder import Decoder
 from specexp.deploy.hugging_face.custom_generate import custom_generate
-from specexp.deploy.hugging_face.request import BY_NATURE, OBEYED, REFUSED
+from specexp.deploy.hugging_face.generation_fields import BY_NATURE, OBEYED, REFUSED
 from specexp.drafters import TokenRecycling
 from specexp.verifiers import KeyedSampling
 
@@ -29,51 +29,44 @@ def model() -> PreTrainedModel:
     return build("Llama", {**FULL_ATTENTION["Llama"], "vocab_size": 40}).eval()
 
 
+def generate(model: PreTrainedModel, **arguments: Any) -> torch.Tensor:
+    return model.generate(torch.tensor([PROMPT]), **arguments)
+
+
 def parts() -> tuple[TokenRecycling, StaticTree]:
     return TokenRecycling(k=2), StaticTree([[0], [1], [0, 0]])
 
 
-DECODER: list[tuple[str, dict[str, Any], str]] = [
-    ("no tokens", {"input_ids": []}, "at least"),
-    ("text", {"input_ids": "def f():"}, "the prompt is text: pass a tokenizer's input_ids"),
-    ("a tokenizer's answer", {"input_ids": {"input_ids": [5]}}, "pass its input_ids"),
-    ("a batch", {"input_ids": torch.tensor([[5], [6]])}, "batch of 2; one prompt a call"),
-    ("fractions", {"input_ids": [0.5, 1.5]}, "float64"),
-    ("a token outside", {"input_ids": [5, 40]}, "40"),
-    ("a negative token", {"input_ids": [5, -1]}, "-1"),
-    ("no new tokens", {"max_new_tokens": 0}, "max_new_tokens"),
-    ("an EOS of letters", {"eos_token_id": "</s>"}, "a token id or several are expected"),
-    (
-        "an EOS that no token has",
-        {"eos_token_id": [3, 40]},
-        "eos_token_id is 40; the target's vocabulary has ids 0 to 39",
-    ),
-    (
-        "an EOS that is true",
-        {"eos_token_id": True},
-        "eos_token_id is True; a token id or several are expected",
-    ),
-    ("tokens that are true", {"max_new_tokens": True}, "max_new_tokens was True; a whole number from 1"),
-    ("a seed of letters", {"seed": "a"}, "seed must be an integer, got 'a'"),
-    ("half a seed", {"seed": 1.5}, "seed must be an integer, got 1.5"),
-    ("a list of sequences", {"sequence": [1]}, "sequence must be an integer or a text, got [1]"),
-    ("an observer's name", {"observers": "x"}, "observers must be a list, got 'x'"),
-    ("an observer that is none", {"observers": [print, 3]}, "observers.1 must be "),
-    (
-        "a flag in words",
-        {"continue_conversation": "no"},
-        "continue_conversation must be true or false, got 'no'",
-    ),
-    ("another conversation", {"continue_conversation": True}, "conversation"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "said"), [row[1:] for row in DECODER], ids=[row[0] for row in DECODER])
-def test_decoder_generate(model: PreTrainedModel, arguments: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"input_ids": []}, "at least"),
+        ({"input_ids": "def f():"}, "the prompt is text: pass a tokenizer's input_ids"),
+        ({"input_ids": {"input_ids": [5]}}, "pass its input_ids"),
+        ({"input_ids": torch.tensor([[5], [6]])}, "batch of 2; one prompt a call"),
+        ({"input_ids": [0.5, 1.5]}, "float64"),
+        ({"input_ids": [5, 40]}, "40"),
+        ({"input_ids": [5, -1]}, "-1"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_new_tokens": True}, "max_new_tokens was True; a whole number from 1"),
+        ({"eos_token_id": "</s>"}, "a token id or several are expected"),
+        ({"eos_token_id": True}, "eos_token_id is True; a token id or several are expected"),
+        ({"eos_token_id": [3, 40]}, "eos_token_id is 40; the target's vocabulary has ids 0 to 39"),
+        ({"seed": "a"}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"sequence": [1]}, "sequence"),
+        ({"observers": "x"}, "observers"),
+        ({"observers": [print, 3]}, "observers.1"),
+        ({"continue_conversation": "no"}, "continue_conversation"),
+        ({"continue_conversation": True}, "conversation"),
+    ],
+    ids=str,
+)
+def test_decoder_generate(model: PreTrainedModel, arguments: dict[str, Any], sentence: str) -> None:
     decoder = Decoder(model, *parts(), KeyedSampling(0.7))
     with pytest.raises(ValueError) as caught:
         decoder.generate(**{"input_ids": PROMPT, "max_new_tokens": 4, "seed": 1, **arguments})
-    assert said in str(caught.value)
+    assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(decoder.generate(PROMPT, max_new_tokens=4, seed=1).token_ids) == 4
 
@@ -103,56 +96,37 @@ def test_neither_artifact_nor_parts(given: Any) -> None:
         custom_generate(given)
 
 
-HUGGING_FACE: list[tuple[str, dict[str, Any], str]] = [
-    ("beams", {"num_beams": 2}, "num_beams=2 is not supported: use num_beams=1"),
-    (
-        "two answers",
-        {"num_return_sequences": 2, "do_sample": True},
-        "give one prompt and num_return_sequences=1",
-    ),
-    (
-        "an assistant",
-        {"assistant_model": "self"},
-        "assistant_model is not supported: give a draft model as custom_gen",
-    ),
-    (
-        "prompt lookup",
-        {"prompt_lookup_num_tokens": 3},
-        "prompt_lookup_num_tokens=3 is not supported: leave it out",
-    ),
-    ("assistant tokens", {"num_assistant_tokens": 9}, "the artifact says what is drafted"),
-    ("no cache", {"use_cache": False}, "use_cache=False is not supported: leave it out"),
-    ("a static cache", {"cache_implementation": "static"}, "the loop has a cache of its own"),
-    ("a dictionary", {"return_dict_in_generate": True}, "return_dict_in_generate=True is not supported"),
-    ("scores", {"return_dict_in_generate": True, "output_scores": True}, "the token ids alone are returned"),
-    ("attentions", {"output_attentions": True}, "output_attentions=True is not supported"),
-    ("contrastive search", {"penalty_alpha": 0.6, "top_k": 4}, "use greedy search or sampling"),
-    ("dola", {"dola_layers": "low"}, "dola_layers='low' is not supported"),
-    ("a prompt in chunks", {"prefill_chunk_size": 4}, "prefill_chunk_size=4 is not supported"),
-    ("padding", {"attention_mask": torch.tensor([[0, 1, 1, 1, 1, 1]])}, "give it unpadded"),
-    ("other positions", {"position_ids": torch.arange(6)[None] + 3}, "position_ids that do not count from 0"),
-    (
-        "a negative prompt",
-        {"negative_prompt_ids": torch.tensor([[5]])},
-        "changes nothing without guidance_scale",
-    ),
-]
-
-
 @pytest.mark.parametrize(
-    ("arguments", "said"), [row[1:] for row in HUGGING_FACE], ids=[row[0] for row in HUGGING_FACE]
+    ("arguments", "sentence"),
+    [
+        ({"num_beams": 2}, "num_beams=2 is not supported: use num_beams=1"),
+        ({"num_return_sequences": 2, "do_sample": True}, "give one prompt and num_return_sequences=1"),
+        ({"assistant_model": "self"}, "assistant_model is not supported: give a draft model as custom_gen"),
+        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3 is not supported: leave it out"),
+        ({"num_assistant_tokens": 9}, "the artifact says what is drafted"),
+        ({"use_cache": False}, "use_cache=False is not supported: leave it out"),
+        ({"cache_implementation": "static"}, "the loop has a cache of its own"),
+        ({"return_dict_in_generate": True}, "return_dict_in_generate=True is not supported"),
+        ({"return_dict_in_generate": True, "output_scores": True}, "the token ids alone are returned"),
+        ({"output_attentions": True}, "output_attentions=True is not supported"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "use greedy search or sampling"),
+        ({"dola_layers": "low"}, "dola_layers='low' is not supported"),
+        ({"prefill_chunk_size": 4}, "prefill_chunk_size=4 is not supported"),
+        ({"attention_mask": torch.tensor([[0, 1, 1, 1, 1, 1]])}, "give it unpadded"),
+        ({"position_ids": torch.arange(6)[None] + 3}, "position_ids that do not count from 0"),
+        ({"negative_prompt_ids": torch.tensor([[5]])}, "changes nothing without guidance_scale"),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_custom_generate(model: PreTrainedModel, arguments: dict[str, Any], said: str) -> None:
-    if arguments.get("assistant_model") == "self":
+def test_custom_generate(model: PreTrainedModel, arguments: dict[str, Any], sentence: str) -> None:
+    if "assistant_model" in arguments:
         arguments = {"assistant_model": model}
-    ids = torch.tensor([PROMPT])
     fast = custom_generate(parts())
     with pytest.raises(ValueError) as caught:
-        model.generate(ids, max_new_tokens=4, custom_generate=fast, **arguments)
-    assert said in str(caught.value)
+        generate(model, max_new_tokens=4, custom_generate=fast, **arguments)
+    assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
-    plain = model.generate(ids, max_new_tokens=4, do_sample=False)
-    assert torch.equal(model.generate(ids, max_new_tokens=4, do_sample=False, custom_generate=fast), plain)
+    assert generate(model, max_new_tokens=2, custom_generate=fast).shape == (1, 8)
 
 
 def test_every_field_of_the_generation_config_is_obeyed_without_effect_or_refused() -> None:
@@ -173,19 +147,17 @@ def test_a_field_of_a_later_transformers_is_refused_once_it_is_set(
         self.look_ahead = given.get("look_ahead")
 
     monkeypatch.setattr(GenerationConfig, "__init__", later)
-    ids, fast = torch.tensor([PROMPT]), custom_generate(parts())
-    assert model.generate(ids, max_new_tokens=2, custom_generate=fast).shape == (1, 8)
-    with pytest.raises(
-        ValueError, match="look_ahead=3 is not supported: leave it out, for this version of specexp"
-    ):
-        model.generate(
-            ids, generation_config=GenerationConfig(max_new_tokens=2, look_ahead=3), custom_generate=fast
-        )
+    fast = custom_generate(parts())
+    assert generate(model, max_new_tokens=2, custom_generate=fast).shape == (1, 8)
+    config = GenerationConfig(max_new_tokens=2, look_ahead=3)
+    with pytest.raises(ValueError, match="look_ahead=3 is not supported: leave it out, for this version of"):
+        generate(model, generation_config=config, custom_generate=fast)
 
 
 @pytest.mark.parametrize(
     "settings",
     [
+        {},
         {"guidance_scale": 1.5},
         {"guidance_scale": 1.5, "negative_prompt_ids": torch.tensor([[9, 3]])},
         {"encoder_repetition_penalty": 1.4},
@@ -201,12 +173,9 @@ def test_a_field_of_a_later_transformers_is_refused_once_it_is_set(
 def test_what_is_called_obeyed_gives_the_tokens_of_plain_generate(
     model: PreTrainedModel, settings: dict[str, Any]
 ) -> None:
-    ids = torch.tensor([PROMPT])
-    plain = model.generate(ids, max_new_tokens=16, do_sample=False, **settings)
-    ours = model.generate(
-        ids, max_new_tokens=16, do_sample=False, custom_generate=custom_generate(parts()), **settings
-    )
-    assert torch.equal(ours, plain)
+    settings = {"max_new_tokens": 16, "do_sample": False, **settings}
+    ours = generate(model, custom_generate=custom_generate(parts()), **settings)
+    assert torch.equal(ours, generate(model, **settings))
 
 
 class Shown(BaseStreamer):  # type: ignore[misc]
@@ -223,11 +192,9 @@ class Shown(BaseStreamer):  # type: ignore[misc]
 
 
 def test_a_streamer_is_shown_the_prompt_and_then_one_token_at_a_time(model: PreTrainedModel) -> None:
-    ids = torch.tensor([PROMPT])
     ours, plain = Shown(), Shown()
-    model.generate(ids, max_new_tokens=12, do_sample=False, streamer=plain)
-    model.generate(
-        ids, max_new_tokens=12, do_sample=False, custom_generate=custom_generate(parts()), streamer=ours
-    )
+    generate(model, max_new_tokens=12, do_sample=False, streamer=plain)
+    fast = custom_generate(parts())
+    generate(model, max_new_tokens=12, do_sample=False, custom_generate=fast, streamer=ours)
     assert ours.shown == plain.shown
     assert ours.shown[0] == PROMPT

@@ -57,27 +57,32 @@ def test_what_nohup_ignores_stays_ignored() -> None:
     assert answered(lambda: os.kill(os.getpid(), signal.SIGHUP) or 0) == 0
 
 
-IMPORTING = "from specexp.core.start import begin; begin(); print('begun', flush=True); import {module}"
+IMPORTING = "from specexp.core.start import begin; begin(); print('begun', flush=True); import takes_long"
+
+
+def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    """A program that imports what this one can, and modules of its working directory."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["", *filter(None, sys.path)])}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=environment,
+    )
 
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("name", SIGNALS)
 def test_while_modules_are_imported(name: str, tmp_path: Path) -> None:
     (tmp_path / "takes_long.py").write_text("import time\ntime.sleep(20)\n")
-    program = [sys.executable, "-c", IMPORTING.format(module="takes_long")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
-    with subprocess.Popen(
-        program,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
+    with start("-c", IMPORTING, cwd=tmp_path) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(getattr(signal, name))
-        _, told = process.communicate()
-    assert told == f"error: interrupted by {name}: the same command can be given again\n"
+        _, shown = process.communicate()
+    assert shown == f"error: interrupted by {name}: the same command can be given again\n"
     assert process.returncode == CODES[name]
 
 
@@ -88,30 +93,14 @@ def test_while_modules_are_imported(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SIGNALS)
 def test_a_sweep_at_any_moment(name: str, seconds: float, tmp_path: Path) -> None:
     make({}, tmp_path)
-    command = [
-        sys.executable,
-        "-m",
-        "specexp.sweep",
-        "sweep.yaml",
-        "--n-trials",
-        "500",
-        "--generation.max_new_tokens",
-        "64",
-    ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env=environment,
+    process = start(
+        "-m", "specexp.sweep", "sweep.yaml", "--n-trials=500", "--generation.max_new_tokens=64", cwd=tmp_path
     )
     time.sleep(seconds)
     process.send_signal(getattr(signal, name))
-    _, told = process.communicate()
+    _, shown = process.communicate()
     if process.returncode == 0:
         pytest.skip("the study was finished before the signal came")
     assert process.returncode == CODES[name]
-    assert told.startswith(f"error: interrupted by {name}: the same command ")
-    assert len(told.splitlines()) == 1
+    assert shown.startswith(f"error: interrupted by {name}: the same command ")
+    assert len(shown.splitlines()) == 1

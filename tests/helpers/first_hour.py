@@ -1,7 +1,7 @@
-"""The table of wrong inputs: what a new user types, and what must be answered.
+"""Wrong inputs: what a new user types, and what must be answered.
 
-Each row of a group is run in this process as its command runs it, in a folder of its own. A mistake is answered with
-one sentence on stderr and leaves nothing behind; what is mended on the way says so and ends with 0.
+Each row is run in this process as its command runs it, in a folder of its own. A mistake is answered with one sentence
+on stderr and leaves nothing behind. What is mended on the way is reported, and the command ends with 0.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -31,8 +32,6 @@ QUESTIONS = "".join(
 SWEEP = f"""{FILE}\
 sweep: {{space: {{builder.init_args.length: {{type: int, low: 1, high: 4}}}}, n_trials: 3, confirm: null}}
 """
-SECONDS = 10
-"""A command that has not answered by then hangs."""
 
 
 @dataclass(frozen=True)
@@ -40,38 +39,44 @@ class Row:
     """A wrong input.
 
     Args:
-        name: What is wrong, in a few words.
         typed: The command and its arguments, as after ``python -m specexp.``.
-        answered: What its one sentence must hold: what was given, where, what is allowed.
-        files: Files that are there, by name.
+        sentence: Fragments of the answer, separated by `` ... ``: the key, the value, what is suggested.
+        files: Other files than those of :func:`make`, by name.
         code: The exit code: 2 for a mistake, 1 where the world is at fault, 0 where the answer is a clean recovery.
     """
 
-    name: str
     typed: str
-    answered: tuple[str, ...]
+    sentence: str
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     code: int = 2
 
-    def __str__(self) -> str:
-        return self.name
+
+def dry(options: str, sentence: str, **files: str | bytes) -> Row:
+    """Wrong options of a dry run."""
+    return Row(f"run mine.yaml {options} --dry-run", sentence, files)
+
+
+def study(
+    options: str, sentence: str, *, files: Mapping[str, str] = MappingProxyType({}), code: int = 2
+) -> Row:
+    """Wrong options of a sweep's dry run."""
+    return Row(f"sweep sweep.yaml {options} --dry-run", sentence, files, code)
+
+
+def file(text: str | bytes, sentence: str, command: str = "run") -> Row:
+    """A wrong experiment file."""
+    return Row(f"{command} mine.yaml --dry-run", sentence, {"mine.yaml": text})
 
 
 def table(rows: list[Row]) -> pytest.MarkDecorator:
-    """Parametrises a test with the rows of a group."""
-    names = [row.name for row in rows]
-    assert len(set(names)) == len(names), "two rows share a name"
-    return pytest.mark.parametrize("row", rows, ids=names)
+    """Parametrise a test with rows, each named by its sentence."""
+    return pytest.mark.parametrize("row", rows, ids=[row.sentence for row in rows])
 
 
 def make(files: Mapping[str, str | bytes], folder: Path) -> None:
     """Write files, among them an experiment, a sweep and their prompts unless they are given."""
-    for name, content in {
-        "mine.yaml": FILE,
-        "sweep.yaml": SWEEP,
-        "question.jsonl": QUESTIONS,
-        **files,
-    }.items():
+    right = {"mine.yaml": FILE, "sweep.yaml": SWEEP, "question.jsonl": QUESTIONS}
+    for name, content in {**right, **files}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -84,37 +89,26 @@ def entries(folder: Path) -> dict[str, int]:
 
 def run(typed: str) -> int:
     """Run a command in this process; its exit code."""
-    command, *arguments = shlex.split(typed)
     try:
-        code = main([command, *arguments])
+        code = main(shlex.split(typed))
     except SystemExit as end:  # of argparse
         code = end.code
     assert isinstance(code, int)
     return code
 
 
-def check(row: Row, capsys: pytest.CaptureFixture[str]) -> str:
-    """Type a row in the working directory and hold the answer against what must be answered.
-
-    Returns:
-        The sentence.
-    """
-    folder = Path.cwd()
-    before = entries(folder)
+def check(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+    """Type a row in the working directory and compare the answer with the row's."""
+    before = entries(Path.cwd())
     capsys.readouterr()
     code = run(row.typed)
     shown = capsys.readouterr()
-    lines = shown.err.splitlines()
     assert code == row.code, shown
     assert "Traceback" not in shown.out + shown.err
-    if code == 0:
-        sentence = shown.out + shown.err
-    else:
-        told = [line for line in lines if "error: " in line]
-        assert len(told) == 1, f"one sentence was expected: {shown.err}"
-        assert lines[-1] == told[0], f"the sentence is not the last word: {shown.err}"
-        sentence = told[0]
-        assert entries(folder) == before, "something was left behind"
-    for fragment in row.answered:
-        assert fragment in sentence, sentence
-    return sentence
+    answer = shown.out + shown.err
+    if code:
+        *_, answer = shown.err.splitlines()
+        assert shown.err.count("error: ") == answer.count("error: ") == 1, f"one last sentence: {shown.err}"
+        assert entries(Path.cwd()) == before, "something was left behind"
+    for fragment in row.sentence.split(" ... "):
+        assert fragment in answer, answer

@@ -18,7 +18,6 @@ from specexp.core.context import Context
 from specexp.core.latency import LatencyProfile
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel
-from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
 
 NAME = "modelled_latency"
@@ -48,11 +47,6 @@ C4: dict[str, Any] = {
     "seconds_per_token": 0.537,
     "speedup": 10.42,
 }
-
-
-class TestModelledLatency(AnalysisContract):
-    def make_analysis(self) -> ModelledLatency:
-        return ModelledLatency(OFFLOADED, [C4])
 
 
 def test_seconds_per_token_are_passes_times_their_seconds() -> None:

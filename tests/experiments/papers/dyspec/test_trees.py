@@ -1,0 +1,217 @@
+"""Tokens per step, places and rates of accepted children and sizes of trees: every figure is computed by hand."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.made_outcomes import outcome_of, report_of, strategy
+
+from experiments.papers.dyspec.trees import (
+    AcceptanceHeatMap,
+    AcceptanceVector,
+    TokensPerStep,
+    TreeSizes,
+    _rates,
+)
+from specexp.bench.record import PromptRecord
+from specexp.controllers import Fixed, ThresholdTracker
+from specexp.core.parts import Parts
+from specexp.verifiers import Greedy, RejectionSampling
+
+# --- Tokens per step ----------------------------------------------------------------------------------------------
+
+
+def record(arm, prompt, tokens, steps, **given):
+    counts = {"accepted_drafts": tokens - steps, "bonus_tokens": steps, "drafted_nodes": 4 * steps}
+    return PromptRecord(arm, f"p{prompt}", "a", steps=steps, draft_passes=steps, **counts, **given)
+
+
+def tokens_per_step(records, *arms, over=None):
+    analysis = TokensPerStep(over)
+    analysis.begin(
+        {"engine": Parts(None, None, Greedy(), Fixed()), **dict.fromkeys(arms, strategy(Greedy()))}
+    )
+    return {row["arm"]: row for row in analysis.report(records).tables["tokens_per_step"].records()}
+
+
+def test_an_arm_is_compared_with_the_one_below_it_on_the_same_prompts():
+    records = [
+        record(arm, prompt, 12, steps) for arm, steps in (("tree", 3), ("chain", 6)) for prompt in range(4)
+    ]
+    found = tokens_per_step(
+        [*records, record("tree", 9, 100, 1)], "tree", "chain"
+    )  # the chain has no such prompt
+    assert list(found) == ["tree", "chain"]  # plain decoding drafts nothing
+    assert found["tree"]["tokens/step"] == pytest.approx((4 * 12 + 100) / (4 * 3 + 1))
+    assert found["tree"]["nodes/step"] == 4
+    assert found["tree"]["over the arm below"] == "2.00x [2.00, 2.00]"
+    assert found["chain"]["over the arm below"] is None
+
+
+def test_a_ratio_is_of_totals_and_its_interval_of_prompts():
+    """Two prompts, ratios 4 and 1: of all tokens 24 / 15 against 24 / 24."""
+    steps = {"tree": (3, 12), "chain": (12, 12)}
+    records = [record(arm, prompt, 12, steps[arm][prompt]) for arm in steps for prompt in range(2)]
+    assert tokens_per_step(records, *steps)["tree"]["over the arm below"] == "1.60x [1.00, 4.00]"
+
+
+def test_an_arm_that_answered_nothing_has_no_figure():
+    records = [record("tree", 0, 12, 3), record("chain", 0, 0, 0, error="ValueError: no")]
+    found = tokens_per_step(records, "tree", "chain")
+    assert found["chain"]["tokens/step"] is None
+    assert "no prompt was answered by both" in found["tree"]["over the arm below"]
+
+
+def test_all_may_be_compared_with_one_arm():
+    steps = {"tree": 3, "bush": 4, "chain": 6}
+    found = tokens_per_step([record(arm, 0, 12, steps[arm]) for arm in steps], *steps, over="chain")
+    assert [row["over chain"] for row in found.values()] == ["2.00x (one prompt)", "1.50x (one prompt)", None]
+    with pytest.raises(ValueError, match="was given over 'cable', but the arms are"):
+        tokens_per_step([], "tree", over="cable")
+
+
+# --- Places of accepted children ----------------------------------------------------------------------------------
+
+TWICE_TWO = [-1, 0, 0, 1, 1]  # the root and its first child have two children each
+
+
+def vector_of(*outcomes, width=2):
+    analysis = AcceptanceVector(width=width)
+    analysis.begin({"a": strategy(Greedy()), "b": strategy(Greedy())})
+    for arm, outcome in outcomes:
+        analysis.observe(arm, outcome)
+    report = analysis.report([])
+    return json.loads(report.files["acceptance.json"]) if report.files else report.tables["acceptance"]
+
+
+def test_each_visited_node_counts_once():
+    steps = [
+        outcome_of(TWICE_TWO, [1, 4]),  # first below the root, second below it; the leaf has no children
+        outcome_of(TWICE_TWO, [1]),  # first, then none
+        outcome_of(TWICE_TWO, []),  # none
+        outcome_of(TWICE_TWO, [2]),  # second, a leaf
+    ]
+    found = vector_of(*(("a", step) for step in steps))
+    assert (found["accepted"], found["visited"], found["arm"]) == ([2, 2], 6, "a")
+    assert found["acceptance"] == pytest.approx([2 / 6, 2 / 6, 2 / 6])
+
+
+DRAWN = {0: (3, 2, 3, 1)}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "width", "acceptance"),
+    [
+        # the output ends in the draft: nothing is known of the last node
+        (outcome_of(TWICE_TWO, [1], bonus=False), 2, [1, 0, 0]),
+        # children are counted in the order drawn, none beyond the width
+        (outcome_of([-1, 0, 0, 0], [1], draws=DRAWN), 4, [0, 0, 0, 1, 0]),
+        (outcome_of([-1, 0, 0, 0], [1], draws=DRAWN), 2, [0, 0, 1]),
+        (outcome_of([-1, 0, 0, 0], [3], draws=DRAWN), 2, [1, 0, 0]),
+        # narrow nodes are left out
+        (outcome_of([-1, 0, 0, 1], [1, 3]), 2, [1, 0, 0]),
+    ],
+)
+def test_a_child_counts_at_its_place(outcome, width, acceptance):
+    assert vector_of(("a", outcome), width=width)["acceptance"] == acceptance
+
+
+def test_the_file_is_of_the_first_arm_if_it_has_wide_nodes():
+    steps = [("a", outcome_of(TWICE_TWO, [])), ("b", outcome_of(TWICE_TWO, [2]))]
+    assert vector_of(*steps)["acceptance"] == [0, 0, 1]
+    table = vector_of(("a", outcome_of([-1, 0], [1])))
+    assert "a: no visited node had 2 children" in table.to_markdown()
+
+
+# --- Draft probability and acceptance -----------------------------------------------------------------------------
+
+PARENTS = [-1, 0, 0, 0, 1]
+Q = [1.0, 0.65, 0.25, 0.05, 0.95]
+
+
+def heat(verifier, *outcomes):
+    report = report_of(AcceptanceHeatMap(), *outcomes, parts=strategy(verifier))
+    return report.tables["draft_vs_acceptance"].records()
+
+
+@pytest.mark.parametrize(
+    ("accepted", "tried"),
+    [
+        ([2], [("0.2 to 0.3", 1.0), ("0.6 to 0.7", 0.0)]),  # up to the accepted one
+        ([], [("0.0 to 0.1", 0.0), ("0.2 to 0.3", 0.0), ("0.6 to 0.7", 0.0)]),  # none below a rejected one
+        ([1], [("0.6 to 0.7", 1.0), ("0.9 to 1.0", 0.0)]),  # those below an accepted one
+    ],
+)
+def test_which_children_were_tried(accepted, tried):
+    *rows, total = heat(RejectionSampling(), outcome_of(PARENTS, accepted, q=Q))
+    assert [(row["q"], row["accepted"]) for row in rows] == tried
+    assert (total["nodes"], total["accepted"]) == (len(tried), sum(share for _, share in tried) / len(tried))
+
+
+def test_a_node_drawn_twice_is_one_and_trees_without_probabilities_are_left_out():
+    assert heat(RejectionSampling(), outcome_of(PARENTS, [], q=Q, draws={0: (1, 1, 2)}))[-1]["nodes"] == 3
+    assert heat(RejectionSampling(), outcome_of(PARENTS, [1])) == []
+
+
+@pytest.mark.parametrize(
+    ("verifier", "means"),
+    [
+        (RejectionSampling(), [0.2, 0.3, 0.5]),
+        (RejectionSampling(top_k=2), [0, 0.375, 0.625]),
+        (Greedy(), [0, 0, 1]),
+    ],
+)
+def test_p_is_the_law_of_the_verifier(verifier, means):
+    law = np.tile([0.0, 0.5, 0.3, 0.2, 0.0, 0.0, 0.0, 0.0], (5, 1))
+    rows = heat(verifier, outcome_of(PARENTS, [], q=Q, p=law))[:-1]
+    assert [row["mean p"] for row in rows] == pytest.approx(means)
+
+
+def test_the_correlation_is_of_all_nodes():
+    law = np.tile([0.0, 0.65, 0.25, 0.05, 0.05, 0.0, 0.0, 0.0], (5, 1))
+    total = heat(RejectionSampling(), outcome_of(PARENTS, [], q=Q, p=law))[-1]
+    assert total["correlation q, p"] == pytest.approx(1, abs=1e-6)
+    assert total["correlation q, accepted"] is None  # nothing was
+
+
+def test_rates_are_of_whole_groups_of_a_column():
+    q = np.array([0.1, 0.9, 0.1, 0.1, 0.1, 1.0, 0.1])
+    middle, rate = _rates(q, np.array([1, 0, 0, 1, 1, 1, 1]), np.array([0, 0.5, 1.0]), 2)
+    assert (middle.tolist(), rate.tolist()) == ([0.25, 0.25, 0.75], [0.5, 1.0, 0.5])
+
+
+# --- Sizes of trees -----------------------------------------------------------------------------------------------
+
+
+def test_sizes_budget_and_acceptance():
+    steps = [(TWICE_TWO, [1]), (TWICE_TWO, []), ([-1, 0], [1]), ([-1], [])]
+    report = report_of(
+        TreeSizes(), *(outcome_of(*step) for step in steps), parts=strategy(Greedy(), max_nodes=4)
+    )
+    (row,) = report.tables["tree_sizes"].records()
+    assert (row["steps"], row["mean nodes"], row["median"]) == (4, pytest.approx(9 / 4), pytest.approx(2.5))
+    assert row["largest"] == row["budget"] == 4
+    assert (row["budget used"], row["steps at the cap"]) == (pytest.approx(9 / 16), pytest.approx(0.5))
+    assert (row["accepted"], row["accepted nodes"]) == (pytest.approx(0.5), pytest.approx(2 / 9))
+
+
+@pytest.mark.parametrize(("aim", "budget"), [("budget", 2), ("goodput", 4)])
+def test_the_budget_is_the_mean_a_controller_keeps_and_the_cap_the_builders(aim, budget):
+    tracked = strategy(Greedy(), max_nodes=4)._replace(controller=ThresholdTracker(aim=aim, budget=2))
+    steps = outcome_of(TWICE_TWO, []), outcome_of([-1, 0], [])
+    (row,) = report_of(TreeSizes(), *steps, parts=tracked).tables["tree_sizes"].records()
+    assert (row["budget"], row["budget used"]) == (budget, pytest.approx(2.5 / budget))
+    assert row["steps at the cap"] == pytest.approx(0.5)
+
+
+def test_the_picture_is_of_the_named_arms_and_ends_at_the_named_step():
+    analysis = TreeSizes(arms=["b"])
+    analysis.begin({"a": strategy(Greedy()), "b": strategy(Greedy())})
+    for arm in "ab":
+        analysis.observe(arm, outcome_of([-1, 0, 0], [1]))
+    report = analysis.report([])
+    assert len(report.tables["tree_sizes"].rows) == 2
+    assert report.figures["tree_sizes"].axes[0].get_title(loc="left") == "b (mean 2.0 of 8)"
+    picture = report_of(TreeSizes(most_steps=3), *9 * [outcome_of([-1, 0, 0], [1])]).figures["tree_sizes"]
+    assert picture.axes[0].get_xlim() == (-0.5, 2.5)
+    assert len(picture.axes[2].lines[0].get_xdata()) == 3  # accepted nodes, on an axis of their own

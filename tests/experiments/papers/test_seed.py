@@ -1,0 +1,277 @@
+"""SEED's tables and time lines from records made by hand: every figure can be computed by hand."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from experiments.papers.seed.speedups import ReasoningTable, Roles, depth_of
+from experiments.papers.seed.time_lines import MOST_BINS, TargetUtilisation, TimeLines, busy_shares
+from specexp.bench.record import PromptRecord, Role, SequenceGroup
+from specexp.scheduling.timeline import TimeLine
+
+
+def group_of(arm, item, wall, *, task="GSM8K", decode=None, roles=None, correct=None, unparsable=0, **given):
+    """A search of 10 tokens in 5 steps that took so many seconds: a tenth of them prefills, eight tenths decoding; the
+    target was busy for half of them, and a draft ran in a fifth."""
+    values = {
+        "token_ids": tuple(range(10)),
+        "turn_tokens": (10,),
+        "finish_reasons": ("stop",),
+        "steps": 5,
+        "accepted_drafts": 5,
+        "bonus_tokens": 5,
+        "drafted_nodes": 20,
+        "prefill_seconds": 0.1 * wall,
+        "decode_seconds": 0.8 * wall if decode is None else decode,
+        "decode_tokens": 10,
+        "dtype": "float32",
+        "device": "cpu",
+        "verifier": "Greedy",
+        **given,
+    }
+    group = SequenceGroup(3, wall, 0.5 * wall, 0.2 * wall, roles or {}, correct, unparsable, {})
+    return PromptRecord(arm, f"{task}/{item}", task, group=group, **values)
+
+
+def role_of(decode, *, steps=5, accepted=5, drafted=20, prefill=0.0):
+    return Role(3, 10, steps, accepted, 2 * drafted, 0, prefill, decode, drafted)
+
+
+def overlapping(start=100.0):
+    """One second: a prefill of 0.1, a pass of 0.5 and one of 0.2, decisions of 0.05 behind them; drafts of 0.3 and 0.2
+    of which the first lies in the first pass."""
+    line = TimeLine()
+    line.start, line.end = start, start + 1.0
+    line.add("target", "prefill", start, start + 0.1, "a", 9)
+    line.add("target", "target", start + 0.1, start + 0.6, "a", 5, 0)
+    line.add("draft 2", "draft", start + 0.2, start + 0.5, "b", 4)
+    line.add("target", "verify", start + 0.6, start + 0.65, "a", 4, 0)
+    line.add("target", "target", start + 0.65, start + 0.85, "b", 5, 1)
+    line.add("target", "resample", start + 0.85, start + 0.9, "b", 1, 1)
+    line.add("draft 1", "draft", start + 0.8, start + 1.0, "a", 4)
+    return line
+
+
+def rows_in(analysis, table, records, **wanted):
+    """The rows of an analysis' table that have these values."""
+    analysis.begin({"engine": None, "seed": None})
+    rows = analysis.report(records).tables[table].records()
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+# --- Table 1 ------------------------------------------------------------------------------------------------------
+
+PUBLISHED = [
+    {"task": "GSM8K", "method": "SEED, (4,2,1,1)", "speedup": 1.43},
+    {"task": "GSM8K", "method": "SEED, (1,1,1)", "speedup": 1.13, "depth": 3},
+    {"task": "Blocksworld", "method": "SEED, (8,2,1,1,1)", "speedup": 1.39},
+]
+SEARCHES = [
+    group_of("engine", 0, 4.0, correct=True),
+    group_of("seed", 0, 2.0, decode=0.8, correct=True, unparsable=2),
+    group_of("engine", 1, 9.0, correct=False),
+    group_of("seed", 1, 1.125, decode=0.9, correct=False),
+    group_of("engine", 0, 1.0, task="Creative Writing"),
+    group_of("seed", 0, 1.0, task="Creative Writing", error="it broke"),
+]
+
+
+def reasoning(table="reasoning_table", records=SEARCHES, published=None, **wanted):
+    return rows_in(ReasoningTable(published=published), table, records, **wanted)
+
+
+def test_speedups_are_of_the_whole_search_and_of_decoding_apart():
+    """Ratios 2 and 8 end to end; 3.2 / 0.8 and 7.2 / 0.9 in decoding."""
+    (row,) = reasoning(arm="seed", task="GSM8K")
+    assert (row["end to end"], row["decoding"]) == ("4.00x [2.00, 8.00]", "5.66x [4.00, 8.00]")
+    assert (row["tree depth"], row["tokens/step"], row["equal outputs"]) == (4, 2, "2/2")
+    assert (row["tokens/s"], row["target busy"]) == (pytest.approx(20 / 3.125), pytest.approx(0.5))
+    (row,) = reasoning(arm="engine", task="GSM8K")
+    assert (row["end to end"], row["decoding"], row["equal outputs"]) == (None, None, "reference")
+
+
+def test_other_answers_refuse_a_speedup():
+    changed = [*SEARCHES[:3], group_of("seed", 1, 1.0, token_ids=(9,) * 10)]
+    (row,) = reasoning(records=changed, arm="seed")
+    assert row["end to end"].startswith("refused")
+    assert row["equal outputs"] == "1/2, 1 DIFFER"
+
+
+def test_answers_are_counted_and_what_failed_has_no_speed():
+    (row,) = reasoning("reasoning_table_answers", arm="seed", task="GSM8K")
+    assert (row["items"], row["failed"], row["correct"], row["accuracy"]) == (2, 0, 1, 0.5)
+    assert (row["sequences/item"], row["evaluations unparsable"]) == (3, 2)
+    assert reasoning(arm="seed", task="Creative Writing") == []
+    (row,) = reasoning("reasoning_table_answers", arm="seed", task="Creative Writing")
+    assert (row["items"], row["failed"], row["correct"]) == (1, 1, None)
+
+
+def test_published_rows_are_in_their_task():
+    rows = reasoning(published=PUBLISHED)
+    theirs = [row for row in rows if "(not run here)" in row["arm"]]
+    assert [(row["task"], row["tree depth"], row["arm"], row["end to end"]) for row in theirs] == [
+        ("GSM8K", 4, "SEED, (4,2,1,1) (not run here)", "1.43x published"),
+        ("GSM8K", 3, "SEED, (1,1,1) (not run here)", "1.13x published"),
+        ("Blocksworld", 7, "SEED, (8,2,1,1,1) (not run here)", "1.39x published"),
+    ]
+    assert depth_of("stdlib") is None
+
+
+def test_tasks_are_panels_and_arms_are_rows():
+    panels = ReasoningTable(published=PUBLISHED).report(SEARCHES).figures["reasoning_table"].axes
+    assert [panel.get_title(loc="left") for panel in panels] == ["GSM8K", "Creative Writing", "Blocksworld"]
+    methods = [f"{row['method']} (not run here)" for row in PUBLISHED]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["seed", *methods]
+    texts = [[(text.get_text().strip(), text.get_position()[1]) for text in panel.texts] for panel in panels]
+    assert texts == [[("4.00x", 0), ("1.43x", 1), ("1.13x", 2)], [], [("1.39x", 3)]]
+
+
+# --- Table 2: generator and evaluator apart -----------------------------------------------------------------------
+
+ROLES = [
+    group_of(
+        "engine", 0, 9.0, roles={"generator": role_of(4.0, drafted=0), "evaluator": role_of(3.0, prefill=1.0)}
+    ),
+    group_of("seed", 0, 9.0, roles={"generator": role_of(2.0), "evaluator": role_of(1.5, prefill=0.5)}),
+    group_of("engine", 1, 9.0, roles={"generator": role_of(8.0, drafted=0)}),
+    group_of("seed", 1, 9.0, roles={"generator": role_of(1.0, accepted=15, steps=10)}),
+]
+
+
+def roles(published=None, **wanted):
+    return rows_in(Roles(published=published), "roles", ROLES, **wanted)
+
+
+def test_a_component_has_its_own_speedup_and_counts():
+    """Ratios 2 and 8 of the generator; of the evaluator 3 / 1.5, with prefills 4 / 2."""
+    (generator,) = roles(component="generator", arm="seed")
+    assert generator["decoding vs engine"] == "4.00x [2.00, 8.00]"
+    assert (generator["sequences"], generator["tokens"], generator["alpha"]) == (6, 20, 0.5)
+    assert generator["tokens/step"] == generator["accepted/step"] == pytest.approx(20 / 15)
+    (evaluator,) = roles(component="evaluator", arm="seed")
+    assert evaluator["decoding vs engine"] == evaluator["with prefills"] == "2.00x (one prompt)"
+    (plain,) = roles(component="generator", arm="engine")
+    assert (plain["accepted/step"], plain["alpha"], plain["with prefills"]) == (None, None, None)
+
+
+def test_published_rows_are_with_their_component():
+    published = [
+        {"role": "evaluator", "method": "SEED", "acceptance": 0.35, "speedup": 1.35},
+        {"role": "generator", "method": "SEED", "acceptance": 0.41},
+    ]
+    found = roles(published)
+    assert [(row["component"], row["arm"]) for row in found] == [
+        (component, arm)
+        for component in ("generator", "evaluator")
+        for arm in ("engine", "seed", "SEED (not run here)")
+    ]
+    assert (found[-1]["alpha"], found[-1]["with prefills"]) == (0.35, "1.35x published")
+
+
+# --- Figures: how busy the target is ------------------------------------------------------------------------------
+
+
+def utilisation(*lines, bin_ms=100.0):
+    analysis = TargetUtilisation()
+    analysis.bin_ms = bin_ms
+    analysis.begin({"seed": None})
+    for number, line in enumerate(lines):
+        analysis.observe_run("seed", f"p{number}", line)
+    report = analysis.report([])
+    (row,) = report.tables["target_utilisation"].records()
+    return row, report.figures["target_utilisation"].axes[0].patches
+
+
+def test_shares_of_the_time_add_up():
+    """Of 1 s: 0.1 prefill, 0.7 passes, 0.1 decisions; of 0.5 s drafting 0.35 lie under passes."""
+    row, _ = utilisation(overlapping())
+    assert row == {
+        "arm": "seed",
+        "prompts": 1,
+        "seconds": pytest.approx(1),
+        "target busy": pytest.approx(0.8),
+        "in passes": pytest.approx(0.7),
+        "in prefills": pytest.approx(0.1),
+        "deciding": pytest.approx(0.1),
+        "waiting": pytest.approx(0.1),
+        "drafting": pytest.approx(0.5),
+        "drafting hidden": pytest.approx(0.35 / 0.5),
+        "sequences/pass": 1,
+    }
+
+
+def test_prompts_follow_each_other_whatever_ran_between_them():
+    row, _ = utilisation(overlapping(), overlapping(500.0))
+    assert (row["prompts"], row["seconds"]) == (2, pytest.approx(2))
+    assert row["target busy"] == pytest.approx(0.8)
+
+
+def test_plain_decoding_drafts_nothing():
+    line = TimeLine()
+    line.add("target", "target", 0.0, 1.0, "a", 1, 0)
+    row, _ = utilisation(line)
+    assert (row["target busy"], row["drafting"], row["drafting hidden"]) == (1, None, None)
+
+
+def test_a_curve_has_a_point_for_every_bin_and_a_long_run_wider_bins():
+    _, patches = utilisation(overlapping(), bin_ms=250)
+    (shares,) = {tuple(np.round(patch.get_data().values, 6)) for patch in patches}
+    assert shares == pytest.approx((100, 100, 80, 40))
+    _, patches = utilisation(overlapping(), bin_ms=0.1)
+    assert 100 <= len(patches[0].get_data().values) <= MOST_BINS
+
+
+@given(st.lists(st.floats(0.01, 5), min_size=2, max_size=20), st.floats(0.05, 3))
+def test_bins_hold_all_of_the_busy_time(lengths, width):
+    """Lengths are of busy and idle times in turn."""
+    ends = np.cumsum(lengths)
+    busy = [(end - length, end) for end, length in zip(ends[::2], lengths[::2], strict=True)]
+    edges, shares = busy_shares(busy, ends[-1], width)
+    assert (edges[0], edges[-1]) == (0, ends[-1])
+    assert ((shares >= 0) & (shares <= 1)).all()
+    assert (shares * np.diff(edges)).sum() == pytest.approx(sum(lengths[::2]))
+
+
+def time_lines(arms, prompts, window_ms=250.0):
+    analysis = TimeLines()
+    analysis.window_ms = window_ms
+    analysis.begin(dict.fromkeys(arms))
+    for prompt in prompts:
+        for arm in arms:
+            analysis.observe_run(arm, prompt, overlapping())
+    return analysis.report([])
+
+
+def test_an_arm_has_a_trace_of_the_first_prompt():
+    report = time_lines(["engine", "SEED, n=3"], ["p0", "p1"])
+    assert list(report.files) == ["time_lines_trace_engine.json", "time_lines_trace_seed_n_3.json"]
+    events = json.loads(report.files["time_lines_trace_seed_n_3.json"])["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert names == ["SEED, n=3: p0"]
+
+
+def test_arms_are_drawn_below_each_other_and_a_window_beside_the_whole():
+    (figure,) = time_lines(["engine", "seed"], ["p0", "p1"], window_ms=1001).figures.values()
+    assert len(figure.axes) == 2
+    figures = time_lines(["engine"], ["p0"], window_ms=200).figures
+    assert list(figures) == ["time_lines", "time_lines_whole"]
+    assert [round(figure.axes[0].get_xlim()[1]) for figure in figures.values()] == [200, 1000]
+
+
+def test_of_several_samples_of_a_prompt_the_first_is_kept():
+    analysis = TimeLines()
+    analysis.begin({"engine": None})
+    first = overlapping()
+    for line in (first, overlapping(200.0)):
+        analysis.observe_run("engine", "p0", line)
+    (row,) = analysis.report([]).tables["time_lines"].records()
+    assert row == {
+        "arm": "engine",
+        "prompt": "p0",
+        "ms": first.seconds * 1000,
+        "target passes": 2,
+        "sequences/pass": 1,
+        "target busy": first.utilisation(),
+    }
