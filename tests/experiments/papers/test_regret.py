@@ -8,17 +8,11 @@ from specexp.builders import Chain
 from specexp.controllers import Fixed, Oracle
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel
-from specexp.testing.analyses import AnalysisContract
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy
 
 SECONDS = {"oracle": (1.0, 2.0), "learned": (1.1, 2.2), "fixed": (1.5, 3.0), "engine": (3.0, 6.0)}
 RECORDS = [record(arm, prompt, SECONDS[arm][prompt]) for prompt in range(2) for arm in SECONDS]
-
-
-class TestRegret(AnalysisContract):
-    def make_analysis(self):
-        return Regret()
 
 
 def report(records=RECORDS, **given):

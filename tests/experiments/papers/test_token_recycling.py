@@ -5,13 +5,7 @@ from specexp.builders import Chain
 from specexp.controllers import Fixed
 from specexp.core.parts import Parts
 from specexp.drafters import PromptLookup, TokenRecycling
-from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
-
-
-class TestStorage(AnalysisContract):
-    def make_analysis(self):
-        return Storage()
 
 
 def test_the_matrix_of_4096_tokens_and_8_candidates_takes_131_kb_and_a_mb_at_32000():

@@ -18,7 +18,6 @@ from specexp.builders import Chain, Graft
 from specexp.controllers import Oracle, ThresholdTracker
 from specexp.core.parts import Parts
 from specexp.drafters import PhraseCache
-from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
 
 PUBLISHED = {
@@ -29,11 +28,6 @@ PUBLISHED = {
     "roll_back_ms": 2,
     "controller_ms": 0.1,
 }
-
-
-class TestComponentTimes(AnalysisContract):
-    def make_analysis(self):
-        return ComponentTimes([PUBLISHED])
 
 
 PHASES = {"draft": 0.6, "build": 0.1, "target": 1.0, "verify": 0.1, "commit": 0.02, "update": 0.18}

@@ -10,13 +10,7 @@ from experiments.papers.post_use_pre_cut.reuse_potential import ReusePotential
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
-
-
-class TestReusePotential(AnalysisContract):
-    def make_analysis(self):
-        return ReusePotential()
 
 
 class Prompt:

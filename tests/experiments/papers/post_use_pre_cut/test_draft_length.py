@@ -1,4 +1,4 @@
-"""Which length would have been best: every figure here is computed by hand."""
+"""Which draft length is, and would have been, best: every figure is computed by hand."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ import pytest
 from helpers.made_outcomes import outcome_of, strategy
 
 from experiments.papers.post_use_pre_cut.draft_length import (
+    AblationGrid,
     OptimalLength,
     Step,
     StepCosts,
@@ -20,15 +21,9 @@ from specexp.builders import Chain, Graft
 from specexp.controllers import Fixed
 from specexp.core.parts import Parts
 from specexp.drafters import PhraseCache
-from specexp.testing.analyses import AnalysisContract
 from specexp.verifiers import Greedy
 
 PLAIN = Parts(None, None, Greedy(), Fixed())
-
-
-class TestOptimalLength(AnalysisContract):
-    def make_analysis(self):
-        return OptimalLength()
 
 
 def costs(draft_pass):
@@ -59,10 +54,8 @@ def test_the_global_length_is_replayed():
     steps = [step(5), step(1)]
     assert global_optimum(steps, costs(0.1)) == (5, pytest.approx(8 / 3.0))
     assert speed_of(steps, costs(0.1), local_optima(steps, costs(0.1))) == pytest.approx(8 / (1.5 + 1.1))
-    assert global_optimum(steps, costs(0.3)) == (
-        2,
-        pytest.approx(8 / 4.8),
-    )  # 1: 4 * 1.3 = 5.2; 5: 2 * 2.5 = 5
+    # 1: 4 * 1.3 = 5.2; 5: 2 * 2.5 = 5
+    assert global_optimum(steps, costs(0.3)) == (2, pytest.approx(8 / 4.8))
 
 
 def test_where_drafting_never_pays_the_best_length_is_0():
@@ -149,8 +142,76 @@ def test_arms_of_a_grid_are_a_line_with_its_best_length_marked():
     assert rows[1]["at 8"] is None
     figure = report.figures["optimal_length_sensitivity"]
     assert "modelled" in figure.get_suptitle()
-    assert [axes.get_title() for axes in figure.axes] == [
-        "all prompts",
-        "plain, by category",
-        "cache, by category",
+    titles = ["all prompts", "plain, by category", "cache, by category"]
+    assert [axes.get_title() for axes in figure.axes] == titles
+
+
+# --- Levels by draft length -----------------------------------------------------------------------------------------
+
+SPEEDUPS = {
+    "fixed": {3: 2.0, 6: 1.5, 12: 1.0},
+    "+ reuse": {3: 2.0, 6: 2.5, 12: 2.0},
+}
+
+
+def made(speedups=SPEEDUPS, clock="measured"):
+    """Two prompts by every arm, and an analysis that has seen the arms."""
+    seconds = {"engine": 1.0, "lookup": 0.8}
+    for level, row in speedups.items():
+        seconds |= {f"{level}, length={length}": 1 / speedup for length, speedup in row.items()}
+    records = [
+        record(arm, prompt, taken, clock=clock) for prompt in range(2) for arm, taken in seconds.items()
     ]
+    return records, seconds
+
+
+def grid_of(speedups=SPEEDUPS, clock="measured", **arguments):
+    records, arms = made(speedups, clock)
+    analysis = AblationGrid(**arguments)
+    analysis.begin(dict.fromkeys(arms, strategy(Greedy())) | {"engine": PLAIN})
+    return analysis.report(records)
+
+
+def test_a_row_a_level_and_a_column_a_length():
+    table = grid_of().tables["ablation_grid"]
+    rows = table.records()
+    assert [row["level"] for row in rows] == ["fixed", "+ reuse", "lookup"]
+    assert rows[0]["length=3"] == "2.00x (3.00)"
+    assert rows[1]["length=6"] == "2.50x (3.00)"
+    assert (rows[2]["any length"], rows[2]["length=3"]) == ("1.25x (3.00)", None)
+    assert rows[0]["slowest / fastest"] == pytest.approx(0.5)
+    assert rows[1]["slowest / fastest"] == pytest.approx(0.8)
+
+
+def test_short_lengths_may_be_left_out_of_the_sensitivity():
+    rows = grid_of(spread_from=6.0).tables["ablation_grid"].records()
+    assert rows[0]["slowest / fastest from 6 on"] == pytest.approx(1 / 1.5)
+    assert rows[1]["slowest / fastest from 6 on"] == pytest.approx(0.8)
+
+
+def test_published_levels_stand_beside_and_have_their_own_panel():
+    theirs = {"level": "+ reuse", "speedups": {3: 2.33, 12: 3.19, 24: 2.63}}
+    found = grid_of(published=[theirs], spread_from=6.0)
+    row = found.tables["ablation_grid"].records()[-1]
+    assert row["level"] == "+ reuse, published (not run here)"
+    assert (row["length=3"], row["length=6"], row["length=12"]) == ("2.33x", None, "3.19x")
+    assert row["slowest / fastest from 6 on"] == pytest.approx(2.63 / 3.19)
+    here, theirs = found.figures["ablation_grid"].axes
+    assert theirs.get_title() == "published (not run here)"
+    (line,) = theirs.get_lines()
+    assert list(line.get_ydata()) == [2.33, 3.19, 2.63]
+    assert line.get_color() == here.get_legend_handles_labels()[0][1].lines[0].get_color()
+
+
+def test_modelled_speedups_are_called_so():
+    found = grid_of(clock="modelled: made up (assumed)")
+    table = found.tables["ablation_grid"]
+    assert table.title.endswith("(modelled: made up (assumed))")
+    assert table.notes[0].startswith("Modelled geometric mean")
+    assert found.figures["ablation_grid"].axes[0].get_ylabel() == "modelled speedup over engine"
+
+
+def test_arms_that_do_not_go_on_one_grid_are_refused():
+    plain = strategy(Greedy())
+    with pytest.raises(ValueError, match="over one argument, but they sweep \\['length', 'nodes'\\]"):
+        AblationGrid().begin(dict.fromkeys(["engine", "a, length=3", "b, nodes=8"], plain))

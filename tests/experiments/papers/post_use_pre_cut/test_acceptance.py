@@ -1,0 +1,154 @@
+"""Utilisation of drafts, and which prefixes are accepted: every figure is computed by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.examples import examples
+from helpers.made_outcomes import outcome_of, report_of, strategy
+from hypothesis import given, strategies as st
+
+from experiments.papers.post_use_pre_cut.acceptance import (
+    ConfidenceAcceptance,
+    PrecutLearning,
+    Utilisation,
+    rank_correlation,
+    wilson_interval,
+)
+from specexp.core.context import Context
+from specexp.verifiers import Greedy
+
+CHAIN = [-1, 0, 1, 2, 3]
+LLAMA = {"method": "Llama 2", "accepted": 5.72, "utilisation": 0.475}
+
+
+def with_grafts(outcome, *rows):
+    grafted = np.isin(np.arange(outcome.tree.tokens.size), rows)
+    return replace(outcome, tree=replace(outcome.tree, grafted=grafted))
+
+
+# --- Utilisation --------------------------------------------------------------------------------------------------
+
+
+def utilisation(*outcomes):
+    return report_of(Utilisation(), *outcomes).tables["utilisation"].records()[0]
+
+
+def test_both_senses_of_utilisation_are_told_apart():
+    """Of 4 drafted 3 are accepted, then of 4 drafted 1, with 4 passes each."""
+    steps = [outcome_of(CHAIN, [1, 2, 3]), outcome_of(CHAIN, [1])]
+    row = utilisation(*(replace(step, pass_tokens=(1, 1, 1, 1)) for step in steps))
+    assert (row["accepted/step"], row["with bonus"]) == (2, 3)
+    assert row["accepted / drafted"] == pytest.approx(4 / 8)
+    assert row["tokens / draft pass"] == pytest.approx(6 / 8)
+    ended = utilisation(outcome_of(CHAIN, [1, 2], bonus=False))
+    assert (ended["accepted/step"], ended["with bonus"]) == (2, 2)
+
+
+def test_grafted_phrases_are_counted_apart():
+    """A chain of 2, and a phrase of 2 below it of which the first is accepted: 2 of 2 and 1 of 2."""
+    row = utilisation(with_grafts(outcome_of(CHAIN, [1, 2, 3]), 3, 4))
+    assert (row["of the drafter's"], row["of grafted phrases'"], row["accepted / drafted"]) == (1, 0.5, 0.75)
+
+
+def test_a_step_without_drafts_is_a_step():
+    row = utilisation(outcome_of([-1], []), outcome_of(CHAIN, [1, 2, 3, 4]))
+    assert (row["accepted/step"], row["accepted / drafted"]) == (2, 1)
+    assert row["of grafted phrases'"] is None
+
+
+def test_published_rows_are_marked_and_drawn_hollow():
+    report = report_of(Utilisation([LLAMA]), outcome_of(CHAIN, [1]))
+    label, accepted, tokens, _, share, *rest = report.tables["utilisation"].rows[-1]
+    assert (label, accepted, share) == ("Llama 2 (not run here)", 5.72, 0.475)
+    assert tokens == pytest.approx(6.72)
+    assert rest == [None] * 4
+    (axes,) = report.figures["utilisation"].axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "Llama 2 (not run here)"]
+
+
+def test_utilisation_runs_over_the_questions_and_grafts_are_left_out():
+    """Of 4 drafted 1, then of 4 drafted 3; then, with two of them grafts, of 2 drafted 2."""
+    analysis = PrecutLearning()
+    analysis.begin({"a": strategy(Greedy())})
+    steps = [outcome_of(CHAIN, [1]), outcome_of(CHAIN, [1, 2, 3])]
+    steps.append(with_grafts(outcome_of(CHAIN, [1, 2, 3]), 3, 4))
+    for number, outcome in enumerate(steps):
+        analysis.observe("a", replace(outcome, context=Context([1], sequence=f"question {number}")))
+    assert analysis.running("a") == [pytest.approx(share) for share in (1 / 4, 4 / 8, 6 / 10)]
+    row = analysis.report([]).tables["precut_learning"].records()[0]
+    assert (row["first half"], row["second half"]) == (pytest.approx(4 / 8), pytest.approx(2 / 2))
+
+
+# --- Confidence and acceptance ------------------------------------------------------------------------------------
+
+PREFIXES = [-1, 0, 1, 2]
+Q = [1.0, 0.9, 0.5, 0.5]  # products 0.9, 0.45, 0.225
+
+
+def confidence(*outcomes, edges=(0, 0.25, 0.5, 0.75, 1)):
+    analysis = ConfidenceAcceptance()
+    analysis.edges = np.array(edges)
+    return report_of(analysis, *outcomes).tables["confidence_acceptance"].records()
+
+
+def shares(rows):
+    return [(row["product"], row["accepted"]) for row in rows]
+
+
+def test_a_prefix_is_accepted_whole_or_not():
+    rows = confidence(outcome_of(PREFIXES, [1], q=Q), outcome_of(PREFIXES, [1, 2], q=Q))
+    assert shares(rows) == [("0 to 0.25", 0.0), ("0.25 to 0.5", 0.5), ("0.75 to 1", 1.0), ("all", 0.5)]
+    assert [row["prefixes"] for row in rows] == [2, 2, 2, 6]
+    assert [row["mean product"] for row in rows[:3]] == pytest.approx([0.225, 0.45, 0.9])
+    assert [row["mean length"] for row in rows] == [3, 2, 1, 2]
+
+
+def test_the_bins_tell_small_products_apart():
+    """Products 0.5, 0.005 and 0.00005."""
+    rows = confidence(outcome_of(PREFIXES, [1], q=[1.0, 0.5, 0.01, 0.01]), edges=(0, 0.0001, 0.01, 1))
+    assert shares(rows)[:-1] == [("0 to 0.0001", 0.0), ("0.0001 to 0.01", 0.0), ("0.01 to 1", 1.0)]
+
+
+def test_in_a_tree_the_most_probable_path_counts():
+    """It goes by row 2; accepted is row 1 and what is below it."""
+    rows = confidence(outcome_of([-1, 0, 0, 1, 2], [1, 3], q=[1, 0.3, 0.6, 0.9, 0.5]))
+    assert shares(rows) == [("0.25 to 0.5", 0.0), ("0.5 to 0.75", 0.0), ("all", 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "prefixes", "accepted"),
+    [
+        (outcome_of(PREFIXES, [1], bonus=False, q=Q), 1, 1),  # the end of the output cut off the rest
+        (outcome_of(PREFIXES, [], q=Q), 3, 0),  # the first was rejected
+        (with_grafts(outcome_of(PREFIXES, [1, 2, 3], q=[1.0, 0.9, 0.5, np.nan]), 3), 2, 1),  # no confidence
+    ],
+)
+def test_which_prefixes_count(outcome, prefixes, accepted):
+    row = confidence(outcome)[-1]
+    assert (row["prefixes"], row["accepted"]) == (prefixes, accepted)
+
+
+def test_drafters_without_probabilities_are_left_out():
+    assert confidence(outcome_of(PREFIXES, [1])) == []
+
+
+def test_the_interval_counts_steps():
+    """Two prefixes of one step in one bin are one try: Wilson's of 0 of 1."""
+    (row, _) = confidence(outcome_of([-1, 0, 1], [], q=[1.0, 0.9, 0.95]))
+    assert (row["prefixes"], row["steps"], row["from"]) == (2, 1, 0)
+    assert row["to"] == pytest.approx(1.96**2 / (1 + 1.96**2), abs=1e-4)
+
+
+@examples(50)
+@given(share=st.sampled_from([0.0, 1.0]) | st.floats(0, 1), tries=st.integers(1, 5000))
+def test_an_interval_holds_its_share(share, tries):
+    low, high = wilson_interval(share, tries)
+    assert -1e-9 <= low <= share <= high <= 1 + 1e-9
+
+
+def test_the_rank_correlation_is_spearmans():
+    assert rank_correlation(np.array([1.0, 2, 3, 4]), np.array([1.0, 8, 27, 64])) == pytest.approx(1)
+    ties = rank_correlation(np.array([1.0, 2, 3]), np.array([0.0, 1, 1]))  # ranks 1, 2, 3 and 1, 2.5, 2.5
+    assert ties == pytest.approx(np.sqrt(3) / 2)
+    assert rank_correlation(np.ones(3), np.arange(3.0)) is None
