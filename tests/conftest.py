@@ -75,7 +75,7 @@ def specexp_data() -> Path:
 def model_folder(tmp_path_factory) -> str:
     """A random Llama whose every byte is a token, saved with its tokenizer."""
     import torch
-    from helpers.byte_tokenizer import byte_tokenizer
+    from helpers.small_models import byte_tokenizer
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path_factory.mktemp("model")

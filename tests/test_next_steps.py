@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers.next_steps import next_line, typed
+from helpers.commands import main_of
 from sweep.test_deployed import DEAR, FREE, study
 from sweep.test_sweep import target, write  # noqa: F401
 
@@ -37,6 +38,46 @@ Capture = pytest.CaptureFixture[str]
 TREE = {"tree.json": [[0], [1], [0, 0]], "parts.json": {"drafter": {"class_path": "TokenRecycling"}}}
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 3}}
 SHORT = {"max_tokens": 4, "prefixes": [8], "repeats": 2, "prompts": 1, "max_new_tokens": 8}
+DRY = ("run", "sweep", "verify", "profile", "record", "fit", "why", "what_if")
+"""Commands that are typed with ``--dry-run``: everything but decoding is done."""
+
+
+def next_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The line after ``Next:`` of what was printed since the last look."""
+    shown = capsys.readouterr()
+    (found,) = (
+        line.removeprefix("Next: ")
+        for line in (shown.out + shown.err).splitlines()
+        if line.startswith("Next: ")
+    )
+    return found
+
+
+def typed(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Type a line as a shell would take it; every command of it must succeed.
+
+    Returns:
+        The commands, e.g. ``["verify"]``.
+    """
+    ran = []
+    for step in line.split(" && "):
+        words = shlex.split(step, comments=True)
+        if words[0] == "cd":
+            monkeypatch.chdir(words[1])
+            continue
+        python, m, module, *arguments = words
+        assert (python, m) == ("python", "-m")
+        command = module.removeprefix("specexp.")
+        ran.append(command)
+        if command in DRY and "--dry-run" not in arguments:
+            arguments.append("--dry-run")
+        if command == "doctor":  # it measures passes for seconds
+            monkeypatch.setattr("specexp.commands.doctor.command.checks", list)
+        if command == "serve":  # everything up to the first request
+            monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: None)
+            arguments[arguments.index("--port") + 1] = "0"
+        assert main_of(module)(arguments) == 0, line
+    return ran
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.examples import examples
-from helpers.json_values import places, replaced
+from helpers.made_artifacts import places, replaced
 from hypothesis import HealthCheck, given, strategies as st
 from safetensors.numpy import save
 

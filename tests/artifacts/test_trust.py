@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import made_artifacts as made
-from helpers.json_values import places, replaced
+from helpers.made_artifacts import places, replaced
 
 import specexp
 from specexp.artifacts import ArtifactError, trust as trusted

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from helpers.tiny_pair import EOS, LetterTokenizer, tiny_llama
+from helpers.small_models import EOS, LetterTokenizer, tiny_llama
 
 from specexp.data import Prompt
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from helpers.tiny_pair import EOS, tiny_llama
+from helpers.small_models import EOS, tiny_llama
 
 from specexp import Decoder
 from specexp.bench.arm import Generation, describe

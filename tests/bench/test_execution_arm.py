@@ -7,7 +7,7 @@ import pytest
 import torch
 from bench.test_module import test as run_test
 from helpers.countdown import SIGNS, Countdown, DigitTokenizer
-from helpers.tiny_pair import LetterTokenizer
+from helpers.small_models import LetterTokenizer
 
 from specexp.bench.analysis import Analysis
 from specexp.bench.arm import Generation

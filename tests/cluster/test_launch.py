@@ -13,10 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.mortal_work import begun, processes, start, work
-from helpers.processes import is_alive, parent
-from helpers.ray_cluster import ray_cluster, raylet_of
-from helpers.slurm_cluster import queued, slurm_cluster
+from helpers.clusters import (
+    begun,
+    is_alive,
+    parent,
+    processes,
+    queued,
+    ray_cluster,
+    raylet_of,
+    slurm_cluster,
+    start,
+    work,
+)
 from helpers.waiting import wait_for
 
 PASSWORD = "pa55word"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.byte_tokenizer import byte_tokenizer
+from helpers.small_models import byte_tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from specexp.models.pair import load_tokenizer

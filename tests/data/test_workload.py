@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from helpers.byte_tokenizer import byte_tokenizer
+from helpers.small_models import byte_tokenizer
 from hypothesis import given, strategies as st
 
 from specexp.data import Prompt, PromptRow, PromptSet, PromptSetError, Workload, prompt_rows

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers import fake_server
-from helpers.processes import is_alive
+from helpers.clusters import is_alive
 from helpers.small_gguf import tokenizer
 from helpers.waiting import wait_for
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers.golden import GOLDEN
-from helpers.golden_pair import write_pair
+from helpers.golden import GOLDEN, write_pair
 
 PROMPTS = GOLDEN / "prompts.jsonl"
 

@@ -7,15 +7,8 @@ import pyarrow.parquet as pq
 from helpers.golden import ROOT, check, command
 
 SMALL = (
-    *(
-        "--data.max_prompts",
-        "2",
-        "--generation.max_new_tokens",
-        "12",
-        "--record.coverage.0.init_args.length",
-        "6",
-    ),
-    *("--record.candidates", "4", "--record.target_top_k", "4", "--record.live_sample", "1"),
+    *("--data.max_prompts", "2", "--generation.max_new_tokens", "12", "--record.live_sample", "1"),
+    *("--record.candidates", "4", "--record.target_top_k", "4", "--record.coverage.0.init_args.length", "6"),
 )
 VOLATILE = ("provenance", "files")
 """Fields of the manifest with times, versions and hashes of compressed files."""

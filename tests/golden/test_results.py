@@ -35,15 +35,9 @@ BY_THE_CLOCK = {"prefill_seconds", "memory_mib"}
 """Columns of tables that no latency profile states."""
 WORDED = {"verdict", "reason"}
 """Columns of tables with sentences."""
-TOY = (
-    "--verify.samples",
-    "24",
-    "--verify.toy_tokens",
-    "240",
-    "--verify.toy_triples",
-    "240",
-    "--verify.workers",
-    "1",
+TOY = tuple(
+    f"--verify.{name}={number}"
+    for name, number in {"samples": 24, "toy_tokens": 240, "toy_triples": 240, "workers": 1}.items()
 )
 
 

@@ -1,8 +1,17 @@
-"""Records made by hand, so that every statistic can be computed by hand."""
+"""Records and outcomes made by hand, so that every statistic can be computed by hand."""
 
 from typing import Any
 
+import numpy as np
+import torch
+
+from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
+from specexp.core.context import Context
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.verifiers import Greedy
 
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
 
@@ -24,3 +33,48 @@ def record(arm: str, prompt: int, decode_seconds: float = 1.0, **given: Any) -> 
         **given,
     }
     return PromptRecord(arm, f"p{prompt}", "a" if prompt % 2 == 0 else "b", **values)
+
+
+def outcome_of(
+    parents, accepted, *, bonus=True, tokens=None, q=None, p=None, draws=None, values=None
+) -> Outcome:
+    """A step over a tree of these parents.
+
+    Args:
+        parents: of every row, -1 first.
+        accepted: rows.
+        bonus: whether the output went on after the last accepted node.
+        tokens: of every row; the rows' numbers if None.
+        q: draft probability of every row.
+        p: ``[n + 1, V]`` the target's probabilities after every row; even over 8 tokens if None.
+        draws: as a tree's.
+        values: as a tree's.
+    """
+    rows = len(parents)
+    tree = TokenTree(
+        TreeShape(parents, [-1, *range(rows - 1)]),
+        np.arange(rows) if tokens is None else np.array(tokens),
+        None if q is None else np.log(np.array(q, dtype=np.float32)),
+        draws=draws,
+        values=None if values is None else np.array(values),
+    )
+    logits = torch.zeros(rows, 8) if p is None else torch.tensor(np.log(np.maximum(p, 1e-9)))
+    new = (*(int(tree.tokens[row]) for row in accepted), *((7,) if bonus else ()))
+    return Outcome(Context([1, *new]), tree, logits, tuple(accepted), new)
+
+
+def strategy(verifier, max_nodes=8) -> Parts:
+    """Parts of an arm that drafts."""
+    from specexp.builders import Chain
+    from specexp.controllers import Fixed
+    from specexp.testing.fakes import FakeDrafter
+
+    return Parts(FakeDrafter(lambda tokens: [0]), Chain(max_nodes), verifier, Fixed())
+
+
+def report_of(analysis, *outcomes, parts=None, records=()) -> Report:
+    """What an analysis says of a run whose only arm, ``a``, made these steps; greedily, if ``parts`` is None."""
+    analysis.begin({"a": strategy(Greedy()) if parts is None else parts})
+    for outcome in outcomes:
+        analysis.observe("a", outcome)
+    return analysis.report(records)

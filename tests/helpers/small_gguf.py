@@ -10,7 +10,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from experiments.engine.gguf_writer import write_gguf
-from helpers.byte_tokenizer import byte_tokenizer
+from helpers.small_models import byte_tokenizer
 from specexp.models.llama_cpp import LlamaCppModel
 from specexp.models.llama_file import LlamaFile, LlamaSettings
 

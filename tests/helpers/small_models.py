@@ -1,10 +1,15 @@
-"""Small random models of several architectures, made once."""
+"""Small random models of several architectures, and tokenizers for them."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 VOCABULARY = 61
 _LLAMA_LIKE = {
@@ -55,3 +60,62 @@ def build(name, settings, attention="sdpa", dtype=torch.float64):
 def small_model(name, attention="sdpa", dtype=torch.float64):
     """A small random model with full attention."""
     return build(name, FULL_ATTENTION[name], attention, dtype)
+
+
+END = "<|end|>"
+
+
+def byte_tokenizer(*pairs: str, special: Sequence[str] = (END,), **given: Any) -> PreTrainedTokenizerFast:
+    """One token a byte, then one for each pair of bytes, then the special ones, of which ``<|end|>`` is EOS.
+
+    Args:
+        pairs: of letters that are one token side by side.
+        special: all special tokens.
+        given: other arguments of the tokenizer.
+    """
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *pairs]
+    vocabulary = {letter: number for number, letter in enumerate(letters)}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[(pair[0], pair[1]) for pair in pairs]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens(list(special))
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, **given)
+
+
+EOS = 2
+
+
+class LetterTokenizer:
+    """One token a letter; enough of a tokenizer for prompts without chat template."""
+
+    eos_token_id = EOS
+    chat_template = None
+    all_special_ids = (EOS,)
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [3 + ord(letter) % 40 for letter in text]}
+
+
+def tiny_llama(
+    seed: int, dtype: torch.dtype = torch.float32, noise: float = 0.0, context: int = 256
+) -> LlamaForCausalLM:
+    """A random model; with ``noise`` a neighbour of the one with the same seed."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=48,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=context,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=EOS,
+        pad_token_id=None,
+    )
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters() if noise else ():
+            parameter += noise * torch.randn_like(parameter)
+    return model.to(dtype)

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 import torch
-from helpers.processes import is_alive
+from helpers.clusters import is_alive
 from helpers.toy_schedules import PARTS, PausingTarget, Unlearning, fail_oddly, jobs_of, leave, pausing
 from helpers.waiting import wait_for
 

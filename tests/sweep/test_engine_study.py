@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers import fake_server
-from helpers.processes import is_alive
+from helpers.clusters import is_alive
 from helpers.waiting import wait_for
 
 from specexp.deploy.export.command import export

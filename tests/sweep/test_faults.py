@@ -16,8 +16,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from helpers.postgres import Postgres
-from helpers.proxy import Proxy
+from helpers.postgres import Postgres, Proxy
 from helpers.shared_study import finished
 from helpers.waiting import wait_for
 from helpers.whole_study import WholeStudy

@@ -14,9 +14,7 @@ from typing import Any
 
 import optuna
 import pytest
-from helpers.mortal_work import start
-from helpers.processes import is_alive, parent
-from helpers.ray_cluster import ray_cluster, raylet_of
+from helpers.clusters import is_alive, parent, ray_cluster, raylet_of, start
 from helpers.shared_study import check, finished
 from helpers.waiting import wait_for
 

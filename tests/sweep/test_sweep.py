@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers.byte_tokenizer import byte_tokenizer
-from helpers.small_models import FULL_ATTENTION, build
+from helpers.small_models import FULL_ATTENTION, build, byte_tokenizer
 from sqlalchemy.exc import OperationalError
 
 from specexp.sweep.command import main

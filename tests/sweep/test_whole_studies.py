@@ -8,9 +8,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from helpers.clusters import ray_cluster, slurm_cluster
 from helpers.postgres import PASSWORD
-from helpers.ray_cluster import ray_cluster
-from helpers.slurm_cluster import slurm_cluster
 from helpers.whole_study import WholeStudy, files_with_the_password
 
 from specexp.cluster.options import CLUSTERS

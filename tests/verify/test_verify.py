@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 import yaml
-from helpers.tiny_pair import LetterTokenizer, tiny_llama
+from helpers.small_models import LetterTokenizer, tiny_llama
 
 from specexp.core.contracts import Drafter, Verifier
 from specexp.core.dialogue import Candidates, Verdict

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers.made_outcomes import outcome_of, strategy
+from helpers.made_records import outcome_of, strategy
 
 from experiments.papers.dyspec.costs import ModelledLatency
 from specexp.bench.record import PromptRecord

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers.made_outcomes import outcome_of, report_of, strategy
+from helpers.made_records import outcome_of, report_of, strategy
 from hypothesis import given, strategies as st
 
 from experiments.papers.dyspec.token_order import TreeReorder, block_count, value_order

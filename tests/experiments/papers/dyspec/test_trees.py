@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.made_outcomes import outcome_of, report_of, strategy
+from helpers.made_records import outcome_of, report_of, strategy
 
 from experiments.papers.dyspec.trees import (
     AcceptanceHeatMap,

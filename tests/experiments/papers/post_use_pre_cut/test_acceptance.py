@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.made_outcomes import outcome_of, report_of, strategy
+from helpers.made_records import outcome_of, report_of, strategy
 from hypothesis import given, strategies as st
 
 from experiments.papers.post_use_pre_cut.acceptance import (

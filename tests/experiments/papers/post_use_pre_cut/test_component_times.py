@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from helpers.made_outcomes import outcome_of, strategy
+from helpers.made_records import outcome_of, strategy
 
 from experiments.papers.post_use_pre_cut.component_times import (
     CACHE,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.made_outcomes import outcome_of, strategy
+from helpers.made_records import outcome_of, strategy
 
 from experiments.papers.post_use_pre_cut.draft_length import (
     AblationGrid,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from helpers.made_outcomes import strategy
+from helpers.made_records import strategy
 
 from experiments.papers.post_use_pre_cut.reuse_potential import ReusePotential
 from specexp.core.context import Context

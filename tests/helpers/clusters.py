@@ -1,20 +1,49 @@
-"""A real SLURM on this machine, which ends with the test: Debian's ``slurm-wlm``, without accounting."""
+"""Real Ray and SLURM clusters on this machine, workers that wait to be killed, and processes."""
 
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helpers.waiting import wait_for
 from specexp.engines.server import free_port
+
+
+@contextmanager
+def ray_cluster(nodes: int = 3, on_the_head: int = 1) -> Iterator[Any]:
+    """A cluster of nodes with one processor each, and so many on the first, at ``RAY_ADDRESS``."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    running = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": on_the_head, "include_dashboard": False}
+    )
+    before = os.environ.get("RAY_ADDRESS")
+    try:
+        for _ in range(nodes - 1):
+            running.add_node(num_cpus=1)
+        os.environ["RAY_ADDRESS"] = running.address
+        yield running
+    finally:
+        os.environ.pop("RAY_ADDRESS", None) if before is None else os.environ.update(RAY_ADDRESS=before)
+        running.shutdown()
+
+
+def raylet_of(node: Any) -> int:
+    """The process that is a node, whose children are actors."""
+    return int(node.all_processes["raylet"][0].process.pid)
+
 
 SETTINGS = """\
 ClusterName=specexp
@@ -115,3 +144,76 @@ def _running(command: list[str], folder: Path) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+folder, number, lives = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+begun = folder / f"{number}.begun"
+with begun.open("a") as file:
+    known = os.environ.get("PGPASSWORD"), os.nice(0), os.environ.get("CUDA_VISIBLE_DEVICES") or None
+    print(os.getpid(), *known, file=file)
+if len(begun.read_text().splitlines()) < lives:
+    time.sleep(600)
+(folder / f"{number}.ended").touch()
+"""
+
+STARTER = """
+import json, signal, sys
+from pathlib import Path
+from specexp.cluster.launch import run_workers
+from specexp.cluster.options import ClusterOptions
+from specexp.config.command import answered
+from specexp.core.start import begin
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
+begin()
+folder, options, commands, gpus, threads = json.loads(sys.argv[1])
+act = lambda: run_workers(ClusterOptions(**options), commands, Path(folder), gpus, threads)
+sys.exit(answered(act))
+"""
+
+
+def work(folder: Path, number: int, lives: int = 1) -> list[str]:
+    """The command of a worker that waits to be killed in all its lives but the last."""
+    return [sys.executable, "-c", PROGRAM, str(folder), str(number), str(lives)]
+
+
+def start(
+    folder: Path, on: str, *commands: list[str], gpus: int = 0, threads: int = 1, **slurm: str | int
+) -> subprocess.Popen[str]:
+    """A process that starts workers ``w 0``, ``w 1``, ... and waits for them."""
+    named = {f"w {number}": command for number, command in enumerate(commands)}
+    given = json.dumps((str(folder / "logs"), {"on": on, "slurm": slurm}, named, gpus, threads))
+    return subprocess.Popen(
+        (sys.executable, "-c", STARTER, given),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+
+
+def begun(folder: Path, number: int) -> list[list[str]]:
+    """Process, password, niceness and GPUs of each life of a worker."""
+    path = folder / f"{number}.begun"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def processes(folder: Path, *numbers: int) -> list[int]:
+    """The latest process of each worker, once all have begun."""
+    lives = [begun(folder, number) for number in numbers]
+    return [int(one[-1][0]) for one in lives] if all(lives) else []
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process runs; one that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def parent(process: int) -> int:
+    """Who started a process."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
