@@ -1,6 +1,4 @@
-"""The line that a command prints last can be typed: of every verdict it is, or its words are held against what reads
-them.
-"""
+"""The line that a command prints last can be typed: it is typed here, or read as its program reads it."""
 
 from __future__ import annotations
 
@@ -34,6 +32,7 @@ from specexp.sweep.command import main as sweep
 from specexp.verify.command import main as verify
 
 Write = Callable[..., str]
+LeadsTo = Callable[[str], str]
 Capture = pytest.CaptureFixture[str]
 TREE = {"tree.json": [[0], [1], [0, 0]], "parts.json": {"drafter": {"class_path": "TokenRecycling"}}}
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 3}}
@@ -85,6 +84,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "disabled")
     return tmp_path
+
+
+@pytest.fixture
+def leads_to(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], str]:
+    """Type the line that was printed last, which must be of this command; the line."""
+
+    def type_next(command: str) -> str:
+        line = next_line(capsys)
+        assert typed(line, monkeypatch) == [command]
+        capsys.readouterr()
+        return line
+
+    return type_next
 
 
 class TestSweep:
@@ -151,31 +165,28 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestVerify:
     def test_of_an_artifact_it_is_the_server_of_the_same_models(
-        self, here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+        self, experiment: Write, leads_to: LeadsTo
     ) -> None:
         folder = save_artifact("found", "static-tree", TREE).folder
         assert verify([experiment(), f"--artifact={folder}", "--verifier", "Greedy"]) == 0
-        line = next_line(capsys)
-        assert " --draft " in line
-        assert typed(line, monkeypatch) == ["serve"]
+        assert " --draft " in leads_to("serve")
 
-    def test_of_a_file_it_is_its_run(
-        self, here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_of_a_file_it_is_its_run(self, experiment: Write, leads_to: LeadsTo) -> None:
         assert verify([experiment(), "--verifier", "Greedy"]) == 0
-        line = next_line(capsys)
-        assert "--verifier Greedy" in line
-        assert typed(line, monkeypatch) == ["run"]
+        assert "--verifier Greedy" in leads_to("run")
 
-    def test_of_a_mistake_it_is_the_doctor(
-        self, here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_of_a_mistake_it_is_the_doctor(self, experiment: Write, leads_to: LeadsTo) -> None:
         broken = experiment(drafter={"class_path": "verify.test_verify.Failing"}, verifier="Greedy")
         assert verify([broken]) == 1
-        assert typed(next_line(capsys), monkeypatch) == ["doctor"]
+        leads_to("doctor")
 
     def test_a_drafter_of_ones_own_is_proved_and_served_by_trusting_its_package(
-        self, here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+        self,
+        here: Path,
+        experiment: Write,
+        capsys: Capture,
+        monkeypatch: pytest.MonkeyPatch,
+        leads_to: LeadsTo,
     ) -> None:
         installed(here, monkeypatch)
         parts = {**TREE["parts.json"], "drafter": {"class_path": "foreign_parts.Foreign"}}
@@ -184,9 +195,7 @@ class TestVerify:
         assert verify([*asked, "--dry-run"]) == 2
         assert "or --trust foreign_parts" in capsys.readouterr().err
         assert verify([*asked, "--trust", "foreign_parts"]) == 0
-        line = next_line(capsys)
-        assert "--trust foreign_parts" in line
-        assert typed(line, monkeypatch) == ["serve"]
+        assert "--trust foreign_parts" in leads_to("serve")
         assert run([*asked, "--trust", "[foreign_parts]", "--dry-run"]) == 0
 
     def test_a_sweep_over_a_drafter_of_ones_own_names_its_package(self, experiment: Write) -> None:
@@ -233,41 +242,28 @@ def save_with(parts: dict[str, Any]) -> str:
     return str(save_artifact("own", "static-tree", {**TREE, "parts.json": parts}).folder)
 
 
-def test_of_a_run_it_is_the_proof_of_what_was_run(
-    here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_run_it_is_the_proof_of_what_was_run(experiment: Write, leads_to: LeadsTo) -> None:
     folder = save_artifact("found", "static-tree", TREE).folder
     greedy = ["--verifier", "Greedy", "--baselines", "[engine]"]
     assert run([experiment(), *greedy, "--artifact", str(folder), "--data.max_prompts", "1"]) == 0
-    line = next_line(capsys)
-    assert f"--artifact {folder}" in line
-    assert typed(line, monkeypatch) == ["verify"]
+    assert f"--artifact {folder}" in leads_to("verify")
 
 
-def test_a_recording_is_profiled_and_then_replayed(
-    here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recording_is_profiled_and_then_replayed(experiment: Write, leads_to: LeadsTo) -> None:
     sections = {"profile": {**SHORT, "to": "costs"}, "record": {"to": "answers", "live_sample": 0}}
     path = experiment(**sections, verifier="Greedy", baselines=["engine"])
+    few = [path, "--data.max_prompts", "2"]
     assert profile([path]) == 0
-    assert typed(next_line(capsys), monkeypatch) == ["run"], "in the seconds of this device, with the models"
-    capsys.readouterr()
-    assert record([path, "--data.max_prompts", "2"]) == 0
-    line = next_line(capsys)
-    assert typed(line, monkeypatch) == ["profile"]
-    capsys.readouterr()
-    assert profile([path, "--data.max_prompts", "2"]) == 0
-    line = next_line(capsys)
-    assert "--backend replay --recording answers" in line
-    assert typed(line, monkeypatch) == ["run"]
-    capsys.readouterr()
-    assert record([path, "--data.max_prompts", "2", "--latency.artifact", "costs/best"]) == 0
-    assert typed(next_line(capsys), monkeypatch) == ["run"]
+    leads_to("run")  # in the seconds of this device, with the models
+    assert record(few) == 0
+    leads_to("profile")
+    assert profile(few) == 0
+    assert "--backend replay --recording answers" in leads_to("run")
+    assert record([*few, "--latency.artifact", "costs/best"]) == 0
+    leads_to("run")
 
 
-def test_a_controller_that_was_fitted_is_run(
-    here: Path, experiment: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_was_fitted_is_run(experiment: Write, leads_to: LeadsTo) -> None:
     path = experiment(
         controller={"class_path": "QLearning", "init_args": {"warm_up": 2, "draft_cost": 0.1}},
         drafter="DraftModel",
@@ -276,14 +272,12 @@ def test_a_controller_that_was_fitted_is_run(
         fit={"export": {"to": "exported"}},
     )
     assert fit([path, "--data.max_prompts", "1"]) == 0
-    assert typed(next_line(capsys), monkeypatch) == ["run"]
+    leads_to("run")
 
 
-def test_a_new_folder_is_tried_by_a_dry_run(
-    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_folder_is_tried_by_a_dry_run(leads_to: LeadsTo) -> None:
     assert init(["a b/ü x"]) == 0
-    assert typed(next_line(capsys), monkeypatch) == ["sweep"]
+    leads_to("sweep")
 
 
 class TestExport:

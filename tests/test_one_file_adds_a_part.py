@@ -85,7 +85,7 @@ class Spelling(Task):
         return None
 
     def check(self, item, thoughts):
-        return Check(False, "nobody can spell")
+        return Check(False, "no spelling is checked")
 """,
     "data/searches/first_thought.py": """
 from specexp.data.searches.search import Search
@@ -135,7 +135,7 @@ from specexp.deploy.export.export_format import ExportedFile, ExportFormat
 class NodeFlag(ExportFormat):
     name = "node-flag"
     kinds = ("tree-size",)
-    read_for = "nobody"
+    read_for = "an engine"
 
     def export(self, artifact):
         return ExportedFile({"nodes": artifact.value}, dropped="node-flag: dropped the tree's form")
@@ -193,8 +193,8 @@ def call(package: Path, *commands: list[str]) -> list[dict[str, str]]:
     return said
 
 
-def written(package: Path, model_folder: str, name: str, **sections: object) -> str:
-    """The file of an experiment, which has its name."""
+def write(package: Path, model_folder: str, name: str, **sections: object) -> None:
+    """Write the file of an experiment, which has its name."""
     content = {
         "name": name,
         "question": "Is it found?",
@@ -208,61 +208,45 @@ def written(package: Path, model_folder: str, name: str, **sections: object) -> 
         "tracking": {"mode": "disabled"},
         **sections,
     }
-    file = package / f"{name}.yaml"
-    file.write_text(yaml.safe_dump(content))
-    return str(file)
+    (package / f"{name}.yaml").write_text(yaml.safe_dump(content))
 
 
 def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_folder: str) -> None:
     lookup = {"class_path": "PromptLookup", "init_args": {"candidates": 2}}
-    sized = {"builder.init_args.size": {"type": "int", "low": 1, "high": 2}}
-    parts = written(
-        package,
-        model_folder,
-        "parts",
-        verifier="SecondBest",
-        controller="EveryOtherStep",
-        data={"prompts": "Counting"},
-    )
+    sized = {"class_path": "Sized", "init_args": {"size": "artifacts/size/best-tree"}}
     task = {"class_path": "TaskItems", "init_args": {"tasks": [{"class_path": "Spelling"}]}}
-    thoughts = written(
-        package,
-        model_folder,
-        "thoughts",
-        execution="InTurns",
-        data={"prompts": task},
-        reasoning={"search": "FirstThought"},
-    )
-    sweep = written(
-        package,
-        model_folder,
-        "sweep",
-        sweep={
-            "n_trials": 1,
-            "space": sized,
-            "enqueue": [{"name": "two", "builder.init_args.size": 2}],
-            "confirm": {"best": 1, "data": {"max_prompts": 1}},
-            "export": {"to": "artifacts/size", "kind": "tree-size"},
+    study = {
+        "n_trials": 1,
+        "space": {"builder.init_args.size": {"type": "int", "low": 1, "high": 2}},
+        "enqueue": [{"name": "two", "builder.init_args.size": 2}],
+        "confirm": {"best": 1, "data": {"max_prompts": 1}},
+        "export": {"to": "artifacts/size", "kind": "tree-size"},
+    }
+    counting = {"prompts": "Counting"}
+    sections = {
+        "parts": {"verifier": "SecondBest", "controller": "EveryOtherStep", "data": counting},
+        "thoughts": {
+            "execution": "InTurns",
+            "data": {"prompts": task},
+            "reasoning": {"search": "FirstThought"},
         },
-        builder="Sized",
-        drafter=lookup,
-        data={"prompts": "Counting", "max_prompts": 1},
-    )
-    taken = written(
-        package,
-        model_folder,
-        "taken",
-        data={"prompts": "Counting"},
-        builder={"class_path": "Sized", "init_args": {"size": "artifacts/size/best-tree"}},
-        drafter=lookup,
-    )
+        "sweep": {
+            "sweep": study,
+            "builder": "Sized",
+            "drafter": lookup,
+            "data": {**counting, "max_prompts": 1},
+        },
+        "taken": {"data": counting, "builder": sized, "drafter": lookup},
+    }
+    for name, content in sections.items():
+        write(package, model_folder, name, **content)
     *_, exported, _ = call(
         package,
-        ["run", parts],
-        ["run", thoughts],
-        ["sweep", sweep],
+        ["run", "parts.yaml"],
+        ["run", "thoughts.yaml"],
+        ["sweep", "sweep.yaml"],
         ["export", "artifacts/size/best-tree", "--to", "node-flag"],
-        ["run", taken],
+        ["run", "taken.yaml"],
     )
     runs = package / "runs"
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import specexp
 from specexp.__main__ import main
 
 
-def test_the_package_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_package_lists_its_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["specexp"])
     assert main() == 0
     shown = capsys.readouterr().out
     for command in ("run", "sweep", "verify", "serve", "export", "why", "init", "doctor"):

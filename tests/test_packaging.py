@@ -73,6 +73,7 @@ def test_images_are_of_a_tried_python_and_of_no_floating_tag() -> None:
 
 def test_the_compose_file_publishes_on_this_machine_alone_and_shows_no_password() -> None:
     services = yaml.safe_load((DOCS / "cluster" / "compose.yaml").read_text())["services"].values()
+    assert services
     assert all(port.startswith("127.0.0.1:") for service in services for port in service["ports"])
     assert not any("PASSWORD" in word for service in services for word in service["command"])
 

@@ -36,10 +36,11 @@ def definitions() -> Iterator[tuple[Path, str, bool]]:
 
 
 def test_no_two_classes_share_a_name() -> None:
-    files = defaultdict(list)
+    files: dict[str, list[str]] = defaultdict(list)
     for path, name, public in definitions():
         if public and name not in ONE_THING:
             files[name].append(str(path))
+    assert files
     assert {name: where for name, where in files.items() if len(where) > 1} == {}
 
 

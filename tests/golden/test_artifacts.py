@@ -20,6 +20,7 @@ FAMILIES = ("drafter", "builder", "verifier", "controller")
 VOLATILE = ("created", "sha256")
 GIVEN = ("study", "trial", "metrics")
 """What whoever saves an artifact gives of its provenance; the rest is of machine and moment."""
+assert FOLDERS
 each_kind = pytest.mark.parametrize("folder", FOLDERS, ids=[folder.name for folder in FOLDERS])
 
 

@@ -87,6 +87,7 @@ def passes(package: Path, test: str) -> bool:
 
 
 def test_every_mutant_can_be_planted() -> None:
+    assert len(MUTANTS) >= 30
     wrong = []
     for mutant in MUTANTS:
         if (count := len(mutant.places(PACKAGE))) != 1:

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from scipy import stats
 
 from specexp.core.context import Context
 
@@ -53,11 +54,7 @@ class Uniform:
 def outcomes(verifier, tree, logits, module):
     """Probability of every output of one step: ``{accepted tokens and bonus: probability}``.
 
-    Args:
-        verifier: one that takes its numbers from ``uniforms`` and its bonus from the module's ``sample``.
-        tree: drafted.
-        logits: ``[n + 1, V]``.
-        module: where the verifier's ``sample`` stands.
+    The verifier takes its numbers from ``uniforms`` and its bonus from the module's ``sample``. Logits: ``[n + 1, V]``.
     """
     context = Context([int(tree.tokens[0])])
     found, waiting = {}, [[]]
@@ -84,14 +81,7 @@ def outcomes(verifier, tree, logits, module):
 
 
 def sampled_outcomes(verifier, tree, logits, module):
-    """The same of a verifier that draws a token after every row it visits, from the module's ``sample``.
-
-    Args:
-        verifier: any whose tokens all come from ``sample``.
-        tree: drafted.
-        logits: ``[n + 1, V]``.
-        module: where ``sample`` stands.
-    """
+    """:func:`outcomes` of a verifier that draws a token after every row it visits, by the module's ``sample``."""
     context = Context([int(tree.tokens[0])])
     found, waiting = {}, [()]
     while waiting:
@@ -118,10 +108,7 @@ def sampled_outcomes(verifier, tree, logits, module):
 def continued(found, length, target):
     """Joint distribution of the first ``length`` tokens: shorter outputs go on as the target does.
 
-    Args:
-        found: outputs of a step.
-        length: tokens.
-        target: from the tokens so far to the next one's ``[V]`` probabilities.
+    ``target`` gives the next token's ``[V]`` probabilities after the tokens so far.
     """
     joint = {}
     waiting = list(found.items())
@@ -163,3 +150,17 @@ def logits_of(probabilities):
     """Logits whose softmax they are, impossible tokens ``-inf``."""
     with np.errstate(divide="ignore"):
         return np.log(np.asarray(probabilities, dtype=np.float64))
+
+
+def joint_p_value(decoder, law, draws=900):
+    """The chi-square test of the first three tokens after token 1, which ``law[a, b]`` gives, over many outputs."""
+    expected = draws * np.einsum("a,ab,bc->abc", law[1], law, law)
+    found = np.zeros_like(expected)
+    for sequence in range(draws):
+        found[tuple(decoder.generate([1], max_new_tokens=3, sequence=sequence, seed=0).token_ids)] += 1
+    assert found[expected == 0].sum() == 0
+    # The test wants some five expected counts a cell: the rarest are pooled.
+    cells = [cell for cell in expected.argsort(axis=None) if expected.flat[cell] > 0]
+    _, pools = np.unique(expected.flat[cells].cumsum() // 8, return_inverse=True)
+    pooled = [np.bincount(pools, counts.flat[cells]) for counts in (found, expected)]
+    return stats.chisquare(*pooled).pvalue

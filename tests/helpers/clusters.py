@@ -82,11 +82,6 @@ without ``config_overrides`` a node has no more processors than the machine."""
 def slurm_cluster(folder: Path, nodes: int = 2, cpus: int = 2) -> Iterator[Path]:
     """Nodes ``node0``, ``node1`` with so many processors each, without GPUs; ``SLURM_CONF`` names the cluster.
 
-    Args:
-        folder: An empty one for its settings, logs and state.
-        nodes: How many.
-        cpus: Of each.
-
     Yields:
         The folder of its state, which users of a cluster do not see.
     """

@@ -237,10 +237,6 @@ LAYER_SCALE = 0.9
 def write_pair(folder: Path, texts: Sequence[str]) -> tuple[Path, Path]:
     """Write target and draft.
 
-    Args:
-        folder: Where they go.
-        texts: Their letters are what the models say.
-
     Returns:
         The folders of the target and of the draft, each with the tokenizer.
     """

@@ -21,12 +21,7 @@ _ACCOUNT = (
 
 
 def forget_account(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Runs of this test are offline ones, below their own folders, whoever is logged in on this machine.
-
-    Args:
-        monkeypatch: of the test.
-        folder: an empty one.
-    """
+    """Runs of this test are offline ones, below their own folders, whoever is logged in on this machine."""
     for name in _ACCOUNT:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(folder / "netrc"))

@@ -38,8 +38,7 @@ def binaries() -> Path | None:
 class Postgres:
     """A server of its own folder and port; ``me`` owns it and has a password.
 
-    Args:
-        folder: An empty one below which anybody may enter, for the server refuses to run as root.
+    The folder is an empty one that any user may enter, since the server refuses to run as root.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -121,11 +120,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 class Proxy:
-    """Passes on what it gets; cut, it drops every connection and takes none.
-
-    Args:
-        port: The server's.
-    """
+    """Passes on what it gets; cut, it drops every connection and takes none."""
 
     def __init__(self, port: int) -> None:
         self.port, self._to, self._open = free_port(), port, True

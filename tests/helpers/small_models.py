@@ -66,13 +66,7 @@ END = "<|end|>"
 
 
 def byte_tokenizer(*pairs: str, special: Sequence[str] = (END,), **given: Any) -> PreTrainedTokenizerFast:
-    """One token a byte, then one for each pair of bytes, then the special ones, of which ``<|end|>`` is EOS.
-
-    Args:
-        pairs: of letters that are one token side by side.
-        special: all special tokens.
-        given: other arguments of the tokenizer.
-    """
+    """One token a byte, then one for each pair of bytes, then the special ones, of which ``<|end|>`` is EOS."""
     letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *pairs]
     vocabulary = {letter: number for number, letter in enumerate(letters)}
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=[(pair[0], pair[1]) for pair in pairs]))

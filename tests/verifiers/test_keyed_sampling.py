@@ -1,10 +1,9 @@
 """Keyed sampling keeps the contract and draws exact samples, whatever drafts for it."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
+from helpers.branching import joint_p_value
 from scipy import stats
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -61,46 +60,23 @@ def exact(settings):
     [pytest.param(one, marks=[] if len(one) > 1 else pytest.mark.slow, id=str(one)) for one in SETTINGS],
 )
 def test_three_consecutive_tokens_have_the_targets_joint_distribution(settings):
-    probabilities = exact(settings)
-    expected = {
-        (a, b, c): probabilities[1, a] * probabilities[a, b] * probabilities[b, c]
-        for a, b, c in itertools.product(range(4), repeat=3)
-    }
     drafter = FakeDrafter(lambda tokens: np.argsort(LOGITS[tokens[-1]])[::-1].tolist(), max_candidates=2)
     decoder = Decoder(
         bigram_model(LOGITS.tolist()), drafter, StaticTree([[0], [1], [0, 0]]), KeyedSampling(**settings)
     )
-    draws = 1500
-    counts = dict.fromkeys(expected, 0)
-    for sequence in range(draws):
-        counts[tuple(decoder.generate([1], max_new_tokens=3, sequence=sequence, seed=0).token_ids)] += 1
-    impossible = [triple for triple, probability in expected.items() if probability == 0]
-    assert sum(counts[triple] for triple in impossible) == 0
-    # Chi-square wants some five expected counts a cell: pool the rarest.
-    cells = sorted((expected[triple] * draws, counts[triple]) for triple in expected if expected[triple] > 0)
-    pooled = [(0.0, 0)]
-    for wanted, seen in cells:
-        if pooled[-1][0] < 8:
-            pooled[-1] = (pooled[-1][0] + wanted, pooled[-1][1] + seen)
-        else:
-            pooled.append((wanted, seen))
-    wanted, seen = zip(*pooled, strict=True)
-    assert stats.chisquare(seen, wanted).pvalue > 0.01
+    assert joint_p_value(decoder, exact(settings)) > 0.01
 
 
 def test_samples_of_one_prompt_differ_and_a_rerun_repeats_them():
     decoder = Decoder(bigram_model(LOGITS.tolist()), verifier=KeyedSampling(1.0))
-    outputs = [
-        tuple(decoder.generate([1], max_new_tokens=12, sequence=f"p#{n}", seed=0).token_ids)
-        for n in range(20)
-    ]
-    again = [
-        tuple(decoder.generate([1], max_new_tokens=12, sequence=f"p#{n}", seed=0).token_ids)
-        for n in reversed(range(20))
-    ]
-    assert outputs == again[::-1]
-    assert len(set(outputs)) > 15
-    assert outputs[0] != tuple(decoder.generate([1], max_new_tokens=12, sequence="p#0", seed=1).token_ids)
+
+    def output(number, seed=0):
+        return decoder.generate([1], max_new_tokens=12, sequence=f"p#{number}", seed=seed).token_ids
+
+    outputs = [output(number) for number in range(20)]
+    assert outputs == [output(number) for number in reversed(range(20))][::-1]
+    assert len(set(map(tuple, outputs))) > 15
+    assert outputs[0] != output(0, seed=1)
 
 
 def test_neighbouring_positions_are_drawn_independently():

@@ -282,14 +282,8 @@ def test_more_draws_are_accepted_more_often():
         return share(3, 4, 3)
 
     q = DRAFTS["some"]
-    rejected = [
-        sum(
-            p
-            for output, p in output_of(Draft(q), NodeKind.DRAWN, (width,), target).items()
-            if len(output) == 1
-        )
-        for width in (1, 2, 3)
-    ]
+    found = [output_of(Draft(q), NodeKind.DRAWN, (width,), target) for width in (1, 2, 3)]
+    rejected = [sum(p for output, p in one.items() if len(output) == 1) for one in found]
     assert rejected[0] > rejected[1] > rejected[2] - 1e-12
     assert rejected[2] == pytest.approx(0, abs=1e-12)
 
@@ -313,18 +307,10 @@ def test_the_processed_target_is_the_one_kept(options):
     logits = np.tile(logits_of(share(5, 3, 2)), (4, 1))
     processed = Processors(**{"temperature": 1.0, **options}).probabilities(torch.from_numpy(logits[0]))
     draft = Draft(DRAFTS["some"])
-    weighted = [
-        (
-            weight,
-            outcomes(
-                RejectionSampling(**options),
-                draft.token_tree(nested, NodeKind.DRAWN),
-                logits,
-                rejection_sampling,
-            ),
-        )
-        for nested, weight in draft.trees(NodeKind.DRAWN, (2,))
-    ]
+    verifier, weighted = RejectionSampling(**options), []
+    for nested, weight in draft.trees(NodeKind.DRAWN, (2,)):
+        tree = draft.token_tree(nested, NodeKind.DRAWN)
+        weighted.append((weight, outcomes(verifier, tree, logits, rejection_sampling)))
     assert same(continued(mixed(weighted), 2, lambda path: processed), joint_of(lambda path: processed, 2))
 
 

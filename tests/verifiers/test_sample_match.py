@@ -5,8 +5,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from helpers.branching import continued, joint_of, logits_of, same, sampled_outcomes
-from scipy import stats
+from helpers.branching import continued, joint_of, joint_p_value, logits_of, same, sampled_outcomes
 
 from specexp.builders import KConfig
 from specexp.core.context import Context
@@ -109,11 +108,7 @@ def test_three_tokens_have_the_targets_joint_distribution():
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     drafter = FakeDrafter(lambda tokens: np.argsort(-logits[tokens[-1]]).tolist(), max_candidates=2)
     decoder = Decoder(bigram_model(logits.tolist()), drafter, KConfig([2, 1]), SampleMatch())
-    expected = np.einsum("a,ab,bc->abc", p[1], p, p)
-    seen = np.zeros((3, 3, 3))
-    for sequence in range(1500):
-        seen[tuple(decoder.generate([1], max_new_tokens=3, sequence=sequence, seed=0).token_ids)] += 1
-    assert stats.chisquare(seen.ravel(), expected.ravel() * 1500).pvalue > 1e-3
+    assert joint_p_value(decoder, p) > 1e-3
 
 
 def test_at_temperature_0_it_is_greedy():

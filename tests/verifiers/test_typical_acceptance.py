@@ -31,13 +31,9 @@ def accepted_tokens(probabilities, **options):
     """Which single children are accepted after a root with these target probabilities."""
     logits = torch.from_numpy(np.stack([logits_of(probabilities)] * 2))
     shape = TreeShape([-1, 0], [-1, 0])
-    return [
-        token
-        for token in range(len(probabilities))
-        if TypicalAcceptance(**options)
-        .verify(Context([0]), TokenTree(shape, np.array([0, token])), logits)
-        .accepted
-    ]
+    trees = [TokenTree(shape, np.array([0, token])) for token in range(len(probabilities))]
+    verifier = TypicalAcceptance(**options)
+    return [token for token, tree in enumerate(trees) if verifier.verify(Context([0]), tree, logits).accepted]
 
 
 SHARES = (0.5, 0.3, 0.15, 0.05)  # H = 1.142, exp(-H) = 0.319

@@ -34,7 +34,9 @@ def test_every_run_is_configured_and_its_test_names_its_arms(capsys):
 
 def test_the_shipped_report_is_that_of_the_shipped_records(tmp_path):
     write_report(assess(choose(), ROOT / RECORDS), tmp_path, RECORDS.name)
-    for path in tmp_path.iterdir():
+    written = list(tmp_path.iterdir())
+    assert written
+    for path in written:
         assert (ROOT / RECORDS.parent / path.name).read_text(encoding="utf-8") == path.read_text(
             encoding="utf-8"
         ), f"python -m experiments.reproduce --report writes experiments/{path.name} anew"
@@ -46,7 +48,9 @@ def test_every_shipped_record_is_of_a_row():
 
 
 def test_every_row_is_measured_and_the_cause_of_one_that_differs_holds():
-    for one in assess(choose(), ROOT / RECORDS):
+    assessed = assess(choose(), ROOT / RECORDS)
+    assert len(assessed) == len(paper_rows())
+    for one in assessed:
         assert one.record is not None, one.why_not
         if not one.state.startswith("agrees"):
             assert one.cause is not None, one.row.name

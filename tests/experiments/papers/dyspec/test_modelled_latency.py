@@ -20,7 +20,6 @@ from specexp.core.parts import Parts
 from specexp.drafters import DraftModel
 from specexp.verifiers import Greedy
 
-NAME = "modelled_latency"
 PROFILE = {"name": "x", "target_ms": {1: 5}}
 
 OFFLOADED = LatencyProfile("offloaded", {1: 5000}, {1: 25}, source="published")
@@ -41,18 +40,16 @@ RECORDS = [
 ]
 
 
-C4: dict[str, Any] = {
-    "method": "DySpec, C4",
-    "tokens_per_step": 9.1,
-    "seconds_per_token": 0.537,
-    "speedup": 10.42,
-}
+C4 = {"method": "DySpec, C4", "tokens_per_step": 9.1, "seconds_per_token": 0.537, "speedup": 10.42}
+
+
+def rows_of(analysis: ModelledLatency, records: list[PromptRecord]) -> dict[Any, dict[str, Any]]:
+    """The rows of the table by arm."""
+    return {row["arm"]: row for row in analysis.report(records).tables["modelled_latency"].records()}
 
 
 def test_seconds_per_token_are_passes_times_their_seconds() -> None:
-    report = ModelledLatency(constant(5000, 100)).report(RECORDS)
-    rows = {row["arm"]: row for row in report.tables["modelled_latency"].records()}
-
+    rows = rows_of(ModelledLatency(constant(5000, 100)), RECORDS)
     assert rows["engine"]["modelled s/token"] == pytest.approx(5.0)
     assert rows["engine"]["modelled vs plain decoding"] == "1.00x [1.00, 1.00]"
     assert rows["tree"]["modelled s/token"] == pytest.approx((3 * 5.0 + 15 * 0.1) / 12)
@@ -104,8 +101,7 @@ def test_watched_passes_are_modelled_by_the_tokens_they_were_fed() -> None:
         outcome.context, outcome.pass_tokens = Context([1, 2], sequence="p0#0"), fed
         analysis.observe("drafts", outcome)
     records = [record("drafts", 0, steps=2, draft_passes=3, drafted_nodes=8)]
-    (row,) = analysis.report(records).tables["modelled_latency"].records()
-
+    row = rows_of(analysis, records)["drafts"]
     seconds = 2 * (0.140 + 0.004) + 3 * 0.010 + 0.010
     assert row["modelled s/token"] == pytest.approx(seconds / 12)
     assert row["modelled vs plain decoding"].startswith(f"{12 * 0.1 / seconds:.2f}x")
@@ -117,13 +113,13 @@ def test_passes_that_nobody_watched_are_modelled_only_where_their_tokens_are_kno
         record("assisted", 0, steps=4, draft_passes=12, drafted_nodes=12),
         record("lookup", 0, steps=4, drafted_nodes=12),
     ]
-    rows = {row["arm"]: row for row in ModelledLatency(BY_TOKENS).report(records).tables[NAME].records()}
+    rows = rows_of(ModelledLatency(BY_TOKENS), records)
     assert rows["plain"]["modelled s/token"] == pytest.approx(0.1)
     assert rows["lookup"]["modelled s/token"] is rows["assisted"]["modelled s/token"] is None
     said = rows["assisted"]["modelled vs plain decoding"]
     assert said == "refused: nobody watched how many tokens assisted fed in its passes"
     one = LatencyProfile("one figure", {1: 100}, {1: 10}, step_ms=5)
-    rows = {row["arm"]: row for row in ModelledLatency(one).report(records).tables[NAME].records()}
+    rows = rows_of(ModelledLatency(one), records)
     assert rows["assisted"]["modelled s/token"] == pytest.approx((4 * 0.105 + 12 * 0.01) / 12)
     assert rows["plain"]["modelled s/token"] == pytest.approx(0.1)
 

@@ -40,22 +40,20 @@ def watching():
     return analysis
 
 
+def columns(analysis, *titles):
+    """By phrase length: the values of these columns."""
+    rows = analysis.report([]).tables["reuse_potential"].records()
+    return {row["phrase length from"]: tuple(row[title] for title in titles) for row in rows}
+
+
 def shares(analysis):
-    """By phrase length: share of the drafted tokens and of the output."""
-    table = analysis.report([]).tables["reuse_potential"]
-    return {
-        row["phrase length from"]: (row["after draft passes"], row["after target passes"])
-        for row in table.records()
-    }
+    """Shares of the drafted tokens and of the output."""
+    return columns(analysis, "after draft passes", "after target passes")
 
 
 def unread(analysis):
-    """By phrase length: as :func:`shares`, of phrases that only rejected drafts held."""
-    table = analysis.report([]).tables["reuse_potential"]
-    return {
-        row["phrase length from"]: (row["only rejected before"], row["put out, only rejected before"])
-        for row in table.records()
-    }
+    """As :func:`shares`, of phrases that only rejected drafts held."""
+    return columns(analysis, "only rejected before", "put out, only rejected before")
 
 
 def test_a_rejected_draft_that_comes_later_is_found():
@@ -70,46 +68,35 @@ def test_a_phrase_may_begin_in_the_text_before():
     """Drafted 5 6 7 and rejected; then 5 is put out, and 6 7 drafted after it: 5 6 7 is a phrase of 3."""
     analysis = watching()
     Prompt(analysis, 0).step([4, 5, 6, 7], 0, 5).step([6, 7], 1, 2)
-    drafted, output = shares(analysis)[3]
-    assert drafted == 2 / 6
-    assert output == 0  # 5 6, and 5 stood there before
+    assert shares(analysis)[3] == (2 / 6, 0)  # 5 6, and 5 stood there before
     assert shares(analysis)[2] == (2 / 6, 1 / 3)
 
 
-def test_what_stood_in_the_text_too_is_told_apart():
+def test_what_was_in_the_text_too_is_told_apart():
     """8 9 is in the prompt, and was drafted; drafted again it could have been looked up there."""
     analysis = watching()
     Prompt(analysis, 8, 9, 0).step([8, 9], 0, 1).step([8, 9], 0, 2)
-    assert shares(analysis)[2] == (2 / 4, 0)
-    assert unread(analysis)[2] == (0, 0)
+    assert (shares(analysis)[2], unread(analysis)[2]) == ((2 / 4, 0), (0, 0))
 
 
-def test_the_phrases_of_one_prompt_are_not_anothers():
+def test_neither_other_prompts_nor_the_step_itself_nor_grafts_count():
     analysis = watching()
-    Prompt(analysis, 0).step([5, 6], 0, 1)
-    Prompt(analysis, 0).step([5, 6], 0, 1)
+    for _ in range(2):
+        Prompt(analysis, 0).step([5, 6], 0, 1)
     assert shares(analysis)[2] == (0, 0)
-
-
-def test_the_drafts_of_a_step_are_not_earlier_ones():
-    """What a step drafts and accepts itself does not count."""
     analysis = watching()
     Prompt(analysis, 0).step([5, 6, 5, 6], 4, 7)
     assert shares(analysis)[2] == (0, 0)
+    analysis = watching()
+    Prompt(analysis, 0).step([5, 6], 0, 1).step([5, 6], 0, 2, grafted=1)
+    assert shares(analysis)[2] == (0, 0)
+    assert columns(analysis, "drafted tokens")[2] == (3,)
 
 
 def test_every_path_of_a_tree_is_a_draft():
-    """5 with 6 and 7 below it: 5 7 is found later; 6 7 never stood in a row."""
+    """5 with 6 and 7 below it: 5 7 is found later; 6 7 were never in a row."""
     analysis = watching()
-    prompt = (
-        Prompt(analysis, 0).step([5, 6, 7], 0, 1, parents=[0, 1, 1]).step([5, 7], 0, 2).step([6, 7], 0, 3)
-    )
+    tree = Prompt(analysis, 0).step([5, 6, 7], 0, 1, parents=[0, 1, 1])
+    prompt = tree.step([5, 7], 0, 2).step([6, 7], 0, 3)
     assert prompt.context.token_ids.tolist() == [0, 1, 2, 3]
     assert shares(analysis)[2] == (2 / 7, 0)
-
-
-def test_grafts_are_no_drafts():
-    analysis = watching()
-    Prompt(analysis, 0).step([5, 6], 0, 1).step([5, 6], 0, 2, grafted=1)
-    assert shares(analysis)[2] == (0, 0)  # of 3 drafted tokens; 6 was hung there
-    assert analysis.report([]).tables["reuse_potential"].records()[0]["drafted tokens"] == 3
