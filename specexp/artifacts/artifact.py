@@ -43,7 +43,7 @@ class Artifact:
         made_by: dotted path of that part's class; empty if there is none.
         holds_state: whether ``state.json`` may record what any part has learned, see :mod:`.learned_state`.
         plain: whether it means plain decoding, without drafter and builder.
-        value: the value of an argument that refers to it, see :class:`~specexp.core.references.Reference`; None if no
+        value: the value of an argument that refers to it, see :class:`~specexp.core.checked.Reference`; None if no
             argument takes this kind.
         recorded: the parts of ``parts.json`` by family.
         state: learned state of drafter and controller by family; empty if they start from nothing.

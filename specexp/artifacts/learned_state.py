@@ -1,6 +1,6 @@
 """Learned state of drafter and controller: ``state.json`` and ``state.safetensors``.
 
-The JSON holds :meth:`~specexp.core.part.Part.state_dict` by family, with ``{"tensor": NAME}`` in place of every array;
+The JSON holds :meth:`~specexp.core.contracts.Part.state_dict` by family, with ``{"tensor": NAME}`` in place of every array;
 the other file holds the arrays under these names.
 """
 

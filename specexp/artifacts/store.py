@@ -136,7 +136,7 @@ def read_artifact(folder: str | Path) -> Artifact:
 
 
 def value_of(kind: str, path: str | Path) -> Any:
-    """Return the plain value that a reference stands for, see :class:`~specexp.core.references.Reference`.
+    """Return the plain value that a reference stands for, see :class:`~specexp.core.checked.Reference`.
 
     An artifact is read once for every content of its manifest, which holds the hashes of its payloads: a sweep composes
     thousands of candidates with the same one. The value must not be changed.

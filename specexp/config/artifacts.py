@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from specexp.scheduling import Execution, Executor
 
 _FAMILIES = {
-    "drafter": "specexp.core.drafter.Drafter",
-    "builder": "specexp.core.tree_builder.TreeBuilder",
-    "verifier": "specexp.core.verifier.Verifier",
-    "controller": "specexp.core.controller.Controller",
+    "drafter": "specexp.core.contracts.Drafter",
+    "builder": "specexp.core.contracts.TreeBuilder",
+    "verifier": "specexp.core.contracts.Verifier",
+    "controller": "specexp.core.contracts.Controller",
     "execution": "specexp.scheduling.Execution",
 }
 """Contracts of what an artifact may make."""

@@ -133,7 +133,7 @@ class Record(Section):
 
     to: str | None = None
     """Folder of the recording; ``recordings/<name>`` if null."""
-    coverage: list[Annotated[Any, PartOf("specexp.core.tree_builder.TreeBuilder")]] | None = None
+    coverage: list[Annotated[Any, PartOf("specexp.core.contracts.TreeBuilder")]] | None = None
     """Builders run once at every root: what they ask is what replayed builders may ask. If null a chain of
     24, or for a drafter that learns from what it drafts the experiment's builder.
     """
@@ -248,15 +248,15 @@ class Experiment(Section):
         default={"prompts": {"class_path": "StdlibFunctions"}}
     )
     """Which prompts are decoded."""
-    drafter: Annotated[Any, PartOf("specexp.core.drafter.Drafter")] | None = None
+    drafter: Annotated[Any, PartOf("specexp.core.contracts.Drafter")] | None = None
     """What guesses the next tokens; null for plain decoding."""
-    builder: Annotated[Any, PartOf("specexp.core.tree_builder.TreeBuilder")] | None = None
+    builder: Annotated[Any, PartOf("specexp.core.contracts.TreeBuilder")] | None = None
     """What grows the tree of a step."""
-    verifier: Annotated[Any, PartOf("specexp.core.verifier.Verifier")] = Field(
+    verifier: Annotated[Any, PartOf("specexp.core.contracts.Verifier")] = Field(
         default={"class_path": "Greedy"}
     )
     """What accepts drafted tokens."""
-    controller: Annotated[Any, PartOf("specexp.core.controller.Controller")] | None = Field(
+    controller: Annotated[Any, PartOf("specexp.core.contracts.Controller")] | None = Field(
         default={"class_path": "Fixed"}
     )
     """What limits a step's draft; null for the builder's own limits."""

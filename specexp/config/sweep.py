@@ -257,7 +257,7 @@ are the same for all trials of a study: AR's seconds are measured once for them.
 class CountAcceptances(Section):
     """The stage that records which rank paths are accepted in a wide tree."""
 
-    builder: Annotated[Any, SpecOf("specexp.core.tree_builder.TreeBuilder")]
+    builder: Annotated[Any, SpecOf("specexp.core.contracts.TreeBuilder")]
     """Builder of the wide tree."""
     data: dict[str, Any] = Field(default={})
     """Overrides of the experiment's ``data``."""

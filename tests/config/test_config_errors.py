@@ -54,7 +54,7 @@ MISTAKES = {
     "dotted class": ("drafter: specexp.drafters.TokenRecycler", "cannot be imported.*mean 'TokenRecycling'"),
     "package": ("drafter: nowhere.Thing", "'nowhere.Thing' cannot be imported"),
     "family": ("drafter: specexp.builders.Chain", "'specexp.builders.Chain' is not a Drafter"),
-    "contract": ("drafter: specexp.core.drafter.Drafter", "only the contract"),
+    "contract": ("drafter: specexp.core.contracts.Drafter", "only the contract"),
     "no class": ("drafter: {init_args: {k: 3}}", "drafter.class_path is missing"),
     "not a part": ("drafter: 3", "drafter must be a Drafter given as class_path and init_args, got 3"),
     "required": ("data: {prompts: RawText}", "data.prompts.init_args.path is missing"),

@@ -127,7 +127,7 @@ def test_bounds_survive_postponed_annotations_of_anybodys_part(monkeypatch: pyte
         "from __future__ import annotations\n"
         "from typing import TYPE_CHECKING, Annotated\n"
         "from pydantic import Field\n"
-        "from specexp.core.drafter import Drafter\n"
+        "from specexp.core.contracts import Drafter\n"
         "if TYPE_CHECKING:\n    from nowhere import Unknown\n"
         "class Echo(Drafter):\n"
         "    max_candidates = 8\n"

@@ -69,7 +69,7 @@ CLASSES = [
         "'experiments.pair.module.Nope' cannot be imported ... ; allowed are ",
         "fit",
     ),
-    dry("--builder specexp.core.tree_builder.TreeBuilder", "only the contract of its family"),
+    dry("--builder specexp.core.contracts.TreeBuilder", "only the contract of its family"),
     dry("--builder my_parts.Tree", "'my_parts.Tree' cannot be imported"),
     dry("--analyses '[Nope]'", "no Analysis is called 'Nope' ... Ablation"),
     dry("--controller ConfidenceThreshold", "ConfidenceThreshold ... TokenRecycling"),

@@ -93,7 +93,7 @@ def test_a_database_on_a_unix_socket_is_asked_there(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match=f"it cannot be used: .*{re.escape(str(tmp_path))}/.s.PGSQL.5432"):
         check_storage(url, key)
     asked = []
-    monkeypatch.setattr("specexp.sweep.database.why_unreachable", lambda url: asked.append(url.query["host"]))
+    monkeypatch.setattr("specexp.sweep.storage.why_unreachable", lambda url: asked.append(url.query["host"]))
     check_storage(url, key)
     assert asked == [str(tmp_path)]
 
@@ -191,7 +191,7 @@ def test_a_traceback_tells_no_password() -> None:
 def test_a_storage_that_cannot_be_opened_is_named_without_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specexp.sweep.database.LOST_SECONDS", 0.0)
+    monkeypatch.setattr("specexp.sweep.storage.LOST_SECONDS", 0.0)
     with pytest.raises(StudyError, match=r"storage 'postgresql://me:\*\*\*@host/x' cannot be opened: "):
         open_storage("postgresql://me:pa55word@host/x", tmp_path, lambda study, trial: None)
 

@@ -15,9 +15,9 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import BaseStreamer
 
 from specexp.builders import StaticTree
-from specexp.core.decoder import Decoder
+from specexp.core.loop import Decoder
 from specexp.deploy.hugging_face.custom_generate import custom_generate
-from specexp.deploy.hugging_face.generation_fields import BY_NATURE, OBEYED, REFUSED
+from specexp.deploy.hugging_face.request import BY_NATURE, OBEYED, REFUSED
 from specexp.drafters import TokenRecycling
 from specexp.verifiers import KeyedSampling
 

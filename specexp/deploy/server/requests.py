@@ -121,7 +121,7 @@ class GenerationRequest(BaseModel):
         n: outputs of a prompt.
         stop: strings that end an output.
         seed: key of the randomness; drawn if None.
-        sequence: which continuation of the seed, as :meth:`~specexp.core.decoder.Decoder.generate` takes it; the
+        sequence: which continuation of the seed, as :meth:`~specexp.core.loop.Decoder.generate` takes it; the
             outputs' numbers from 0 if None.
         stream_options: ``{"include_usage": true}`` adds a chunk with the counts of tokens.
         speculative: whether anything is drafted; the output is the same.

@@ -64,7 +64,7 @@ class Texts:
 
 
 class Written:
-    """Text of new tokens. With stop strings it is a :data:`~specexp.core.lane.Stop`, called token by token; without
+    """Text of new tokens. With stop strings it is a :data:`~specexp.core.loop.Stop`, called token by token; without
     any it is given the tokens of each step.
 
     Sent text is never taken back: a character waits for its last byte, and text that may be the beginning of a stop
