@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +16,8 @@ from typing_extensions import override
 from experiments.pair.optimization import MuonAdamW, PlateauMean
 from experiments.pair.repetition import repeating_rows, unlikelihood
 from specexp.fit.budgeted import BudgetedTraining
-from specexp.models.sources import check_source
+from specexp.models.packed import is_packed, load_packed
+from specexp.models.sources import check_source, sources_of
 
 if TYPE_CHECKING:
     from lightning import Callback
@@ -39,8 +39,8 @@ class CausalLMTraining(BudgetedTraining):
         muon_lr: Peak learning rate of the hidden matrices.
         adamw_lr: Peak learning rate of embeddings and norms.
         plateau: Share of the budget after which the learning rate falls; 1 ends on the plateau.
-        start: Folder of an exported model with the initial weights; random ones by default. Its layers may be a
-            fraction of the architecture's, see `deepened`.
+        start: An embedded model, or the folder of an exported one, with the initial weights; random ones by default. It
+            may be narrower than the architecture, see `grow`.
         teacher: Folder or hub id of a model to distil from; its vocabulary must be the same.
         distillation: Weight of the divergence from the teacher; the rest is cross-entropy.
         distill_from: Share of the budget after which the teacher is used; before, training is several times as fast.
@@ -78,21 +78,25 @@ class CausalLMTraining(BudgetedTraining):
         self.mean = None if mean_from is None else PlateauMean(self, begin=mean_from, every=mean_every)
         self.seed = seed
         torch.manual_seed(seed)
-        config = LlamaConfig(**{"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, **architecture})
+        first: Any = None if start is None else _pretrained(start, architecture["vocab_size"], "start")
+        shape = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, **architecture}
+        if first is not None:
+            shape["rms_norm_eps"] = first.config.rms_norm_eps * first.config.hidden_size / shape["hidden_size"]
+        config = LlamaConfig(**shape)
         self.model: nn.Module = LlamaForCausalLM(config)
         with torch.no_grad():  # outputs of a block start at zero, so that a deep stack starts as the identity
             for name, parameter in self.model.named_parameters():
                 if name.endswith(("o_proj.weight", "down_proj.weight")):
                     parameter.zero_()
-        if start is not None:
-            first = _pretrained(start, config.vocab_size, "start")
-            given: Any = first.config
-            if (
-                given.num_attention_heads != config.num_attention_heads
-            ):  # the shapes of weights do not depend on it
-                raise ValueError(f"the start {start!r} must have architecture.num_attention_heads heads")
-            times = config.num_hidden_layers // given.num_hidden_layers
-            self.model.load_state_dict(deepened(first.state_dict(), times))
+        if first is not None:
+            if (first.config.num_hidden_layers, first.config.head_dim) != (
+                config.num_hidden_layers,
+                config.head_dim,
+            ):
+                raise ValueError(
+                    f"the start {start!r} must have the architecture's layers, and its heads the same width"
+                )
+            grow(self.model, first)
         self._teacher: tuple[nn.Module, ...] = ()  # no submodule: in no checkpoint
         if teacher is not None:
             self._teacher = (_pretrained(teacher, config.vocab_size, "teacher").requires_grad_(False),)
@@ -173,32 +177,38 @@ def _logits(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return logits[:, :-1].flatten(0, 1).float()
 
 
-def deepened(weights: dict[str, torch.Tensor], times: int) -> dict[str, torch.Tensor]:
-    """Return the weights of a model with ``times`` as many layers that computes the same.
+def grow(wide: nn.Module, narrow: nn.Module) -> None:
+    """Give a model what a narrower one of as many layers computes; its silent parts learn from the first step on.
 
-    Each layer is followed by ``times - 1`` copies of itself whose two outputs into the residual stream are zero: the
-    copies have the gradients of a trained layer and at first change nothing (block expansion, Wu et al. 2024, LLaMA
-    Pro, section 3.2).
+    The narrow weights fill the leading corner of every matrix. New channels of the residual stream are zero at first,
+    and read by random weights; so are new heads and neurons, whose outputs are zero.
     """
-    deep = {}
-    for name, weight in weights.items():
-        layer = re.search(r"(?<=\.layers\.)\d+", name)
-        for copy in range(times if layer else 1):
-            place = (
-                f"{int(layer[0]) * times + copy}".join((name[: layer.start()], name[layer.end() :]))
-                if layer
-                else name
-            )
-            silent = copy > 0 and name.endswith(("o_proj.weight", "down_proj.weight"))
-            deep[place] = torch.zeros_like(weight) if silent else weight.clone()
-    return deep
+    given: dict[str, torch.Tensor] = narrow.state_dict()
+    config: Any = wide.config
+    share = narrow.config.hidden_size / config.hidden_size  # type: ignore[union-attr, operator]
+    with torch.no_grad():
+        for name, weight in wide.state_dict().items():
+            corner = weight[tuple(slice(size) for size in given[name].shape)]
+            if weight.ndim == 1:  # zeros in new channels lower the root mean square that a norm divides by
+                weight.fill_(given[name].mean())
+                corner.copy_(given[name])
+                weight *= share**0.5
+            else:
+                if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+                    weight.zero_()
+                corner.copy_(given[name])
 
 
 def _pretrained(source: str, vocab_size: int, role: str) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
+    source = sources_of(source)[0]
     check_source(role, source)
-    model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    model: Any = (
+        load_packed(source, torch.float32)
+        if is_packed(source)
+        else AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    )
     if model.config.vocab_size != vocab_size:
         raise ValueError(
             f"the {role} {source!r} has {model.config.vocab_size} tokens, "

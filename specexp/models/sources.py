@@ -32,8 +32,8 @@ class PairError(ValueError):
 def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
     """Return hub ids, folders or files of target and draft; None where there is no draft.
 
-    ``stdlib`` is the embedded pair, as a target and as a draft; ``stdlib-SIZE`` is the embedded target or draft of
-    another size, and an embedded target's draft is the family's own unless another is named.
+    ``stdlib`` is the embedded pair, as a target and as a draft; ``stdlib-SIZE`` is an embedded model of another size, in
+    either role. An embedded target's draft is the family's own unless another is named.
 
     Example:
         >>> sources_of("my/target")
@@ -58,10 +58,10 @@ def embedded_artifact(name: str) -> Path | None:
 
 
 def _embedded(role: str, name: str) -> str | None:
-    """Return the folder of the embedded model ``family`` or ``family-size``."""
+    """Return the folder of the embedded model ``family``, which has one for each role, or ``family-size``."""
     family, _, size = name.partition("-")
-    folder = PAIRS / family / "-".join(filter(None, (role, size)))
-    return str(folder) if re.fullmatch(r"\w+(-\w+)?", name) and folder.is_dir() else None
+    folder = PAIRS / family / (size or role)
+    return str(folder) if re.fullmatch(r"\w+(-\w+)?", name) and (folder / "config.json").is_file() else None
 
 
 def checked_sources(target: str, draft: str | None = None) -> tuple[str, str | None]:
@@ -89,8 +89,8 @@ def check_source(role: str, source: str) -> None:
     elif not path.is_dir():
         if not _HUB_ID.fullmatch(source):
             why = "is no existing folder; expected 'stdlib', a folder, a GGUF file or a hub id (owner/name)"
-        elif "/" not in source and get_close_matches(source, ["stdlib"], cutoff=0.8):
-            why = "is no embedded model; did you mean 'stdlib'?"
+        elif "/" not in source and get_close_matches(source.partition("-")[0], ["stdlib"], cutoff=0.8):
+            why = "is no embedded model; there are 'stdlib', 'stdlib-middle' and 'stdlib-small'"
     elif not (path / "config.json").is_file():
         inside = sorted(path.glob("*.gguf"))
         other = f"name one of its GGUF files, such as {str(inside[0])!r}" if inside else ""

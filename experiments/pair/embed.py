@@ -1,0 +1,34 @@
+"""``python -m experiments.pair.embed EXPORTED NAME``: make an exported model the embedded one of this name, in 8 bits.
+
+NAME is ``target``, ``draft`` or a size such as ``middle``. The model's card stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from specexp.models.packed import pack
+from specexp.models.sources import PAIRS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments.pair.embed")
+    parser.add_argument("exported", type=Path)
+    parser.add_argument("name")
+    given = parser.parse_args(arguments)
+    folder = PAIRS / "stdlib" / given.name
+    folder.mkdir(exist_ok=True)
+    for file in sorted(given.exported.glob("*.json")):
+        shutil.copyfile(file, folder / file.name)
+    pack(load_file(given.exported / "model.safetensors"), folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The storage of the embedded models: 8 bits a weight, with one scale for each output row.
+
+The stored values are the model: they are unpacked to bfloat16, and to other precisions from there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+FILE = "packed.safetensors"
+"""Beside ``config.json``; no ``model.safetensors``, which other programs would read as whole weights."""
+_SCALE = ".scale"
+
+
+def is_packed(source: str) -> bool:
+    """Whether a folder holds a model in this storage."""
+    return (Path(source) / FILE).is_file()
+
+
+def pack(weights: dict[str, torch.Tensor], folder: Path) -> None:
+    """Write a model's weights; matrices get 8 bits, vectors stay in bfloat16."""
+    import torch
+    from safetensors.torch import save_file
+
+    packed = {}
+    for name, weight in weights.items():
+        if weight.ndim == 2:
+            scale = weight.float().abs().amax(dim=1).clamp(min=1e-12) / 127  # [rows]
+            packed[name] = (weight.float() / scale[:, None]).round().to(torch.int8)
+            packed[name + _SCALE] = scale
+        else:
+            packed[name] = weight.to(torch.bfloat16)
+    save_file(packed, folder / FILE)
+
+
+def unpack(source: str) -> dict[str, torch.Tensor]:
+    """Return the weights of a packed model in bfloat16."""
+    import torch
+    from safetensors.torch import load_file
+
+    packed = load_file(Path(source) / FILE)
+    scales = {name.removesuffix(_SCALE): packed.pop(name) for name in [*packed] if name.endswith(_SCALE)}
+    return {
+        name: (weight.float() * scales[name][:, None]).to(torch.bfloat16) if name in scales else weight
+        for name, weight in packed.items()
+    }
+
+
+def load_packed(source: str, dtype: torch.dtype, attn_implementation: str = "sdpa") -> PreTrainedModel:
+    """Return a packed model in evaluation mode."""
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        AutoConfig.from_pretrained(source), dtype=dtype, attn_implementation=attn_implementation
+    )
+    weights = unpack(source)
+    model.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})  # tied
+    model.generation_config = GenerationConfig.from_pretrained(source)
+    return model.eval()
