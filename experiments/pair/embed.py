@@ -18,6 +18,7 @@ from specexp.models.sources import PAIRS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Pack one model."""
     parser = argparse.ArgumentParser(prog="python -m experiments.pair.embed")
     parser.add_argument("exported", type=Path)
     parser.add_argument("name")

@@ -81,7 +81,9 @@ class CausalLMTraining(BudgetedTraining):
         first: Any = None if start is None else _pretrained(start, architecture["vocab_size"], "start")
         shape = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, **architecture}
         if first is not None:
-            shape["rms_norm_eps"] = first.config.rms_norm_eps * first.config.hidden_size / shape["hidden_size"]
+            shape["rms_norm_eps"] = (
+                first.config.rms_norm_eps * first.config.hidden_size / shape["hidden_size"]
+            )
         config = LlamaConfig(**shape)
         self.model: nn.Module = LlamaForCausalLM(config)
         with torch.no_grad():  # outputs of a block start at zero, so that a deep stack starts as the identity

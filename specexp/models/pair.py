@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.core.messages import first_line, type_and_line
 from specexp.core.runtime import Runtime
 from specexp.models.gguf import gguf_model, gguf_tokenizer, is_gguf
+from specexp.models.packed import is_packed, load_packed
 from specexp.models.runtime import check_mode, runtime_of, set_mode
 from specexp.models.sources import PairError, check_reachable, checked_sources, sources_of
 from specexp.models.spread import placement
@@ -222,6 +223,8 @@ class _Files:
         from transformers import AutoModelForCausalLM
 
         with _blamed(self.role, f"{self.name} cannot be loaded"):
+            if is_packed(self.source):
+                return load_packed(self.source, self._dtype, self._attention).to(self._device)
             loaded: Any
             loaded, report = AutoModelForCausalLM.from_pretrained(
                 self.source,

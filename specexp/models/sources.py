@@ -32,8 +32,8 @@ class PairError(ValueError):
 def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
     """Return hub ids, folders or files of target and draft; None where there is no draft.
 
-    ``stdlib`` is the embedded pair, as a target and as a draft; ``stdlib-SIZE`` is an embedded model of another size, in
-    either role. An embedded target's draft is the family's own unless another is named.
+    ``stdlib`` is the embedded pair, as a target and as a draft; ``stdlib-SIZE`` is an embedded model of another size,
+    in either role. An embedded target's draft is the family's own unless another is named.
 
     Example:
         >>> sources_of("my/target")

@@ -14,6 +14,7 @@ from experiments.pair.tokenizer import train_tokenizer
 from specexp.builders import Chain
 from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel
+from specexp.models.packed import is_packed, pack, unpack
 from specexp.models.pair import load_pair
 from specexp.models.sources import PAIRS, PairError, sources_of
 
@@ -135,7 +136,7 @@ def test_damaged_files_are_refused_in_one_sentence(
         ("target", "./no/such/folder", "target './no/such/folder' is no existing folder"),
         ("target", "/no/such/folder", "is no existing folder"),
         ("target", "no/such/folder", "is no existing folder"),
-        ("target", "sdtlib", "did you mean 'stdlib'"),
+        ("target", "sdtlib", "there are 'stdlib', 'stdlib-middle'"),
         ("target_dtype", "int8", "target_dtype is 'int8'; allowed are bfloat16"),
         ("device", "cuda:99", "device 'cuda:99' cannot be used here"),
         ("device", "toaster", "device 'toaster' cannot be used here"),
@@ -172,18 +173,46 @@ def test_a_pair_without_weights_has_the_shapes_of_the_loaded_one(target: str, tm
 def test_the_embedded_pair() -> None:
     pair = load_pair("stdlib")
     assert pair.draft is not None
-    assert pair.target.config.vocab_size == pair.draft.config.vocab_size == len(pair.tokenizer) == 4096
+    assert pair.target.config.vocab_size == pair.draft.config.vocab_size == len(pair.tokenizer)
+    assert pair.target.num_parameters() > 2 * load_pair("stdlib-middle").target.num_parameters()
     size = sum(file.stat().st_size for file in (PAIRS / "stdlib").rglob("*") if file.is_file())
-    assert size < 60e6
+    assert size < 40e6
 
 
-def test_embedded_models_of_other_sizes_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("target", "target-large", "draft", "draft-small"):
-        (tmp_path / "stdlib" / name).mkdir(parents=True)
-    monkeypatch.setattr("specexp.models.sources.PAIRS", tmp_path)
-    folder = {path.name: str(path) for path in (tmp_path / "stdlib").iterdir()}
-    assert sources_of("stdlib") == (folder["target"], folder["draft"])
-    assert sources_of("stdlib-large") == (folder["target-large"], folder["draft"])
-    assert sources_of("stdlib-large", "stdlib-small") == (folder["target-large"], folder["draft-small"])
-    assert sources_of("my/target", "stdlib") == ("my/target", folder["draft"])
-    assert sources_of("stdlib-huge") == ("stdlib-huge", None)  # a hub id, for all that is known
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_stored_values_are_the_model_in_every_precision(dtype: str) -> None:
+    weights = unpack(sources_of("stdlib-small")[0])
+    model = load_pair("stdlib-small", target_dtype=dtype).target
+    for name, weight in weights.items():
+        assert torch.equal(model.state_dict()[name], weight.to(model.dtype))
+        if weight.ndim == 2:
+            assert len(weight[0].unique()) <= 255
+
+
+def test_packing_keeps_every_weight_within_half_a_step_of_its_row(tmp_path: Path) -> None:
+    weight = torch.tensor([[1.27, 0.504, -1.27], [0.0, 0.0, 0.0], [2e-3, -1e-3, 0.0]])
+    pack({"matrix": weight, "vector": weight[0]}, tmp_path)
+    unpacked = unpack(str(tmp_path))
+    assert is_packed(str(tmp_path))
+    torch.testing.assert_close(
+        unpacked["matrix"][0].float(), torch.tensor([1.27, 0.50, -1.27]), rtol=4e-3, atol=0
+    )
+    assert not unpacked["matrix"][1].any()
+    torch.testing.assert_close(unpacked["matrix"].float(), weight, rtol=2**-8, atol=1.27 / 254)
+    assert torch.equal(unpacked["vector"], weight[0].bfloat16())
+
+
+def test_embedded_models_of_other_sizes_have_names() -> None:
+    assert sources_of("stdlib") == (str(PAIRS / "stdlib/target"), str(PAIRS / "stdlib/draft"))
+    assert sources_of("stdlib", "stdlib-middle") == (
+        str(PAIRS / "stdlib/target"),
+        str(PAIRS / "stdlib/middle"),
+    )
+    assert sources_of("stdlib-middle", "stdlib-small") == (
+        str(PAIRS / "stdlib/middle"),
+        str(PAIRS / "stdlib/small"),
+    )
+    assert sources_of("my/target", "stdlib") == ("my/target", str(PAIRS / "stdlib/draft"))
+    assert sources_of("my/target", "stdlib-eagle")[1] == "stdlib-eagle"  # no model
+    with pytest.raises(PairError, match="there are 'stdlib', 'stdlib-middle' and 'stdlib-small'"):
+        load_pair("stdlib-large")

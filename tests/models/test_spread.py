@@ -33,9 +33,19 @@ def decoded(pair):
     return decoder.generate(prompt, max_new_tokens=12, seed=3)
 
 
-def test_weights_on_the_disk_give_the_same_tokens_and_the_model_is_not_compiled():
+@pytest.fixture(scope="module")
+def ordinary(tmp_path_factory):
+    """The embedded target as an ordinary folder; 8 bits cannot be spread."""
+    folder = tmp_path_factory.mktemp("ordinary")
+    pair = load_pair("stdlib")
+    pair.target.save_pretrained(folder)
+    pair.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_weights_on_the_disk_give_the_same_tokens_and_the_model_is_not_compiled(ordinary):
     given = {"target_dtype": "float32"}
-    spread_pair = load_pair("stdlib", device_map=ON_DISK, **given)
+    spread_pair = load_pair(ordinary, "stdlib", device_map=ON_DISK, **given)
     assert is_spread(spread_pair.target)
     assert spread_pair.target.model.layers[0].mlp.up_proj.weight.device.type == "meta"
     assert str(compute_device(spread_pair.target)) == "cpu"
@@ -56,7 +66,7 @@ from pathlib import Path
 from sys import argv
 from test_spread import decoded
 from specexp.models.pair import load_pair
-pair = load_pair("stdlib", device_map="tensor-parallel", target_dtype="float32")
+pair = load_pair(argv[2], "stdlib", device_map="tensor-parallel", target_dtype="float32")
 said = f"{pair.target_runtime().placement}\\n{decoded(pair).token_ids}"
 Path(argv[1], str(torch.distributed.get_rank())).write_text(said)
 torch.distributed.destroy_process_group()
@@ -64,13 +74,13 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_matrices_split_over_two_processes_give_the_same_tokens(tmp_path):
+def test_matrices_split_over_two_processes_give_the_same_tokens(tmp_path, ordinary):
     program = tmp_path / "split.py"
     program.write_text(SPLIT)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    subprocess.run([*launch, str(program), str(tmp_path)], check=True, env=environment)
+    subprocess.run([*launch, str(program), str(tmp_path), ordinary], check=True, env=environment)
     whole = decoded(load_pair("stdlib", mode="eager", target_dtype="float32")).token_ids
     for rank in ("0", "1"):
         told = (tmp_path / rank).read_text().splitlines()
@@ -86,13 +96,19 @@ def test_matrices_split_over_two_processes_give_the_same_tokens(tmp_path):
         ({"offload_folder": "/tmp/x"}, "offload_folder", "without a device_map"),
     ],
 )
-def test_what_cannot_be_spread_is_refused(arguments, key, sentence):
+def test_what_cannot_be_spread_is_refused(ordinary, arguments, key, sentence):
     with pytest.raises(PairError, match=sentence.replace("?", r"\?")) as refused:
-        load_pair("stdlib", weights=False, **arguments)
+        load_pair(ordinary, weights=False, **arguments)
     assert refused.value.argument == key
 
 
-def test_without_accelerate_the_extra_is_named(monkeypatch):
+def test_without_accelerate_the_extra_is_named(ordinary, monkeypatch):
     monkeypatch.setattr(spread, "find_spec", lambda name: None)
     with pytest.raises(PairError, match=r"device_map needs accelerate: pip install -e \"\.\[offload\]\""):
-        load_pair("stdlib", weights=False, device_map="auto")
+        load_pair(ordinary, weights=False, device_map="auto")
+
+
+def test_an_embedded_model_is_exported_before_it_is_spread():
+    with pytest.raises(PairError, match="must be left out for an embedded model") as refused:
+        load_pair("stdlib", device_map="auto")
+    assert refused.value.argument == "device_map"
