@@ -16,6 +16,7 @@ from typing_extensions import override
 from experiments.pair.optimization import MuonAdamW, PlateauMean
 from experiments.pair.repetition import repeating_rows, unlikelihood
 from specexp.fit.budgeted import BudgetedTraining
+from specexp.fit.training_rows import given_tokens
 from specexp.models.packed import is_packed, load_packed
 from specexp.models.sources import check_source, sources_of
 
@@ -122,7 +123,8 @@ class CausalLMTraining(BudgetedTraining):
 
     @override
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        role = torch.zeros_like(batch, dtype=torch.int8)  # [batch, length]
+        batch, given = given_tokens(batch)
+        role = -given.to(torch.int8)  # [batch, length]; 0 counts
         if self.progress >= self.repetition_from:
             rng = random.Random(f"{self.seed}/{self.batches_done}")
             batch = batch.clone()
@@ -131,7 +133,7 @@ class CausalLMTraining(BudgetedTraining):
         targets, role = batch[:, 1:].flatten(), role[:, 1:].flatten()
         ordinary = role == 0
         loss = cross_entropy = F.cross_entropy(logits, targets.masked_fill(~ordinary, -100))
-        if not bool(ordinary.all()):
+        if bool((role == 2).any()):
             repeated = unlikelihood(logits[role == 2], targets[role == 2])
             loss = loss + REPETITION_WEIGHT * repeated
             self.log("train/unlikelihood", repeated)
@@ -149,7 +151,9 @@ class CausalLMTraining(BudgetedTraining):
 
     @override
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
-        loss = F.cross_entropy(_logits(self.model, batch), batch[:, 1:].flatten())
+        batch, given = given_tokens(batch)
+        targets = batch.masked_fill(given, -100)[:, 1:].flatten()
+        loss = F.cross_entropy(_logits(self.model, batch), targets)
         self.log("validation/loss", loss, prog_bar=True, batch_size=len(batch))
 
     @override

@@ -48,10 +48,15 @@ TEST_MODULES = frozenset(_TEST.split())
 
 
 class Text(NamedTuple):
-    """A document and the name of its module, file or problem."""
+    """A document and the name of its module, file or problem.
+
+    Attributes:
+        given: parts of the text, in their order, that no loss is taken on: questions drawn at random.
+    """
 
     name: str
     text: str
+    given: tuple[str, ...] = ()
 
 
 class Probe(NamedTuple):

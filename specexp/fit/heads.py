@@ -16,6 +16,7 @@ from typing_extensions import override
 from specexp.drafters.networks import EagleHead, MedusaHeads
 from specexp.drafters.target_mark import MARK, mark_of
 from specexp.fit.budgeted import BudgetedTraining
+from specexp.fit.training_rows import given_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -121,6 +122,7 @@ class HeadTraining(BudgetedTraining):
         )
 
     def _losses(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        batch, _ = given_tokens(batch)
         with torch.no_grad():
             hidden = self.target.base_model(input_ids=batch, use_cache=False)[0]
             logits = self.target.get_output_embeddings()(hidden)

@@ -1,6 +1,7 @@
 """Training rows: a corpus of several text sources, as batches of token ids.
 
-A document is ``bos text eos``. Documents are drawn by source and joined into rows of equal length.
+A document is ``bos text eos``. Documents are drawn by source and joined into rows of equal length. A token that no loss
+is taken on, as those of questions drawn at random, stands in them as its complement, ``~id``.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,12 @@ def held_out_texts(source: TextSource, split: Split) -> list[Text]:
     texts = [text for text in source.texts(split) if not source.written or copies.is_new(text.text)]
     random.Random(0).shuffle(texts)
     return texts
+
+
+def given_tokens(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids of rows, and where they are given, so that no loss is taken on them."""
+    given = rows < 0
+    return torch.where(given, ~rows, rows), given
 
 
 class Copies:
@@ -187,8 +194,13 @@ class CorpusRows(lightning.LightningDataModule):
         tokenizer, eos = self.tokenizer(), self.tokenizer().eos_token_id
 
         def encoded(split: str, source: str) -> list[list[int]]:
-            texts = self.texts(split, source)
-            return [[*ids, eos] for ids in tokenizer(texts, verbose=False)["input_ids"]] if texts else []
+            rows = self._rows(split, source)
+            if not len(rows):
+                return []
+            texts = list(rows["text"])
+            found = tokenizer(texts, verbose=False, return_offsets_mapping=True)
+            whole = zip(texts, rows["given"], found["input_ids"], found["offset_mapping"], strict=True)
+            return [[*_marked(*row), eos] for row in whole]
 
         self._documents = {name: encoded("train", name) for name in self.weights}
         self._validation = {
@@ -197,10 +209,13 @@ class CorpusRows(lightning.LightningDataModule):
 
     def texts(self, split: str, source: str) -> list[str]:
         """Return the texts of one source, after `prepare_data`."""
+        return list(self._rows(split, source)["text"])
+
+    def _rows(self, split: str, source: str) -> datasets.Dataset:
         import datasets
 
         rows = datasets.load_from_disk(str(self.cache_dir / "corpus"))[split]
-        return [text for text, name in zip(rows["text"], rows["source"], strict=True) if name == source]
+        return rows.select([row for row, name in enumerate(rows["source"]) if name == source])
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Return the tokenizer."""
@@ -233,6 +248,22 @@ class CorpusRows(lightning.LightningDataModule):
             for start in range(0, len(tokens) - self.row_length + 1, self.row_length)[: self.validation_rows]
         ]
         return DataLoader(torch.stack(rows), batch_size=self.batch_size)  # type: ignore[arg-type]
+
+
+def _marked(
+    text: str, given: Iterable[str], ids: Sequence[int], offsets: Sequence[tuple[int, int]]
+) -> Iterator[int]:
+    """Yield the ids of a text, those wholly in what is given as their complements."""
+    spans, start = [(-1, -1)], 0
+    for piece in given:
+        start = text.index(piece, start)
+        spans.append((start, start := start + len(piece)))
+    spans.reverse()
+    begin, end = spans.pop()
+    for token, (first, last) in zip(ids, offsets, strict=True):
+        while spans and first >= end:
+            begin, end = spans.pop()
+        yield ~token if begin <= first < last <= end else token
 
 
 def _long_lines(text: str) -> list[str]:

@@ -54,7 +54,8 @@ def blocks(tmp_path):
 
 class TestGSM8K(TaskContract):
     def evaluations(self):
-        return {"7": 7.0, "10\n": 10.0, "8/10": 8.0, "[3]": 3.0, "6.5 points": 6.5}
+        scores = {"7": 7.0, "10\n": 10.0, "8/10": 8.0, "[3]": 3.0, "6.5 points": 6.5}
+        return {f"It follows.\nScore: {score}": value for score, value in scores.items()}
 
     @pytest.fixture
     def task(self, gsm8k):
@@ -76,7 +77,7 @@ class TestGSM8K(TaskContract):
 
     @pytest.mark.parametrize("answer", ["0", "11", "-3", "seven", "1.2.3.4 good"])
     def test_a_score_is_from_one_to_ten(self, task, answer):
-        assert task.value(answer).parsed == (answer == "1.2.3.4 good")
+        assert task.value(f"It follows.\nScore: {answer}").parsed == (answer == "1.2.3.4 good")
 
     def test_numbers_are_compared_by_value(self, task):
         item = task.load()[1]
@@ -125,7 +126,11 @@ class TestCreativeWriting(TaskContract):
 
 class TestBlocksworld(TaskContract):
     def evaluations(self):
-        return {"good": 10.0, "Bad.": 1.0, "**good** because": 10.0}
+        return {
+            "It is possible.\nEvaluation: good": 10.0,
+            "Evaluation: Bad.": 1.0,
+            "Evaluation: **good**": 10.0,
+        }
 
     @pytest.fixture
     def task(self, blocks):
@@ -134,7 +139,7 @@ class TestBlocksworld(TaskContract):
     def solution(self, item):
         return ["unstack a from b", "put down a", "pick up b", "stack b on a", "done"]
 
-    @pytest.mark.parametrize("answer", ["not good", "goodness", "The action is good"])
+    @pytest.mark.parametrize("answer", ["Evaluation: not good", "Evaluation: goodness", "good"])
     def test_an_evaluation_is_good_or_bad(self, task, answer):
         assert task.value(answer).parsed is False
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,12 +13,15 @@ from specexp.data.training_text import (
     TEST_MODULES,
     VALIDATION_MODULES,
     Document,
+    Split,
+    Text,
+    TextSource,
     documents_of,
     fingerprint,
     is_repetitive,
     split_of,
 )
-from specexp.fit.training_rows import MixedRows, held_out_texts
+from specexp.fit.training_rows import CorpusRows, MixedRows, given_tokens, held_out_texts
 
 
 @pytest.mark.parametrize(
@@ -90,6 +94,31 @@ def test_processes_share_the_stream_of_rows_out() -> None:
     assert all(torch.equal(torch.cat(pair), one) for *pair, one in zip(first, second, alone, strict=True))
     goes_on = taken(2, batch_size=2, first_batch=4 * 2 + 1, every=2)  # the second process after four steps
     assert all(torch.equal(a, b) for a, b in zip(goes_on, second[4:], strict=True))
+
+
+class Given(TextSource):
+    """A question drawn at random, and its answer."""
+
+    licence: ClassVar[str] = "MIT"
+    written: ClassVar[bool] = False
+
+    def texts(self, split: Split) -> Iterator[Text]:
+        yield Text(split, f"One. {split} 1 + 1?\nIt is 2. 1 + 1? Yes.\n", ("One.", "1 + 1?"))
+
+
+def test_tokens_of_what_is_given_are_marked_by_their_complements(tmp_path: Path) -> None:
+    tokenizer = Path(__file__).parents[2] / "experiments" / "pair" / "tokenizer"
+    rows = CorpusRows(str(tmp_path), {"a": Given()}, str(tokenizer), row_length=8, batch_size=1)
+    rows.prepare_data()
+    rows.setup()
+    batches = list(itertools.islice(rows.train_dataloader(), 12))
+    ids, given = given_tokens(torch.cat([batch.flatten() for batch in batches]))
+    words = rows.tokenizer()
+    assert (ids >= 0).all()
+    text = words.decode(ids[~given])
+    assert "It is 2. 1 + 1? Yes.\n" in text, "only the first place of each piece is given"
+    assert "One." not in text
+    assert words.decode(ids[given]).startswith("One.1 + 1"), "a token that ends elsewhere is not"
 
 
 def test_documents_are_dedented_outermost_functions_with_their_decorators(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar, NamedTuple
 from pydantic import Field
 from typing_extensions import override
 
-from experiments.pair.corpus.word_problems import WITH_HEAD, example, head_of, joined
-from specexp.data.tasks.blocks import (
+from experiments.pair.corpus.word_problems import WITH_HEAD, Example, document, example, head_of, judged
+from specexp.data.planning.blocks import (
     CLEAR,
     HAND_EMPTY,
     ON,
@@ -25,10 +25,11 @@ from specexp.data.tasks.blocks import (
     IllegalActionError,
     apply,
     describe,
-    read_problem,
     run_plan,
     sentence,
+    unmet,
 )
+from specexp.data.planning.pddl import read_problem
 from specexp.data.tasks.blocksworld import DONE, Blocksworld
 from specexp.data.tasks.task import Ending, Item, read_json
 from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_name
@@ -106,7 +107,7 @@ class Planned(NamedTuple):
 
     def words(self, action: Action) -> str:
         """Return an action in the task's names."""
-        return str(Action(action.operator, tuple(self.names[block] for block in action.blocks)))
+        return str(_named(action, self.names))
 
     @property
     def thoughts(self) -> list[str]:
@@ -134,9 +135,9 @@ class Planned(NamedTuple):
 
 
 class BlocksPlans(TextSource):
-    """Random problems of three to five blocks that take two to eight actions, split by problem.
+    """Random problems of three to five blocks that take two to eight actions, half of them more than `SHORT`.
 
-    Problems that differ only in the names of blocks are one problem.
+    They are split by problem; problems that differ only in the names of blocks are one.
 
     Args:
         problems: number of training problems.
@@ -153,8 +154,18 @@ class BlocksPlans(TextSource):
     @override
     def texts(self, split: Split) -> Iterator[Text]:
         rng = random.Random(f"blocks/{split}/documents")
-        for number, text in enumerate(_documents(self.problems(split), rng)):
-            yield Text(f"blocks/{split}/{number}", text)
+        waiting, number = list(self.problems(split)), 0
+        while waiting:
+            some = [waiting.pop() for _ in range(min(len(waiting), rng.randint(1, 5)))]
+            judging = rng.random() < 0.5
+            head = None
+            if rng.random() < WITH_HEAD:
+                item = some[0].item
+                prompt = _TASK.value_prompt(item, [DONE]) if judging else _TASK.thought_prompt(item, [])
+                head = head_of(prompt, item.problem)
+            examples = [judgement(one, rng) if judging else solution(one) for one in some]
+            yield document(f"blocks/{split}/{number}", examples, head)
+            number += 1
 
     @override
     def probes(self, split: Split) -> Iterator[Probe]:
@@ -165,9 +176,9 @@ class BlocksPlans(TextSource):
             ending = Ending((f"{DONE}\n", "\n\n"), 128)
             yield Probe(kind, _TASK.thought_prompt(item, []), planned.is_solved, ending)
             head = head_of(_TASK.value_prompt(item, [DONE]), item.problem)
-            prompt, _, word = judgement(planned, rng).rpartition(" ")
-            agrees = partial(_agrees, _TASK.read_value(word))
-            yield Probe("judged", f"{head}\n\n{prompt}", agrees, _TASK.value_ending)
+            text, given = judgement(planned, rng)
+            agrees = partial(_agrees, _TASK.read_value(text))
+            yield Probe("judged", f"{head}\n\n{given}", agrees, _TASK.value_ending)
 
     def problems(self, split: Split) -> Iterator[Planned]:
         """Yield the problems of a split."""
@@ -185,13 +196,14 @@ class BlocksPlans(TextSource):
 
 def random_problem(rng: random.Random) -> Planned:
     """Return a problem that takes two to eight actions, with one of its shortest plans."""
+    fewest, most = rng.choice([(2, SHORT), (SHORT + 1, 8)])
     while True:
         blocks = tuple(_LETTERS[: rng.choice([3, 4, 4, 4, 5])])
         states = _resting(blocks)
         start, end = rng.choice(states), rng.choice(states)
         wanted = sorted(fact for fact in end if fact[0] == ON)
         goal = frozenset(rng.sample(wanted, rng.randint(1, len(wanted))) if wanted else ())
-        if goal and 2 <= distances(blocks, goal)[start] <= 8:
+        if goal and fewest <= distances(blocks, goal)[start] <= most:
             problem = BlocksProblem(blocks, start, goal)
             names = dict(zip(blocks, _names(len(blocks), rng), strict=True))
             return Planned(problem, _plan(problem, rng), names)
@@ -206,8 +218,8 @@ def shape(problem: BlocksProblem) -> str:
     )
 
 
-def judgement(planned: Planned, rng: random.Random) -> str:
-    """Return some first actions of the plan, then a good or a bad one, with its judgement.
+def judgement(planned: Planned, rng: random.Random) -> Example:
+    """Return some first actions of the plan, then a good or a bad one, with a remark and its judgement.
 
     Half of the bad ones are possible and lead away from the goal. The others are not possible, or stop too early.
     """
@@ -215,40 +227,45 @@ def judgement(planned: Planned, rng: random.Random) -> str:
     done = rng.randrange(len(thoughts))
     steps, far = moves(problem.blocks), distances(problem.blocks, problem.goal)
     facts = run_plan(problem.start, planned.plan[:done])
-    newest, word = thoughts[done], "good"
+    newest: Action | None = planned.plan[done] if done < len(planned.plan) else None
+    word = "good"
     if rng.random() < 0.5:
         word = "bad"
-        possible = [one for one, after in steps[facts].items() if far[after] >= far[facts]]
-        if possible and rng.random() < 0.5:
-            newest = planned.words(rng.choice(possible))
+        away = [one for one, after in steps[facts].items() if far[after] >= far[facts]]
+        impossible = [one for one in actions(problem.blocks) if one not in steps[facts]]
+        if away and rng.random() < 0.5:
+            newest = rng.choice(away)
         else:
-            impossible = [one for one in actions(problem.blocks) if one not in steps[facts]]
-            newest = rng.choice([planned.words(rng.choice(impossible)), *([DONE] if newest != DONE else [])])
-    return example(_TASK.value_prompt(item, [*thoughts[:done], newest]), f" {word}", item.problem)
+            newest = rng.choice([rng.choice(impossible), *([] if newest is None else [None])])
+    words = DONE if newest is None else planned.words(newest)
+    prompt = _TASK.value_prompt(item, [*thoughts[:done], words])
+    return judged(prompt, f"{remark(planned, facts, newest)}\nEvaluation: {word}", item.problem)
 
 
-def solution(planned: Planned) -> str:
+def remark(planned: Planned, facts: Facts, action: Action | None) -> str:
+    """Return why an action, or ``done`` if None, is good or bad in a state."""
+    problem, far = planned.problem, distances(planned.problem.blocks, planned.problem.goal)
+    if action is None:
+        missing = unmet(*(_renamed(some, planned.names) for some in (facts, problem.goal)))
+        return f"It is too early: {missing}." if missing else "The goal is reached."
+    try:
+        apply(_renamed(facts, planned.names), _named(action, planned.names))
+    except IllegalActionError as error:
+        return f"It is impossible: {str(error).partition(': ')[2]}."
+    before, after = far[facts], far[apply(facts, action)]
+    way = "and the goal comes" if after < before else "but the goal goes"
+    return f"It is possible, {way} from {before} actions away to {after}."
+
+
+def solution(planned: Planned) -> Example:
     """Return a problem with its plan, as in the thought prompt."""
     item, (*earlier, last) = planned.item, planned.thoughts
-    return example(_TASK.thought_prompt(item, earlier), f" {last}", item.problem)
+    return Example(example(_TASK.thought_prompt(item, earlier), f" {last}", item.problem), item.problem)
 
 
 def _agrees(value: float | None, text: str) -> bool | None:
     read = _TASK.read_value(text)
     return None if read is None else read == value
-
-
-def _documents(problems: Iterator[Planned], rng: random.Random) -> Iterator[str]:
-    waiting = list(problems)
-    while waiting:
-        some = [waiting.pop() for _ in range(min(len(waiting), rng.randint(1, 5)))]
-        judged = rng.random() < 0.5
-        head = None
-        if rng.random() < WITH_HEAD:
-            item = some[0].item
-            prompt = _TASK.value_prompt(item, [DONE]) if judged else _TASK.thought_prompt(item, [])
-            head = head_of(prompt, item.problem)
-        yield joined([judgement(one, rng) if judged else solution(one) for one in some], head)
 
 
 def _plan(problem: BlocksProblem, rng: random.Random) -> tuple[Action, ...]:
@@ -270,6 +287,10 @@ def _names(count: int, rng: random.Random) -> list[str]:
 def _resting(blocks: tuple[str, ...]) -> list[Facts]:
     """Return the arrangements with nothing in the arm."""
     return sorted((facts for facts in moves(blocks) if (HAND_EMPTY,) in facts), key=sorted)
+
+
+def _named(action: Action, names: Mapping[str, str]) -> Action:
+    return Action(action.operator, tuple(names[block] for block in action.blocks))
 
 
 def _renamed(facts: Facts, names: dict[str, str]) -> Facts:

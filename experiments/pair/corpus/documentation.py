@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 from typing_extensions import override
 
 from experiments.pair.corpus.python_source import PACKAGES, package_files
-from experiments.pair.corpus.word_problems import WITH_HEAD, example, head_of, joined
+from experiments.pair.corpus.word_problems import WITH_HEAD, Example, document, example, head_of, judged
 from specexp.data.prompt_set import PromptSetError
 from specexp.data.tasks.creative_writing import SENTENCES, CreativeWriting
 from specexp.data.tasks.task import Item
@@ -144,19 +144,18 @@ class Passages(TextSource):
         rng = random.Random(f"passages/{split}")
         for page, passage in passages:
             item, plan = passage.item, passage.plan
-            prompts = {
-                "plan": (_TASK.thought_prompt(item, []), plan),
-                "passage": (_TASK.thought_prompt(item, [plan], last=True), passage.text),
-            }
+            thought, last = _TASK.thought_prompt(item, []), _TASK.thought_prompt(item, [plan], last=True)
             other = rng.choice(passages)[1].plan
             good = rng.random() < 0.5 or other == plan
-            prompts["value"] = (
-                _TASK.value_prompt(item, [plan if good else other]),
-                f" {rng.choice(_GOOD if good else _BAD)}\nScore: {'9' if good else '2'}",
-            )
-            for prompt, answer in prompts.values():
+            value = _TASK.value_prompt(item, [plan if good else other])
+            answer = f"{rng.choice(_GOOD if good else _BAD)}\nScore: {'9' if good else '2'}"
+            for prompt, one in (
+                (thought, Example(example(thought, plan, item.problem))),
+                (last, Example(example(last, passage.text, item.problem))),
+                (value, judged(value, answer, item.problem)),
+            ):
                 head = head_of(prompt, item.problem) if rng.random() < WITH_HEAD else None
-                yield Text(page, joined([example(prompt, answer, item.problem)], head))
+                yield document(page, [one], head)
 
     def passages(self, split: Split) -> Iterator[tuple[str, Passage]]:
         """Yield the passages of a split with the names of their pages; no two share a paragraph."""

@@ -20,7 +20,7 @@ from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_
 RIGHT, WRONG = "9", "2"
 """The scores of right and wrong steps in the value prompt's own examples."""
 
-WITH_HEAD = 0.05
+WITH_HEAD = 0.3
 """Share of the documents that begin with a prompt's instructions and examples, which are long and always the same."""
 
 _TASK = GSM8K("")
@@ -33,6 +33,10 @@ _CALCULATION = re.compile(r"<<[^<>]*>>")
 _RESULT = re.compile(r"\$?[\d.,()%$]+(?:\s*(?:[-+*/x=]|of)\s*\$?[\d.,()%$]+)*\s*=\s*\$?[\d,]*\.?\d+%?")
 
 
+_RESULTS = re.compile(r"= \$?(\d+)(?!\d|[.,]\d)")
+_CALCULATED = re.compile(r"\$?\d[\d.,]*(?: ?[-+*/x] ?\$?\d[\d.,]*)+(?= ?=)")
+
+
 class WorkedStep(NamedTuple):
     """A question easier than the problem, and its answer with the calculation."""
 
@@ -41,11 +45,16 @@ class WorkedStep(NamedTuple):
 
 
 class Worked(NamedTuple):
-    """A word problem with its steps and its answer, a number."""
+    """A word problem with its steps and its answer, a number.
+
+    Attributes:
+        drawn: whether the problem is generated at random.
+    """
 
     problem: str
     steps: tuple[WorkedStep, ...]
     answer: str
+    drawn: bool = False
 
     @property
     def item(self) -> Item:
@@ -111,6 +120,17 @@ class Arithmetic(TextSource):
         return probes(list(islice(problems(split), 200)))
 
 
+class Example(NamedTuple):
+    """A problem as a prompt poses it, with its answer.
+
+    Attributes:
+        given: its beginning that was drawn at random, so that no loss is taken on it.
+    """
+
+    text: str
+    given: str = ""
+
+
 def example(prompt: str, answer: str, problem: str) -> str:
     """Return the part of a prompt about its own problem, and the answer; the head with its examples is cut off.
 
@@ -122,9 +142,17 @@ def example(prompt: str, answer: str, problem: str) -> str:
     return prompt[begin + 2 if begin >= 0 else 0 :] + answer
 
 
-def joined(examples: Sequence[str], head: str | None = None) -> str:
+def judged(prompt: str, remark: str, problem: str) -> Example:
+    """Return a value prompt with its answer."""
+    text = example(prompt, f" {remark}", problem)
+    return Example(text, text.removesuffix(f" {remark}"))
+
+
+def document(name: str, examples: Sequence[Example], head: str | None = None) -> Text:
     """Return examples with blank lines between, like a prompt's examples, after the head of a prompt if given."""
-    return "\n\n".join([*([head] if head else []), *examples]) + "\n"
+    given = [head, *(one.given for one in examples)]
+    texts = [*([head] if head else []), *(one.text for one in examples)]
+    return Text(name, "\n\n".join(texts) + "\n", tuple(filter(None, given)))
 
 
 def head_of(prompt: str, problem: str) -> str:
@@ -132,26 +160,41 @@ def head_of(prompt: str, problem: str) -> str:
     return prompt[: prompt.rfind("\n\n", 0, prompt.rindex(problem))]
 
 
-def solution(worked: Worked) -> str:
+def solution(worked: Worked) -> Example:
     """Return a problem with all its steps and the answer, as in the thought prompt."""
     prompt = _TASK.thought_prompt(worked.item, worked.thoughts, last=True)
-    return example(prompt, f" {worked.answer}", worked.problem)
+    text = example(prompt, f" {worked.answer}", worked.problem)
+    return Example(text, text.partition(worked.problem)[0] + worked.problem if worked.drawn else "")
 
 
-def judgement(worked: Worked, rng: random.Random) -> str:
-    """Return some first steps of a problem, the last of them right or corrupted, with its score."""
+def judgement(worked: Worked, rng: random.Random) -> Example:
+    """Return some first steps of a problem, the last of them right or corrupted, with a remark and its score."""
     thoughts = worked.thoughts[: rng.randint(1, len(worked.steps))]
-    score = RIGHT
+    right = thoughts[-1]
     if rng.random() < 0.5:
-        wrong = corrupted(thoughts[-1], rng)
-        score = RIGHT if wrong == thoughts[-1] else WRONG
-        thoughts[-1] = wrong
-    return example(_TASK.value_prompt(worked.item, thoughts), f" {score}", worked.problem)
+        thoughts[-1] = corrupted(right, rng)
+    answer = f"{remark(right, thoughts[-1])}\nScore: {RIGHT if thoughts[-1] == right else WRONG}"
+    return judged(_TASK.value_prompt(worked.item, thoughts), answer, worked.problem)
+
+
+def remark(right: str, step: str) -> str:
+    """Return what the calculation of a step gives, and what it does not if the step says so.
+
+    Example:
+        >>> remark("7 * 48 = 280 + 56 = 336 pears.", "7 * 48 = 280 + 56 = 338 pears.")
+        '7 * 48 is 336, not 338.'
+    """
+    calculation = _CALCULATED.search(right)
+    results = [_RESULTS.findall(text) for text in (right, step)]
+    if calculation is None or not all(results):
+        return "It follows." if step == right else "It does not follow."
+    (*_, true), (*_, said) = results
+    return f"{calculation[0]} is {true}{'' if said == true else f', not {said}'}."
 
 
 def corrupted(step: str, rng: random.Random) -> str:
     """Return a step with another last result, near the right one; the step itself if it has no result."""
-    found = list(re.finditer(r"= \$?(\d+)(?![\d.,])", step))
+    found = list(_RESULTS.finditer(step))
     if not found:
         return step
     start, end = found[-1].span(1)
@@ -163,23 +206,24 @@ def corrupted(step: str, rng: random.Random) -> str:
 def documents(problems: Sequence[Worked], name: str) -> Iterator[Text]:
     """Yield problems as documents: in GSM8K's own form, then one to four a document, solved or judged in steps."""
     rng = random.Random(name)
-    texts = [
-        "\n".join([one.problem, *(step.answer for step in one.steps), f"#### {one.answer}\n"])
-        for one in problems
-    ]
+    number = 0
+    for one in problems:
+        text = "\n".join([one.problem, *(step.answer for step in one.steps), f"#### {one.answer}\n"])
+        yield Text(f"{name}/{number}", text, (one.problem,) if one.drawn else ())
+        number += 1
     first = 0
     while first < len(problems):
         some = problems[first : first + rng.randint(1, 4)]
         first += len(some)
-        judged = rng.random() < 0.35
+        judging = rng.random() < 0.35
         head = None
         if rng.random() < WITH_HEAD:
             item = some[0].item
-            prompt = _TASK.value_prompt(item, ["?"]) if judged else _TASK.thought_prompt(item, [])
+            prompt = _TASK.value_prompt(item, ["?"]) if judging else _TASK.thought_prompt(item, [])
             head = head_of(prompt, some[0].problem)
-        texts.append(joined([judgement(one, rng) if judged else solution(one) for one in some], head))
-    for number, text in enumerate(texts):
-        yield Text(f"{name}/{number}", text)
+        examples = [judgement(one, rng) if judging else solution(one) for one in some]
+        yield document(f"{name}/{number}", examples, head)
+        number += 1
 
 
 def probes(problems: Sequence[Worked]) -> Iterator[Probe]:
@@ -188,9 +232,10 @@ def probes(problems: Sequence[Worked]) -> Iterator[Probe]:
     for worked in problems:
         prompt = _TASK.thought_prompt(worked.item, [])
         yield Probe("solved", prompt, partial(_solves, worked.item), Ending(("\n\n",), 192))
-        prompt, _, score = judgement(worked, rng).rpartition(" ")
+        text, given = judgement(worked, rng)
         head = head_of(_TASK.value_prompt(worked.item, ["?"]), worked.problem)
-        yield Probe("judged", f"{head}\n\n{prompt}", partial(_agrees, score == RIGHT), _TASK.value_ending)
+        agrees = partial(_agrees, text.endswith(RIGHT))
+        yield Probe("judged", f"{head}\n\n{given}", agrees, _TASK.value_ending)
 
 
 def _solves(item: Item, text: str) -> bool | None:
@@ -248,7 +293,7 @@ def word_problem(rng: random.Random) -> Worked:
     if rng.random() < 0.4:
         rng.choice([story.pay, story.share])()
     asked = story.steps[-1].question
-    return Worked(" ".join([*story.sentences, asked]), tuple(story.steps), str(story.amount))
+    return Worked(" ".join([*story.sentences, asked]), tuple(story.steps), str(story.amount), drawn=True)
 
 
 class _Story:
@@ -270,7 +315,7 @@ class _Story:
             self._event(
                 [f"{self.name} has {many} {groups} with {each} {self.things} each."],
                 f"How many {self.things} does {self.name} have?",
-                f"{many} * {each} = {{}} {self.things}.",
+                f"{_product(many, each)} = {{}} {self.things}.",
                 many * each,
             )
         else:
@@ -315,7 +360,7 @@ class _Story:
         self._event(
             [f"{self.name} has {word} as many {self.things}."],
             f"How many {self.things} does {self.name} have?",
-            f"{times} * {self.amount} = {{}} {self.things}.",
+            f"{_product(times, self.amount)} = {{}} {self.things}.",
             self.amount * times,
         )
 
@@ -334,7 +379,7 @@ class _Story:
         self._event(
             [f"One of them costs ${price}."],
             "How much do they cost together?",
-            f"{self.amount} * {price} = ${{}}.",
+            f"{_product(price, self.amount)} = ${{}}.",
             self.amount * price,
         )
 
@@ -354,3 +399,10 @@ class _Story:
         self.sentences.append(self.rng.choice(ways) if len(ways) > 1 else ways[0])
         self.amount = amount
         self.steps.append(WorkedStep(question, answer.format(amount)))
+
+
+def _product(small: int, large: int) -> str:
+    """Return a product with its parts where it is not a table's: ``7 * 48 = 280 + 56``."""
+    tens, ones = large // 10 * 10, large % 10
+    parts = f" = {small * tens} + {small * ones}" if large > 12 and ones else ""
+    return f"{small} * {large}{parts}"

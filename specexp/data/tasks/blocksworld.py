@@ -26,16 +26,16 @@ from specexp.data.tasks.task import Check, Ending, Item, Task, read_json, read_p
 
 GOOD, BAD = 10.0, 1.0
 DONE = "done"
-_EVALUATION = re.compile(r"\W*(good|bad)\b", re.IGNORECASE)
+_EVALUATION = re.compile(r"Evaluation:\W*(good|bad)\b", re.IGNORECASE)
 
 
 class Blocksworld(Task):
     """Blocks to be put on each other by picking up, putting down, stacking and unstacking.
 
-    A thought is one action, and so is the last generation; ``done`` ends a plan. The evaluator calls the newest action
-    good (value 10) or bad (value 1), which is a score of the other tasks' range. The plan is checked by simulating it.
-    Depth 7 is that of the instances solved in 6 steps: six actions and ``done``. The paper measures on 145 items;
-    the split holds 152.
+    A thought is one action, and so is the last generation; ``done`` ends a plan. The evaluator remarks on the newest
+    action and calls it good (value 10) or bad (value 1), which is a score of the other tasks' range. The plan is
+    checked by simulating it. Depth 7 is that of the instances solved in 6 steps: six actions and ``done``. The paper
+    measures on 145 items; the split holds 152.
 
     Args:
         path: the split, as ``split_v1_step_6_data.json``, which is a list of ``[instance, a valid plan, its length]``.
@@ -50,7 +50,7 @@ class Blocksworld(Task):
     name: ClassVar[str] = "Blocksworld"
     depth: ClassVar[int] = 7
     paper_items: ClassVar[int] = 145
-    value_ending = Ending(("\n",), 8)
+    value_ending = Ending(("\n\n", "\nStart:"), 64)
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Blocksworld(Task):
 
     @override
     def read_value(self, answer: str) -> float | None:
-        found = _EVALUATION.match(answer)
+        found = _EVALUATION.search(answer)
         if found is None:
             return None
         return GOOD if found[1].lower() == "good" else BAD

@@ -67,8 +67,7 @@ class CreativeWriting(Task):
 
     @override
     def read_value(self, answer: str) -> float | None:
-        _, label, score = answer.rpartition("Score:")
-        return score_out_of_ten(score) if label else None
+        return score_out_of_ten(answer)
 
     @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:

@@ -24,8 +24,8 @@ class GSM8K(Task):
 
     A thought is a sub-question with its answer, each a generation of its own as in the paper, or both together; after
     three of them the last generation is the answer of the problem, whose last number is compared with the reference.
-    The evaluator scores from 1 to 10 how much the newest step helps. The paper measures on the 1,319 items of the test
-    set.
+    The evaluator remarks on the newest step and scores from 1 to 10 how much it helps. The paper measures on the 1,319
+    items of the test set.
 
     Args:
         path: a file of :class:`specexp.data.GSM8K`: ``question, answer``, with the number after ``####``.
@@ -36,7 +36,7 @@ class GSM8K(Task):
     name: ClassVar[str] = "GSM8K"
     depth: ClassVar[int] = 4
     paper_items: ClassVar[int] = 1319
-    value_ending = Ending(("\n",), 8)
+    value_ending = Ending(("\n\n", "\nProblem:"), 64)
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from experiments.pair.module import CausalLMTraining
 from experiments.pair.optimization import MuonAdamW
 from experiments.pair.repetition import EPISODE, repeating_rows, unlikelihood
 
@@ -27,6 +28,15 @@ def test_what_is_marked_unlikely_is_at_least_the_third_copy(seed: int, breaks: i
         assert earlier >= 1
     assert (role[0, :EPISODE] == 2).any()
     assert (role[0, 2 * EPISODE :] == 0).all()
+
+
+def test_no_loss_is_taken_on_what_is_given() -> None:
+    architecture = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    module = CausalLMTraining({**architecture, "num_attention_heads": 1, "num_key_value_heads": 1}, tokens=1)
+    ids, marked = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[False, True, False, True]])
+    logits = module.model(input_ids=ids).logits[0]
+    loss = module.training_step(torch.where(marked, ~ids, ids), 0)
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits[1:2], torch.tensor([3])))
 
 
 def test_unlikelihood_by_hand() -> None:

@@ -24,7 +24,7 @@ from experiments.pair.corpus.word_problems import (
     word_problem,
     worked_of,
 )
-from specexp.data.tasks.blocks import BlocksProblem, run_plan
+from specexp.data.planning.blocks import Action, BlocksProblem, run_plan
 from specexp.data.tasks.blocksworld import Blocksworld
 from specexp.data.tasks.gsm8k import GSM8K
 from specexp.data.tasks.task import Item
@@ -34,9 +34,9 @@ from specexp.data.tasks.task import Item
 def test_every_calculation_of_a_word_problem_is_right(seed: int) -> None:
     worked = word_problem(random.Random(seed))
     for step in worked.steps:
-        left, right = re.search(r"(\d+ [-+*/] \d+) = \$?(\d+)", step.answer).groups()  # type: ignore[union-attr]
-        assert eval(left) == int(right)
-    assert worked.steps[-1].answer.rstrip(".").split("= ")[1].split()[0].strip("$") == worked.answer
+        first, *others = re.findall(r"\d[\d +*/-]*", step.answer.replace("$", "").split(" is ")[-1])
+        assert {eval(first)} == {eval(other) for other in others}
+    assert worked.steps[-1].answer.rstrip(".").split("= ")[-1].split()[0].strip("$") == worked.answer
     assert worked.problem.endswith(worked.steps[-1].question)
 
 
@@ -50,8 +50,8 @@ def test_a_solution_is_what_the_thought_prompt_asks_for() -> None:
     worked = next(problems("test"))
     item = Item("", 0, worked.problem, (worked.answer,))
     prompt = GSM8K("").thought_prompt(item, [])
-    assert f"{head_of(prompt, worked.problem)}\n\n{solution(worked)}".startswith(prompt)
-    assert GSM8K("").check(item, [solution(worked).rsplit("Answer:")[-1]]).correct
+    assert f"{head_of(prompt, worked.problem)}\n\n{solution(worked).text}".startswith(prompt)
+    assert GSM8K("").check(item, [solution(worked).text.rsplit("Answer:")[-1]]).correct
 
 
 def test_a_corrupted_step_has_another_result_and_is_scored_low() -> None:
@@ -61,9 +61,11 @@ def test_a_corrupted_step_has_another_result_and_is_scored_low() -> None:
     )
     worked = next(problems("test"))
     for seed in range(10):
-        text = judgement(worked, random.Random(seed))
-        right = all(answer in solution(worked) for answer in re.findall(r"Sub-answer: (.*)", text))
-        assert text.endswith("Score: 9" if right else "Score: 2")
+        text, given = judgement(worked, random.Random(seed))
+        right = all(answer in solution(worked).text for answer in re.findall(r"Sub-answer: (.*)", text))
+        assert text.endswith(".\nScore: 9" if right else ".\nScore: 2")
+        assert text.startswith(given)
+        assert given.endswith("\nRemark:")
 
 
 def test_a_problem_of_the_original_file_gets_questions_of_its_own() -> None:
@@ -94,10 +96,44 @@ def test_four_blocks_have_125_arrangements() -> None:
 def test_a_plan_is_what_the_thought_prompt_asks_for_and_judgements_are_readable() -> None:
     planned, task = blocks_plans.random_problem(random.Random(2)), Blocksworld("", "")
     prompt = task.thought_prompt(planned.item, [])
-    assert f"{head_of(prompt, planned.item.problem)}\n\n{blocks_plans.solution(planned)}".startswith(prompt)
+    assert f"{head_of(prompt, planned.item.problem)}\n\n{blocks_plans.solution(planned).text}".startswith(
+        prompt
+    )
     for seed in range(10):
-        text = blocks_plans.judgement(planned, random.Random(seed))
-        assert task.read_value(text.rpartition("Evaluation:")[2]) is not None
+        text, given = blocks_plans.judgement(planned, random.Random(seed))
+        assert task.read_value(text.removeprefix(given)) is not None
+
+
+def test_remarks_on_actions_say_why() -> None:
+    on, table = ("on", "a", "b"), ("ontable", "b")
+    start = frozenset({on, table, ("clear", "a"), ("handempty",)})
+    problem = BlocksProblem(("a", "b"), start, frozenset({("on", "b", "a")}))
+    planned = blocks_plans.Planned(problem, (), {"a": "x", "b": "y"})
+    assert {
+        action: blocks_plans.remark(planned, start, action and Action(*action))
+        for action in [("unstack", ("a", "b")), ("pick-up", ("b",)), None]
+    } == {
+        ("unstack", ("a", "b")): "It is possible, and the goal comes from 4 actions away to 3.",
+        ("pick-up", ("b",)): "It is impossible: y is not clear.",
+        None: "It is too early: y does not lie on x.",
+    }
+    goal = blocks_plans.Planned(BlocksProblem(("a", "b"), start, frozenset({on})), (), {"a": "x", "b": "y"})
+    assert blocks_plans.remark(goal, start, None) == "The goal is reached."
+
+
+def test_half_of_the_plans_are_long() -> None:
+    rng = random.Random(0)
+    lengths = [len(blocks_plans.random_problem(rng).plan) for _ in range(200)]
+    assert 70 <= sum(length > blocks_plans.SHORT for length in lengths) <= 130
+
+
+def test_what_is_drawn_at_random_is_given_in_order() -> None:
+    for source in (Arithmetic(20), blocks_plans.BlocksPlans(20)):
+        for text in source.texts("train"):
+            place = 0
+            for piece in text.given:
+                place = text.text.index(piece, place) + len(piece)
+            assert text.given
 
 
 def test_problems_that_differ_in_the_names_of_blocks_alone_are_one() -> None:
@@ -149,11 +185,11 @@ def test_a_passage_ends_its_paragraphs_with_the_given_sentences() -> None:
 def test_probes_know_right_wrong_and_unreadable_answers() -> None:
     worked = next(problems("test"))
     solved, judged = islice(Arithmetic(1).probes("test"), 2)
-    whole = f"{head_of(solved.prompt, worked.problem)}\n\n{solution(worked)}"
+    whole = f"{head_of(solved.prompt, worked.problem)}\n\n{solution(worked).text}"
     assert solved.is_right(whole.removeprefix(solved.prompt)) is True
     assert solved.is_right(" What?\nAnswer: -5") is False
     assert solved.is_right(" What?") is None
-    assert {judged.is_right(" 9"), judged.is_right(" 2")} == {True, False}
+    assert {judged.is_right(" So.\nScore: 9"), judged.is_right(" So.\nScore: 2")} == {True, False}
     assert judged.is_right(" high") is None
     thousands = Worked("How many?", (WorkedStep("How many?", "There are 1200."),), "1,200")
     assert next(probes([thousands])).is_right(" What?\nAnswer: 1200") is True
