@@ -191,7 +191,7 @@ def grow(wide: nn.Module, narrow: nn.Module) -> None:
     """
     given: dict[str, torch.Tensor] = narrow.state_dict()
     config: Any = wide.config
-    share = narrow.config.hidden_size / config.hidden_size  # type: ignore[union-attr, operator]
+    share = narrow.config.hidden_size / config.hidden_size  # type: ignore[union-attr]
     with torch.no_grad():
         for name, weight in wide.state_dict().items():
             corner = weight[tuple(slice(size) for size in given[name].shape)]

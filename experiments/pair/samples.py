@@ -19,8 +19,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from experiments.pair.evaluate import TEMPERATURE, continuations
-from specexp.data.held_out import opening
-from specexp.data.training_text import Split, Text, TextSource
+from specexp.data.training_text import Split, Text, TextSource, opening
 from specexp.models.pair import ModelPair, load_pair
 
 NEW_TOKENS = 128

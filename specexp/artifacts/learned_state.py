@@ -1,7 +1,7 @@
 """Learned state of drafter and controller: ``state.json`` and ``state.safetensors``.
 
-The JSON holds :meth:`~specexp.core.contracts.Part.state_dict` by family, with ``{"tensor": NAME}`` in place of every array;
-the other file holds the arrays under these names.
+The JSON holds :meth:`~specexp.core.contracts.Part.state_dict` by family, with ``{"tensor": NAME}`` in place of every
+array; the other file holds the arrays under these names.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def unpack(source: str) -> dict[str, torch.Tensor]:
     }
 
 
-def load_packed(source: str, dtype: torch.dtype, attn_implementation: str = "sdpa") -> PreTrainedModel:
+def load_packed(source: str, dtype: torch.dtype | None, attn_implementation: str = "sdpa") -> PreTrainedModel:
     """Return a packed model in evaluation mode."""
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 

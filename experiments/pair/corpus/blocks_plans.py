@@ -13,7 +13,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from experiments.pair.corpus.word_problems import WITH_HEAD, Example, document, example, head_of, judged
-from specexp.data.planning.blocks import (
+from specexp.data.tasks.blocks import (
     CLEAR,
     HAND_EMPTY,
     ON,
@@ -25,11 +25,11 @@ from specexp.data.planning.blocks import (
     IllegalActionError,
     apply,
     describe,
+    read_problem,
     run_plan,
     sentence,
     unmet,
 )
-from specexp.data.planning.pddl import read_problem
 from specexp.data.tasks.blocksworld import DONE, Blocksworld
 from specexp.data.tasks.task import Ending, Item, read_json
 from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_name

@@ -171,12 +171,13 @@ def read_json(path: str) -> Any:
 
 
 def score_out_of_ten(text: str) -> float | None:
-    """Return the score from 1 to 10 that a text begins with, ``8`` or ``8.5`` or ``8/10``; None without one.
+    """The score behind the last ``Score:``, 1 to 10 in digits, ``8`` or ``8.5`` or ``8/10``; None if there is none.
 
     Example:
-        >>> score_out_of_ten("8/10, I think"), score_out_of_ten("100"), score_out_of_ten("good")
+        >>> score_out_of_ten("Clear. Score: 8/10"), score_out_of_ten("Score: 100"), score_out_of_ten("8")
         (8.0, None, None)
     """
-    found = _SCORE.match(text)
+    _, label, answer = text.rpartition("Score:")
+    found = _SCORE.match(answer) if label else None
     score = float(found.group(1)) if found else 0.0
     return score if 1 <= score <= 10 else None

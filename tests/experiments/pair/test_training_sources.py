@@ -24,7 +24,7 @@ from experiments.pair.corpus.word_problems import (
     word_problem,
     worked_of,
 )
-from specexp.data.planning.blocks import Action, BlocksProblem, run_plan
+from specexp.data.tasks.blocks import Action, BlocksProblem, run_plan
 from specexp.data.tasks.blocksworld import Blocksworld
 from specexp.data.tasks.gsm8k import GSM8K
 from specexp.data.tasks.task import Item
