@@ -143,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--output",
         metavar="FILE",
-        help="file to write; without it the text goes to the output; with --to serve-bundle a folder, "
+        help="file to write; without it the text goes to the output; with --to serve-bundle or hf a folder, "
         "models/NAME without it",
     )
     add(

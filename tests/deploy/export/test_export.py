@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from specexp.artifacts import Artifact, ArtifactError
 from specexp.builders import TokenRecyclingTree
 from specexp.config.artifacts import save_artifact
 from specexp.deploy.export.command import export, main
 from specexp.deploy.export.export_format import all_formats
+from specexp.models.pair import load_pair
 
 RECYCLING = {"class_path": "specexp.drafters.TokenRecycling", "init_args": {"k": 8}}
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 4}}
@@ -46,6 +48,19 @@ def test_a_generation_config_keeps_the_best_chain_and_says_what_it_dropped(
     assert config.num_assistant_tokens == 6
     assert config.num_assistant_tokens_schedule == "constant"
     assert config.assistant_confidence_threshold == 0
+
+
+def test_an_embedded_model_becomes_an_ordinary_folder(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    (folder,), _ = export("stdlib-small", "hf", tmp_path / "small")
+    pair = load_pair("stdlib-small")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    for name, weight in pair.target.state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight)
+    assert AutoTokenizer.from_pretrained(folder).get_vocab() == pair.tokenizer.get_vocab()
+    with pytest.raises(ArtifactError, match="is there already"):
+        export("stdlib-small", "hf", tmp_path / "small")
 
 
 def test_prompt_lookup_stays_prompt_lookup(tmp_path: Path) -> None:
