@@ -39,7 +39,7 @@ class Pair(Section):
     """Where what is mapped to ``disk`` is written if it cannot be read from the model's own files."""
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
     """How attention is computed; other implementations take no tree mask."""
-    mode: Literal["eager", "compiled", "auto"] = "auto"
+    mode: str = "auto"
     """How both are run: ``eager`` by their own code as it is, ``compiled`` by passes compiled for this
     machine (models of the Llama family on a CPU), ``auto`` compiled where that can be.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.core.messages import did_you_mean
 from specexp.models.gguf import is_gguf
 from specexp.models.packed import is_packed
+from specexp.models.runtime import AUTO, modes
 from specexp.models.sources import PairError
 
 if TYPE_CHECKING:
@@ -47,10 +48,11 @@ def placement(
         why = f"is {device_map!r}{hint}; or a mapping of modules to devices is expected"
     elif is_gguf(target):
         why = f"must be left out for the GGUF file {target!r}, which llama.cpp places itself"
+    elif mode != AUTO and not modes()[mode].takes_device_map:
+        allowed = " and ".join((*(name for name, kind in modes().items() if kind.takes_device_map), AUTO))
+        key, why = "mode", f"is {mode!r}, and a device_map spreads the target: allowed are {allowed}"
     elif is_packed(target):
         why = "must be left out for an embedded model; python -m specexp.export writes an ordinary one (--to hf)"
-    elif mode == "compiled":
-        key, why = "mode", "is 'compiled', and a device_map spreads the target: allowed are eager and auto"
     elif device_map != _TENSOR_PARALLEL:
         if find_spec("accelerate") is None:
             why = 'needs accelerate: pip install -e ".[offload]"'
