@@ -50,7 +50,6 @@ class AllCandidates(TreeBuilder):
 
     @override
     def build(self, root: int, plan: Plan) -> Build:
-        """One request a layer; of a layer that does not fit, the first nodes."""
         room, depth = plan.within(self._max_nodes, self.max_depth)
         tokens, parents, ranks, log_probs = [root], [-1], [-1], [0.0]
         layer, given = [0], True

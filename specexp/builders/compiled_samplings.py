@@ -33,14 +33,7 @@ class _Growth(ctypes.Structure):
 
 
 def samplings_of(root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> Samplings:
-    """Samplings of a tree; a large one's compiled, unless there is no compiler or values are raised to a power.
-
-    Args:
-        root: last committed token.
-        kind: how the candidates asked for are chosen.
-        budget: most nodes of the tree.
-        acceptance_power: power of a drawn candidate's probability.
-    """
+    """Samplings of a tree; a large one's compiled, unless there is no compiler or values are raised to a power."""
     compiled = budget >= FEWEST_NODES and acceptance_power == 1.0 and _library() is not None
     return (CompiledSamplings if compiled else Samplings)(root, kind, budget, acceptance_power)
 
@@ -124,7 +117,6 @@ class CompiledSamplings(Samplings):
         return chosen, parents, new_row
 
     def _grow(self, samplings: int, rows: int) -> None:
-        """Make room for so many more, and say where the columns are."""
         if self._samplings.reserve(samplings) | self._rows.reserve(rows) or not self._growth.column0:
             columns = (
                 *(self._samplings.column(name) for name in SAMPLING),
@@ -140,7 +132,6 @@ class CompiledSamplings(Samplings):
 
 @cache
 def _library() -> Any:
-    """The compiled loops; None where they cannot be compiled."""
     try:
         found = library(Path(__file__).with_name("tree_growth.cpp"))
     except CannotCompileError:

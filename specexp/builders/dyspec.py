@@ -83,7 +83,6 @@ class DySpecGreedy(TreeBuilder):
 
     @override
     def build(self, root: int, plan: Plan) -> Build:
-        """Resolve what waits among the best ``budget`` samplings until nothing does."""
         budget, max_depth = plan.within(self.budget, self.max_depth)
         if budget == 0 or max_depth == 0:
             return root_tree(root)
@@ -151,7 +150,6 @@ class DySpecThreshold(TreeBuilder):
 
     @override
     def build(self, root: int, plan: Plan) -> Build:
-        """One request a layer, and more where a row has more candidates above the threshold than were asked for."""
         room, max_depth = plan.within(self._max_nodes, self.max_depth)
         threshold = self.threshold if plan.threshold is None else plan.threshold
         if room == 0 or max_depth == 0:

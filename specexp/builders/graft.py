@@ -99,7 +99,6 @@ def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) ->
     """The tree with phrases below its rows, all rows it had in their places; the tree itself if they add nothing.
 
     Args:
-        tree: drafted.
         phrases: a row and the tokens that follow it, up to the first ``NO_CANDIDATE``; earlier ones go first.
         room: most nodes to add.
     """
@@ -149,7 +148,6 @@ def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) ->
 
 
 def _longer_shape(shape: TreeShape, parents: list[int], ranks: list[int]) -> TreeShape:
-    """The shape with rows appended; what is known of the old rows is taken over, not walked again."""
     size = shape.parents.size
     longer = TreeShape(np.append(shape.parents, parents), np.append(shape.ranks, ranks))
     depths = shape.depths.tolist()

@@ -25,12 +25,7 @@ from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 
 class Columns:
-    """Columns of as many entries each.
-
-    Args:
-        columns: kind of number by name.
-        room: entries there is room for at first.
-    """
+    """Columns of as many entries each."""
 
     def __init__(self, columns: Mapping[str, type[np.generic]], room: int) -> None:
         self._columns: dict[str, NDArray[Any]] = {
@@ -172,9 +167,7 @@ class Samplings:
         """Take the answer for drafted rows, those of an earlier answer first.
 
         Args:
-            rows: the rows that were asked about.
             answer: ``[f, j]`` candidates.
-            k: the candidates that were asked for.
         """
         assert answer.log_probs is not None, (
             "dynamic builders are composed with drafters that give probabilities"

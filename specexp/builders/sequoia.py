@@ -112,7 +112,6 @@ class Sequoia(StaticTree):
 
 
 def _accepted(vector: Sequence[float], width: int) -> tuple[float, ...]:
-    """The checked probabilities of the children, as many as a node may have."""
     if len(vector) < 2:
         raise ValueError(
             f"acceptance has {len(vector)} numbers; one a child and one for none accepted are needed, such as "
@@ -156,7 +155,6 @@ def _target_times(pairs: Sequence[Sequence[float]], budget: int) -> NDArray[np.f
 def _fastest(
     trees: BestTrees, max_depth: int, pass_ms: NDArray[np.float64], draft_ms: float
 ) -> tuple[int, int, float]:
-    """Nodes, depth and speedup of the fastest tree with a node; the smallest of equals."""
     best = (0, 0, 0.0)
     depth = 0
     while depth < max_depth and trees.useful_depth(depth + 1) > depth:

@@ -69,12 +69,10 @@ class AdaptiveConfidence(Controller):
 
     @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        """Whether the last token was confident enough; the first one has none before it."""
         return state.depth == 0 or state.last_log_prob >= log(self.threshold)
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        """Label the tokens of the most probable path as far as the first rejected one, and fit again."""
         log_probs = outcome.tree.log_probs
         if log_probs is None:
             return
@@ -108,7 +106,6 @@ class AdaptiveConfidence(Controller):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved threshold; of more tokens than the window the last ones are kept."""
         self.check_entries(state, _LEARNED)
         if len(state["confidences"]) != len(state["matches"]):
             raise ValueError(

@@ -34,7 +34,6 @@ class RatioArms:
     as long as it has few plays.
 
     Args:
-        count: how many things.
         policy: how is explored.
         exploration: how much; 0 always plays what was best so far.
         window: plays that are remembered: older ones fade out.
@@ -77,7 +76,6 @@ class RatioArms:
         """Number of what is to be played.
 
         Args:
-            context: the sequence, which keys what is drawn.
             explores: whether it may be another one than the best so far.
         """
         played = [sums[0] > 0 for sums in self.sums]
@@ -102,7 +100,6 @@ class RatioArms:
         return gains.index(max(gains))
 
     def _spreads(self, rate: float, gains: list[float]) -> list[float]:
-        """Standard deviation of what each thing brought; that of all counts as one more play of each."""
         squares = [
             max(sums[3] - 2 * rate * sums[5] + rate * rate * sums[4] - sums[0] * gain * gain, 0.0)
             for sums, gain in zip(self.sums, gains, strict=True)
@@ -195,7 +192,6 @@ class Bandit(Controller):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """The values, and of each its discounted steps, tokens, seconds, their squares and their product."""
         return {
             "over": self.over,
             "values": list(self.values),

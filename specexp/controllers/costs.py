@@ -60,8 +60,6 @@ class Costs:
         """Of a step that feeds ``tokens`` to the target (its root among them) after these draft passes.
 
         Args:
-            tokens: fed to the target.
-            pass_tokens: fed in each draft pass.
             new_tokens: committed by the step, in the mean where that is not known.
         """
         if tokens <= 1 and not pass_tokens:
@@ -80,7 +78,6 @@ class Costs:
         return cost
 
     def _token(self) -> float:
-        """Of one more new token, beside the passes."""
         if self.ratio is not None:
             return 0.0
         profile = self._profile()
@@ -150,7 +147,6 @@ def _sample(values: Sequence[float]) -> Sample:
 
 
 def _measured(samples: Sequence[Sample]) -> LatencyProfile:
-    """Medians by tokens: of plain steps, and of the smaller and the larger half of those that drafted."""
     plain = [sample for sample in samples if sample[0] == 1]
     drafted = sorted(sample for sample in samples if sample[0] > 1)
     target_ms = {1: max(median(sample[1] for sample in plain), 1e-6)}

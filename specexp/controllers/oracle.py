@@ -71,11 +71,6 @@ class Oracle(Controller):
 
     @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        """Take the run's profile, unless costs were given.
-
-        Raises:
-            ValueError: neither says what passes cost.
-        """
         if self.step_ms is None:
             self._profile = _stated(profile)
 
@@ -109,7 +104,6 @@ class Oracle(Controller):
         """Take the schedule of a sequence; it stays until the next of the same sequence, also through a reset.
 
         Args:
-            context: names the seed and the sequence.
             depths: draft length by the number of committed tokens.
         """
         key = context.seed, context.sequence
@@ -120,11 +114,6 @@ class Oracle(Controller):
 
     @override
     def plan(self, context: Context) -> Plan:
-        """The scheduled length.
-
-        Raises:
-            ValueError: there is no schedule for this place.
-        """
         depth = self._schedules.get((context.seed, context.sequence), {}).get(len(context))
         if depth is None:
             raise ValueError(

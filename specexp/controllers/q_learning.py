@@ -196,7 +196,6 @@ class QLearning(Controller):
 
     @override
     def plan(self, context: Context) -> Plan:
-        """Plain decoding where STOP is better before anything is drafted, and as every second step of a calibration."""
         if self._calibrating:
             return Plan(max_depth=0 if self.costs.wants_plain else None)
         episode = self._episodes[context] = self._starting(context)
@@ -204,7 +203,6 @@ class QLearning(Controller):
 
     @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        """What the table says; where nothing is drafted yet, what the plan said."""
         if state.depth >= self.max_depth:
             return False
         if self._calibrating:
@@ -225,7 +223,6 @@ class QLearning(Controller):
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Apply the state policy; measured costs are the device's and stay."""
         if self.state != "carry" and not context.continued:
             self._start()
 
@@ -278,8 +275,6 @@ class QLearning(Controller):
         Args:
             accepted: drafts that would have been accepted.
             useful: drafts that equal the target's answer.
-            nodes: drafted.
-            pass_tokens: tokens fed in each draft pass.
         """
         graft_rows = self._means["graft_rows"]
         cost = self.costs.step(1 + round(nodes + graft_rows), pass_tokens, accepted + 1)
@@ -307,7 +302,6 @@ class QLearning(Controller):
         return bool(self.learn) and not self.costs.known
 
     def _start(self) -> None:
-        """The initial table and running means."""
         self.steps = 0
         self._means = StepMeans()
         self.table.clear()
@@ -315,11 +309,6 @@ class QLearning(Controller):
             self._take(self._initial)
 
     def _take(self, state: Mapping[str, Any]) -> None:
-        """Take what another table learned.
-
-        Raises:
-            ValueError: it is of other bins, or no state of a QLearning.
-        """
         self.check_entries(state, _ENTRIES)
         try:
             same_bins(self.table.bins(), state["bins"], "the state of a QLearning")
@@ -335,7 +324,6 @@ class QLearning(Controller):
         return self.table.block([signals[name] for name in self.signals])
 
     def _starting(self, context: Context) -> Episode:
-        """A step about to start: whether it explores, and its first decision."""
         epsilon = self.exploring
         explores = epsilon > 0 and context.uniforms("explore", len(context) - 1, (), size=1)[0] < epsilon
         block = self._block()
@@ -353,7 +341,6 @@ class QLearning(Controller):
         return CONTINUE if context.uniforms("explore", len(context) - 1, place, size=1)[0] < 0.5 else STOP
 
     def _learn(self, points: list[Decision], drafted: DraftSummary, block: int) -> None:
-        """Backwards along an episode."""
         virtual = self._virtual
         stopped = points[-1].action == STOP
         if (

@@ -109,7 +109,6 @@ class RuleBandit(ControllerWrapper):
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        """Let the one that planned the step learn from it; a step that nobody planned teaches nothing."""
         context = outcome.context
         position, number = self._played.pop(context, (-1, 0))
         if position != len(context) - len(outcome.new_token_ids):
@@ -142,7 +141,6 @@ class RuleBandit(ControllerWrapper):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """The reward, the sums of every controller's plays, and the controllers' states."""
         return {
             "reward": self.reward,
             "sums": [list(one) for one in self._arms.sums],

@@ -31,7 +31,6 @@ class AcceptanceHead:
     So a new one says what the draft says. It learns by Adagrad, a step an update.
 
     Args:
-        width: of its one hidden layer.
         rejection_weight: how much more a rejected path counts than an accepted one.
 
     Attributes:
@@ -167,7 +166,6 @@ class SpecDecPlusPlus(Controller):
 
     @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        """Whether all of it is accepted probably enough; before anything is drafted it is."""
         if state.depth == 0:
             return True
         features = self._features([state.log_prob], [state.last_log_prob], [state.depth])
@@ -175,7 +173,6 @@ class SpecDecPlusPlus(Controller):
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        """Learn from every beginning of the most probable path; of what stands behind an output's end, nothing."""
         log_probs = outcome.tree.log_probs
         path = outcome.tree.best_path() if outcome.tree.num_nodes else ()
         if len(outcome.new_token_ids) == len(outcome.accepted):
@@ -196,7 +193,6 @@ class SpecDecPlusPlus(Controller):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """The head's arrays, and the running mean of what was accepted of a draft."""
         return {**self._head.arrays(), "recent": np.array([self._recent])}
 
     @override

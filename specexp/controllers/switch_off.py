@@ -111,7 +111,6 @@ class SwitchOff(ControllerWrapper):
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        """Let the inner controller learn, and add the step to the sums of its kind."""
         super().observe(outcome)
         if not self.learn:
             return
@@ -133,7 +132,6 @@ class SwitchOff(ControllerWrapper):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """The sums, the steps since each kind of step, and the inner controller's state."""
         return {
             "drafted": list(self._drafted),
             "plain": list(self._plain),
@@ -157,11 +155,9 @@ class SwitchOff(ControllerWrapper):
 
     @property
     def _plain_known(self) -> bool:
-        """Whether what a plain step takes is known, after a few of them if it is measured."""
         return self._profile is not None or self._plain[0] >= self._sum_of(_PLAIN_TRIES)
 
     def _drafts(self) -> bool:
-        """Whether the step about to start may draft."""
         if not self.learn:
             return self.pays
         if self._drafted[0] < self._sum_of(self.window // 2):
@@ -173,5 +169,4 @@ class SwitchOff(ControllerWrapper):
         return self._since_drafted >= self.probe_every
 
     def _sum_of(self, steps: int) -> float:
-        """What so many discounted steps add up to."""
         return self.window * (1 - (1 - 1 / self.window) ** steps) - 1e-9

@@ -94,7 +94,6 @@ class ThresholdTracker(Controller):
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        """Move the threshold; a step without a draft (the last of an output) teaches nothing."""
         nodes = outcome.tree.num_nodes
         if nodes == 0:
             return
@@ -126,7 +125,6 @@ class ThresholdTracker(Controller):
         self._log_threshold = min(max(self._log_threshold + by, log(_LOWEST)), log(_HIGHEST))
 
     def _remember(self, outcome: Outcome) -> None:
-        """Running sums of what a step gave and cost."""
         nodes, values = outcome.tree.num_nodes, outcome.tree.values
         assert values is not None, "builders that take a threshold state what their samplings are worth"
         if self.step_ms is not None and self.node_ms is not None:

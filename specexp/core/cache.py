@@ -103,7 +103,6 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     Args:
         visible: ``[b, 1, q, k]`` true where the row may attend.
-        dtype: the model's.
 
     Returns:
         ``[b, 1, q, k]`` of ``dtype``: 0 where visible, the most negative finite value elsewhere.
@@ -135,15 +134,12 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         return self._owner._write(self._layer, key_states, value_states)
 
     def get_seq_length(self) -> int:
-        """Committed tokens of the first open slot."""
         return self._owner.lengths[self._owner._open[0]]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Key length and offset of a pass over ``query_length`` rows."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
-        """Rows a slot has room for."""
         return self._owner.capacity
 
     get_max_cache_shape = get_max_length
@@ -153,12 +149,8 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
     """KV cache with one slot a sequence.
 
     Args:
-        config: configuration of the model the cache belongs to.
-        slots: number of sequences.
         capacity: rows a slot holds at first: committed tokens plus the rows of the largest pass. It grows by
             :meth:`reserve`.
-        dtype: type of keys and values.
-        device: where keys and values are.
 
     Attributes:
         uncommitted: rows behind them that a growing tree has fed so far; a pass writes behind these.
@@ -241,11 +233,6 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         return kept[0].to(keys.device), kept[1].to(values.device)
 
     def _take_form(self, heads: int, width: int) -> None:
-        """Hold so many heads of so many numbers: a model's own, whatever its configuration says of them.
-
-        Raises:
-            ValueError: layers differ.
-        """
         if (heads, width) != (self._heads, self._head_dim):
             if self._formed:
                 raise ValueError(

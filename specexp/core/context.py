@@ -22,7 +22,6 @@ class Context:
 
     Args:
         token_ids: ``[p]`` prompt, at least one token.
-        seed: seed of the run.
         sequence: which continuation this is, e.g. ``"HumanEval/3#0"`` for a prompt and a sample; two samples of one
             prompt need two values.
         noise_temperature: temperature at which the target's tokens are keyed samples; 0 if they are not.

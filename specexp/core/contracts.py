@@ -59,7 +59,6 @@ class Part(metaclass=Checked):
         """Start a sequence or, with ``context.continued``, a later turn.
 
         Args:
-            context: the sequence.
             prefill: step 0 with the logits of every fed prompt position, if the drafter wants them, and hidden states,
                 if it wants those; else None.
         """
@@ -216,7 +215,6 @@ class TreeBuilder(metaclass=Checked):
         """Build one tree.
 
         Args:
-            root: last committed token.
             plan: limits of this step; a tree with deeper or more nodes must not be returned.
         """
 
@@ -304,9 +302,7 @@ class DeterministicVerifier(Verifier):
         """Return the target's token at an absolute position.
 
         Args:
-            context: the sequence.
             logits: ``[V]`` the target's answer at the position before.
-            position: absolute position of the token.
         """
 
     def target_tokens(
@@ -348,7 +344,6 @@ def walk(
     """Follow the target's tokens down several trees, one level of all of them at a time.
 
     Args:
-        trees: what was fed.
         tokens_after: the target's tokens after these ``(tree, row)``, rows of one depth.
     """
     accepted: list[list[int]] = [[] for _ in trees]

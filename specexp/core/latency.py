@@ -142,7 +142,6 @@ class LatencyProfile(metaclass=Checked):
             raise ValueError(f"target_ms of latency profile {self.name!r} must hold milliseconds above 0")
 
     def _take(self, other: LatencyProfile) -> None:
-        """All values of another profile but its name, if this one has one."""
         given = [
             one.name
             for one in fields(self)
@@ -199,12 +198,7 @@ class LatencyProfile(metaclass=Checked):
         return replace(self, overheads={}, **own)
 
     def target_seconds(self, tokens: int, prefix: int | None = None) -> float:
-        """Of a target pass over ``tokens`` tokens, the root among them.
-
-        Args:
-            tokens: number of tokens fed.
-            prefix: tokens in the cache; as many as it is stated at if None.
-        """
+        """Of a target pass over ``tokens`` tokens, the root among them."""
         by_prefix = self.target_prefix_ms + self.target_prefix_token_ms * tokens
         return self._pass(_between(self._target_points, tokens), by_prefix, prefix)
 
@@ -213,7 +207,6 @@ class LatencyProfile(metaclass=Checked):
 
         Args:
             tokens: fed of each lane, the root among them.
-            lanes: sequences answered.
         """
         if lanes == 1 or not self.lanes_ms:
             return self.target_seconds(tokens * lanes)
@@ -222,10 +215,6 @@ class LatencyProfile(metaclass=Checked):
 
     def draft_seconds(self, tokens: int, prefix: int | None = None) -> float:
         """Of a draft pass.
-
-        Args:
-            tokens: number of tokens fed.
-            prefix: tokens in the cache; as many as it is stated at if None.
 
         Raises:
             ValueError: the profile states none.
@@ -246,10 +235,7 @@ class LatencyProfile(metaclass=Checked):
         """Of a whole step.
 
         Args:
-            tokens: number of tokens fed to the target, the root among them.
-            pass_tokens: number of tokens fed in each draft pass.
             new_tokens: committed by the step: accepted drafts, and the bonus token.
-            prefix: tokens in the cache before the step; as many as it is stated at if None.
         """
         return sum(self.step_parts(tokens, pass_tokens, new_tokens, prefix))
 
@@ -274,12 +260,7 @@ class LatencyProfile(metaclass=Checked):
         return sum(self.outcome_parts(outcome))
 
     def plain_seconds(self, prompt_tokens: int, new_tokens: int) -> float:
-        """Of plain decoding, a step for every new token.
-
-        Args:
-            prompt_tokens: before them.
-            new_tokens: decoded.
-        """
+        """Of plain decoding, a step for every new token."""
         plain = self.of(PLAIN)
         if not plain.by_prefix:
             return new_tokens * plain.step_seconds(1)

@@ -122,7 +122,6 @@ class _GrowingTree:
 
     @property
     def question(self) -> tuple[Drafter, Context, Request]:
-        """The drafter to ask, its sequence and the request."""
         drafting = self.drafting
         assert drafting.drafter is not None
         assert self.request is not None
@@ -210,13 +209,7 @@ class Lane:
 
     Args:
         context: prompt and noise keys.
-        target: holds the sequence.
-        verifier: decides what is accepted.
         drafting: makes its drafts; None if that is done elsewhere.
-        slot: the sequence's slot.
-        max_new_tokens: tokens to generate at most.
-        eos_token_ids: tokens that end the output.
-        stop: whether the output ends otherwise.
         count_useful: also count useful tokens, outside the timed phases.
         clock: seconds of a step, for parts that learn from them; measured if None.
 
@@ -333,7 +326,6 @@ class Lane:
         return Outcome(self.context, draft.tree, logits, accepted, new_token_ids, draft.pass_tokens)
 
     def _cut(self, tokens: list[int]) -> list[int]:
-        """End the output at the first EOS, at the first stop or at the limit."""
         said = self.context.new_token_ids if self._stop is not None else []
         for count, token in enumerate(tokens, start=1):
             said.append(token)
@@ -372,7 +364,6 @@ def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[Decis
     """Decide a step of several lanes, those of one law on the host together. The time is charged in equal parts.
 
     Args:
-        lanes: the lanes of a pass, each with its draft.
         answers: ``[n + 1, V]`` the target's answer to the tree of each.
     """
     groups: dict[Hashable, list[int]] = {}

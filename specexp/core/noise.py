@@ -38,7 +38,6 @@ def place_key(seed: int, sequence: int | str, *purpose: str | int) -> Key:
     """Philox key of a stream: ``(seed, sequence, purpose...)`` hashed with BLAKE2b to two words.
 
     Args:
-        seed: seed of the run.
         sequence: which continuation, by number or name; n samples of one prompt have n of them.
         purpose: what the stream is for, e.g. ``"target"``; streams of different purposes are independent.
     """
@@ -70,9 +69,6 @@ def gumbel(
     Args:
         key: stream from :func:`place_key`.
         first: absolute position of the first token the noise is for.
-        positions: how many positions.
-        size: vocabulary size.
-        device: where the noise is wanted.
 
     Returns:
         ``[positions, size]`` float32; ``argmax(log p + noise)`` of a row is an exact sample of ``p``.
@@ -103,12 +99,7 @@ def gumbel(
 
 
 class GumbelStream:
-    """The Gumbel noise of a stream position by position, made for several positions ahead in one go.
-
-    Args:
-        key: stream from :func:`place_key`.
-        device: where the noise is wanted.
-    """
+    """The Gumbel noise of a stream position by position, made for several positions ahead in one go."""
 
     def __init__(self, key: Key, device: torch.device | str = "cpu") -> None:
         import torch
@@ -145,11 +136,7 @@ class GumbelStream:
 
 
 class UniformStream:
-    """Uniform numbers in (0, 1), as many as wanted at every place of a stream.
-
-    Args:
-        key: stream from :func:`place_key`.
-    """
+    """Uniform numbers in (0, 1), as many as wanted at every place of a stream."""
 
     def __init__(self, key: Key) -> None:
         self._key = key
@@ -157,14 +144,7 @@ class UniformStream:
     def at(
         self, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int
     ) -> NDArray[np.float64]:
-        """``[paths, size]`` numbers of places at one position, each's from number ``start`` on.
-
-        Args:
-            position: absolute position.
-            paths: rank paths of nodes.
-            start: the first number wanted.
-            size: how many.
-        """
+        """``[paths, size]`` numbers of places at one position, each's from number ``start`` on."""
         first, end = start // 4, -(-(start + size) // 4)
         below = [_digest(path) if path else (0, 0) for path in paths]
         if len(paths) * (end - first) <= _FEW_BLOCKS:

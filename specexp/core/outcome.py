@@ -90,7 +90,6 @@ def prefill_outcome(
     """The prefill as step 0, all accepted.
 
     Args:
-        context: the sequence.
         fed: ``[p]`` prompt tokens.
         logits: ``[p, V]`` of them; ``[0, 0]`` where only hidden states were asked for.
         hidden: ``[p, d]`` of them, where they were.

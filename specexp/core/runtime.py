@@ -124,7 +124,6 @@ class Target(ABC):
         """Feed tokens behind what the slot holds and commit them.
 
         Args:
-            slot: the sequence's slot.
             token_ids: ``[p]`` token ids; may be empty.
             all_logits: return the logits of every fed position (the vocabulary projection of a long prompt is
                 expensive, so ask only if a drafter learns from it).
@@ -138,7 +137,6 @@ class Target(ABC):
         """Verify one tree a slot in a single pass; nothing is committed.
 
         Args:
-            slots: distinct slots.
             trees: a tree for each; sizes may differ.
 
         Returns:
@@ -150,7 +148,6 @@ class Target(ABC):
         """Keep these rows of a pass of the slot, in this order, and forget its others.
 
         Args:
-            slot: the slot.
             rows: increasing row numbers of the last pass, or of all passes of a growing tree, e.g. ``[0, 2, 5]`` for
                 the root and two accepted nodes; at least one.
         """
@@ -253,10 +250,6 @@ class Runtime(Target):
     @abstractmethod
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
         """Feed more rows of trees that grow pass by pass; nothing is committed, all rows stay until then.
-
-        Args:
-            slots: distinct slots.
-            growths: of the tree of each.
 
         Returns:
             For each ``[m, V]`` logits after its new rows.

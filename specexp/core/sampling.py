@@ -117,8 +117,6 @@ def check_logits(logits: torch.Tensor, role: str, context: Context) -> None:
 
     Args:
         logits: ``[n, V]``.
-        role: ``"target"`` or ``"draft"``.
-        context: the sequence, for the sentence.
 
     Raises:
         LogitsError: one sentence with model, step and prompt.

@@ -132,7 +132,6 @@ class DraftModel(Drafter):
 
     @override
     def for_new_sequence(self) -> DraftModel:
-        """The same weights, with rows of its own; siblings share the prefill of equal prompts, and passes."""
         other = copy(self)
         other._source = None if self._source is None else self._source.for_new_sequence()
         other._context = None
@@ -174,7 +173,6 @@ class DraftModel(Drafter):
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Feed what is new, then rank or draw; rows beyond the draft's context get no candidate."""
         return self.propose_together([(self, context, request)])[0]
 
     @property
@@ -184,7 +182,6 @@ class DraftModel(Drafter):
 
     @override
     def propose_together(self, asked: Sequence[tuple[DraftModel, Context, Request]]) -> list[Candidates]:
-        """As :meth:`propose`: one pass for all, and one ranking."""
         found = [
             (drafter, context, request, *drafter._rows_to_feed(context, request))
             for drafter, context, request in asked
@@ -299,7 +296,6 @@ class DraftModel(Drafter):
         ancestors, children = self._ancestors, self._children
 
         def enter(parent: int, token: int) -> int | None:
-            """A new node is to be fed, if the context holds it."""
             above = ancestors[parent]
             depth = self._pending + len(above) - 1
             if depth >= room:
@@ -314,7 +310,6 @@ class DraftModel(Drafter):
         return nodes, Fed(tokens, depths, self._pending, old, ancestors) if tokens else None
 
     def _in_part(self, context: Context, request: Request, nodes: Sequence[int | None]) -> Candidates:
-        """Candidates of those rows alone that the draft's context holds."""
         fed = [index for index, node in enumerate(nodes) if node is not None]
         width = self.source.vocab_size
         return answered_in_part(request, width, fed, lambda part: self.propose(context, part))

@@ -106,9 +106,6 @@ class DraftSource(ABC):
         """Rank or draw.
 
         Args:
-            scoring: how the drafter chooses.
-            context: the sequence.
-            request: the builder's question.
             answers: answers of the ``f`` frontier rows.
         """
 
@@ -242,7 +239,6 @@ class ModelSource(DraftSource):
 
 
 def _growth(fed: Fed) -> Growth:
-    """The rows of a pass as the model takes them."""
     pending, size = fed.pending, len(fed.tokens)
     first = fed.known + pending - 1 if fed.known else 0  # of the new rows among the uncommitted ones
     visible = np.zeros((size, first + size), dtype=np.bool_)

@@ -60,7 +60,6 @@ class Eagle(SelfDrafter):
     @property
     @override
     def source(self) -> EagleSource:
-        """What runs the head."""
         return cast("EagleSource", super().source)
 
     @override
@@ -77,7 +76,6 @@ class Eagle(SelfDrafter):
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Read the prompt; where its states are not known, as good as the others tell."""
         if not context.continued:
             self.reset()
             self.source.forget_states()
@@ -86,7 +84,6 @@ class Eagle(SelfDrafter):
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        """Take the states of what was accepted; what the head made of them is made anew."""
         assert outcome.hidden is not None, "a drafter that wants hidden states is given them"
         rows = [0, *outcome.accepted][: len(outcome.new_token_ids)]
         self.source.learn(outcome.hidden[rows])

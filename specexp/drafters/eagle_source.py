@@ -27,11 +27,7 @@ class EagleSource(DraftSource):
     when it ends: an accepted token is fed anew, with the state that the target gave for it.
 
     Args:
-        head: the network.
         embeddings: the target's, of tokens.
-        output: the target's output layer.
-        vocab_size: V.
-        context_limit: of the target.
     """
 
     def __init__(
@@ -107,7 +103,6 @@ class EagleSource(DraftSource):
     @override
     @torch.inference_mode()
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        """As many passes as there are levels among the new nodes, for a node is made of its parent's state."""
         past, answers = self.length, []
         tokens, depths = list(fed.tokens), np.array(fed.depths)
         if fed.known == 0:
@@ -163,18 +158,15 @@ class EagleSource(DraftSource):
         self._pending = 0
 
     def _row(self, node: int) -> int:
-        """Of a node among the step's rows."""
         return self._rows[node] if node else self._pending - 1
 
     def _before(self, first: int, count: int) -> torch.Tensor:
-        """States of the positions before these; zero before the first token."""
         zero = self._states.new_zeros((1, self._width))
         return torch.cat((zero, self._states))[first : first + count]
 
     def _run(
         self, tokens: Sequence[int], states: torch.Tensor, positions: Any, visible: torch.Tensor
     ) -> None:
-        """One pass; its rows are the step's next ones."""
         head, embeddings = self._shared[:2]
         ids = torch.tensor(tokens, device=self._device)
         keys = (
@@ -188,7 +180,6 @@ class EagleSource(DraftSource):
         self._made = torch.cat((self._made, made))
 
     def _answer(self, rows: slice, place: int) -> tuple[torch.Tensor, int]:
-        """Logits of rows of the step, and which of them is meant."""
         output = self._shared[2]
         with torch.inference_mode():
             return output(self._made[rows]), place

@@ -58,7 +58,6 @@ class Lookahead(Drafter):
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Fill the first level, unless the sequence goes on."""
         if not context.continued:
             self.reset()
             last = context.token_ids[-self.window :].tolist()
@@ -66,7 +65,6 @@ class Lookahead(Drafter):
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        """What follows the path to a row in the pool's phrases after the root, then in the window."""
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
         paths = [*self._pool.lookup(context.root, self.verified), *self._columns()]
         for number, row in enumerate(request.rows.tolist()):
@@ -115,7 +113,6 @@ class Lookahead(Drafter):
         self._levels = [list(level) for level in state["levels"]]
 
     def _columns(self) -> Iterator[tuple[int, ...]]:
-        """Path from the root to the end of every column."""
         if self._levels:
             oldest, *later = self._levels
             for column in range(self.window):
@@ -123,7 +120,6 @@ class Lookahead(Drafter):
 
 
 def _node(outcome: Outcome, path: tuple[int, ...]) -> int | None:
-    """The row that a path of tokens leads to; None where the tree does not hold it."""
     row = 0
     for token in path:
         children = outcome.tree.shape.children[row]

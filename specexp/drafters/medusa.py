@@ -93,14 +93,12 @@ class Medusa(Drafter):
 
     @override
     def for_new_sequence(self) -> Medusa:
-        """The same heads, with a state of its own."""
         other = copy(self)
         other.reset()
         return other
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Take the state of the position before the root; without one the first step drafts nothing."""
         self._take(None if prefill is None or prefill.hidden is None else prefill.hidden[-1])
 
     @override
@@ -109,7 +107,6 @@ class Medusa(Drafter):
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Rank or draw by the head of each row's depth; rows beyond the last head get no candidate."""
         fed = self.costs_pass(request)
         logits = self._logits()
         heads = 0 if logits is None else logits.shape[0]
@@ -127,7 +124,6 @@ class Medusa(Drafter):
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        """Take the state that gave the last new token."""
         assert outcome.hidden is not None, "a drafter that wants hidden states is given them"
         row = (0, *outcome.accepted)[len(outcome.new_token_ids) - 1]
         self._take(outcome.hidden[row])

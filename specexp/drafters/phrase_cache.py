@@ -130,7 +130,6 @@ class PhraseCache(DrafterWrapper):
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Look phrases up, or ask the inner drafter with phrases riding along, or follow the phrases themselves."""
         if request.length > 1:
             return self._phrases(context, request)
         if self.drafter is None:
@@ -143,7 +142,6 @@ class PhraseCache(DrafterWrapper):
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        """Count the keys used, and store the phrases of the step: the surest last, so that they are the newest."""
         super().observe(outcome)
         pending = self._pending.pop(outcome.context, None)
         if pending is not None:
@@ -160,7 +158,6 @@ class PhraseCache(DrafterWrapper):
 
     @override
     def reset(self) -> None:
-        """Return to the empty or the preloaded phrases."""
         super().reset()
         self.store = self._initial.copy()
         self._pending.clear()
@@ -184,7 +181,6 @@ class PhraseCache(DrafterWrapper):
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Check the inner drafter and the phrases, preloaded or restored."""
         super().check_vocabulary(vocab_size)
         largest = max(self._initial.largest_token, self.store.largest_token)
         if largest >= vocab_size:
@@ -301,7 +297,6 @@ class PhraseCache(DrafterWrapper):
             self._insert_text([*run, answers[row]])
 
     def _insert_text(self, tokens: list[int]) -> None:
-        """Store what follows each of these tokens."""
         for start, key in enumerate(tokens[:-1], start=1):
             self.store.insert(key, tokens[start : start + self.phrase_length])
 

@@ -79,22 +79,12 @@ class PhraseStore:
         )
 
     def lookup(self, key: int, count: int) -> list[Phrase]:
-        """The newest phrases after a token; changes nothing.
-
-        Args:
-            key: the token.
-            count: most phrases wanted.
-        """
+        """The newest phrases after a token; changes nothing."""
         phrases = self._phrases.get(key)
         return [] if phrases is None else list(islice(reversed(phrases), count))
 
     def insert(self, key: int, phrase: Sequence[int]) -> None:
-        """Put a phrase before a key's others; a phrase without a token is none.
-
-        Args:
-            key: token the phrase follows.
-            phrase: tokens.
-        """
+        """Put a phrase before a key's others; a phrase without a token is none."""
         new = tuple(phrase[: self.phrase_length])
         if not new:
             return
@@ -219,7 +209,6 @@ class PhraseStore:
         del self._phrases[key], self._uses[key]
 
     def _leave(self, key: int, uses: int) -> None:
-        """Take a key out of those of so many uses."""
         equals = self._used[uses]
         del equals[key]
         if not equals:

@@ -51,14 +51,12 @@ class PromptLookup(Drafter):
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Index the prompt; of a continued conversation, what is new in it."""
         if context not in self._indexes:
             self._indexes[context] = _SuffixIndex(self.min_ngram, self.max_ngram)
         self._indexes[context].extend_to(context)
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Look up the suffixes of the context plus the path to each frontier row."""
         tail = tuple(context.token_ids[-self.max_ngram :].tolist())
         index = self._indexes[context]
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
@@ -78,8 +76,6 @@ class PromptLookup(Drafter):
 
 
 class _SuffixIndex:
-    """For every n-gram of a sequence, the tokens that followed it, newest last."""
-
     def __init__(self, shortest: int, longest: int) -> None:
         self._lengths = range(longest, shortest - 1, -1)
         self._followers: dict[tuple[int, ...], dict[int, None]] = {}

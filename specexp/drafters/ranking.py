@@ -54,9 +54,6 @@ class Ranking:
         """Rank or draw.
 
         Args:
-            scoring: how is chosen.
-            context: the sequence.
-            request: the builder's question.
             logits: ``[f, V]`` of the frontier rows.
         """
         return self.together(scoring, [ToRank(context, request, logits)])[0]
@@ -141,7 +138,6 @@ def answered_in_part(
     """Candidates where only some rows of the frontier can have any.
 
     Args:
-        request: the builder's question.
         width: tokens of the vocabulary.
         answered: indices of those rows of the frontier.
         answer: gives their candidates, with log-probabilities.
@@ -254,7 +250,6 @@ def _answer(
     enough: NDArray[np.float64] | None,
     q: torch.Tensor,
 ) -> Candidates:
-    """Arrange what was drawn; a round may have drawn more than was wanted."""
     fits = place < width
     row, place = row[fits], place[fits]
     tokens = np.full((q.shape[0], width), NO_CANDIDATE, dtype=np.int64)

@@ -83,7 +83,6 @@ class SuffixAutomaton(Drafter):
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Add the prompt; of a continued conversation, what is new in it."""
         if context not in self._texts:
             if self.state == "cold":
                 self._kept.clear()
@@ -94,7 +93,6 @@ class SuffixAutomaton(Drafter):
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Follow the path to each frontier row from the run at the root, and rank what came next."""
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
         log_probs = np.full(tokens.shape, -inf, dtype=np.float32)
         wanted, walks = min(request.k, self.candidates), self._walks(context)
@@ -134,7 +132,6 @@ class SuffixAutomaton(Drafter):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the carried texts; sequences under way go on in theirs, or are added."""
         if self.state == "cold":
             super().load_state_dict(state)
             return
@@ -196,11 +193,9 @@ class SuffixAutomaton(Drafter):
         return (level for level in levels if level[0] >= self.min_run and level[1])
 
     def _run_at(self, context: Context, walk: _Walk) -> int:
-        """Length of the longest run that ends here and was followed by anything."""
         return next((length for length, _ in self._levels(context, walk)), 0)
 
     def _ranked(self, context: Context, walk: _Walk, wanted: int) -> list[tuple[int, float]]:
-        """The best candidates below a node with their log-probabilities; equal ones newest first."""
         found: dict[int, float] = {}
         left = 1.0  # probability of what longer runs do not tell
         for _, followers in self._levels(context, walk):
@@ -222,8 +217,6 @@ _Walk = tuple[int, int, Run | None]
 
 
 class _Text:
-    """A text as it was added."""
-
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.place = 0

@@ -80,7 +80,6 @@ class SuffixIndex:
         return found
 
     def _entered(self, place: int, token: int) -> int:
-        """The state of a text with one more token, made where there is none."""
         known = self._next[place].get(token)
         if known is not None:
             return (
@@ -98,7 +97,6 @@ class SuffixIndex:
         return new
 
     def _split(self, above: int, token: int, state: int) -> int:
-        """A state for those runs of one that follow ``above``, which begin to occur elsewhere too."""
         new = self._new(self._length[above] + 1, dict(self._next[state]), self._link[state])
         self._count[new], self._newest[new] = self._count[state], self._newest[state]
         self._link[state] = new
@@ -204,7 +202,6 @@ class SuffixArray:
         return list(zip(tokens[there].tolist(), counts[there].tolist(), strict=True))
 
     def _run(self, tokens: list[int]) -> Run:
-        """Where suffixes begin with these tokens; empty where none does."""
         size = len(tokens)
 
         def beginning(place: int) -> list[int]:

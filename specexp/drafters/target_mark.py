@@ -36,10 +36,7 @@ def output_layer(target: Runtime, arrays: Mapping[str, Any], width: int, name: s
     """The layer that makes logits of a target's hidden states.
 
     Args:
-        target: which is drafted for.
         arrays: the head's, with the :data:`MARK` of the target it was trained for.
-        width: of the hidden states that the head reads.
-        name: of the drafter, for messages.
 
     Raises:
         ValueError: the head was trained for another target, or this one has no such layer.
@@ -59,7 +56,6 @@ def output_layer(target: Runtime, arrays: Mapping[str, Any], width: int, name: s
 
 
 def _is_marked(layer: nn.Module, mark: NDArray[np.float32]) -> bool:
-    """Whether a layer has the numbers of a mark, as far as its precision tells; of one without values, as many."""
     weights: Any = layer.weight
     if weights.is_meta:  # a rehearsal's target
         return mark.shape == (min(_NUMBERS, weights.numel()),)

@@ -100,7 +100,6 @@ class TokenRecycling(Drafter):
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Allocate for ``vocab_size`` tokens, at least ``k``; a preloaded matrix must have as many rows."""
         if self.k > vocab_size:
             raise ValueError(
                 f"TokenRecycling was given k={self.k}, but the target's vocabulary has only {vocab_size} tokens"
@@ -118,7 +117,6 @@ class TokenRecycling(Drafter):
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Apply the state policy, then learn from the prompt as configured."""
         if self.state != "carry" and not context.continued:
             self.reset()
         if prefill is not None and self.prefill_update:

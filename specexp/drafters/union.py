@@ -45,7 +45,6 @@ class Union(DrafterWrapper):
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Concatenate the drafters' candidates row by row and drop repetitions."""
         if request.length > 1:
             return self._phrases(context, request)
         return _joined(request, [drafter.propose(context, request) for drafter in self.inner])
@@ -53,7 +52,6 @@ class Union(DrafterWrapper):
     @property
     @override
     def team(self) -> Hashable:
-        """That of all its drafters, where one of them has any."""
         teams = tuple(drafter.team for drafter in self.inner)
         return teams if any(team is not None for team in teams) else None
 
@@ -71,7 +69,6 @@ class Union(DrafterWrapper):
         ]
 
     def _phrases(self, context: Context, request: Request) -> Candidates:
-        """Phrases of the drafters that have any, as many of each one's as there is still room for."""
         tokens = np.full((request.rows.size, request.k, request.length), NO_CANDIDATE, dtype=np.int64)
         answers = [
             drafter.propose(context, request).tokens for drafter in self.inner if drafter.phrase_length > 1
@@ -83,7 +80,6 @@ class Union(DrafterWrapper):
 
 
 def _joined(request: Request, answers: Sequence[Candidates]) -> Candidates:
-    """The candidates of all drafters row by row, without repetitions."""
     tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
     for number, row in enumerate(np.concatenate([said.tokens for said in answers], axis=1).tolist()):
         distinct = [token for token in dict.fromkeys(row) if token != NO_CANDIDATE][: request.k]

@@ -77,7 +77,6 @@ class AnalysisContract:
             assert table.to_markdown()
 
     def test_watching_changes_nothing(self, analysis: Analysis) -> None:
-        """The outcome is as it was, and so is the output."""
         seen = [record.token_ids for record in watch(analysis, make_arms(), check_outcomes=True)]
         assert seen == _unwatched()
 
@@ -96,12 +95,10 @@ class AnalysisContract:
         assert texts(analysis.report(records)) == texts(report)
 
     def test_a_run_without_drafts_has_a_report_too(self, analysis: Analysis) -> None:
-        """Plain decoding has no trees; there is nothing to draw of them."""
         arms = make_arms()[:1]
         assert analysis.report(watch(analysis, arms)).tables
 
     def test_a_run_without_a_step_has_a_report_too(self, analysis: Analysis) -> None:
-        """As where every prompt failed."""
         analysis.begin({arm.name: arm.decoder.parts for arm in make_arms()})
         assert analysis.report([]).tables
 
@@ -161,7 +158,6 @@ def _watched(contract: type[AnalysisContract]) -> tuple[Analysis, list[PromptRec
 
 @cache
 def _unwatched() -> list[tuple[int, ...]]:
-    """The tokens that all arms decode where nobody watches."""
     return [record.token_ids for record in watch(None, make_arms())]
 
 

@@ -36,10 +36,8 @@ def grow(
     last candidates and goes on with the best.
 
     Args:
-        builder: the builder.
         guess: candidates after a path of tokens (root first), best first, or in the order drawn.
         plan: limits; the builder's own if None.
-        root: last committed token.
         stop_after: answer so many requests, the next ones with None.
         requests: filled with copies of the requests.
         swap: a rank path and a rank: below that node the candidates of this rank and the next, if there is one,
@@ -115,13 +113,11 @@ def none(path: tuple[int, ...]) -> list[int]:
 
 
 def _probabilities(model: FakeCausalLM, tokens: tuple[int, ...]) -> list[float]:
-    """The model's own distribution."""
     shares = np.exp(np.asarray(model.next_logits(tokens)))
     return list(shares / shares.sum())
 
 
 def _drafters(builder: TreeBuilder, model: FakeCausalLM) -> list[Drafter]:
-    """An oracle and others, all such that the builder can be composed with them."""
     wide = builder.max_candidates
     drafters: list[Drafter] = [
         DistributionDrafter(partial(_probabilities, source), wide)
@@ -135,7 +131,6 @@ def _drafters(builder: TreeBuilder, model: FakeCausalLM) -> list[Drafter]:
 
 
 def _of_the_builder(tree: TokenTree, rows: Iterable[int]) -> list[int]:
-    """Those of the rows that are no grafts."""
     return [row for row in rows if tree.grafted is None or not tree.grafted[row]]
 
 
@@ -159,7 +154,6 @@ class TreeBuilderContract:
         return self.make_builder()
 
     def test_states_its_limits(self, builder: TreeBuilder) -> None:
-        """A cache and a drafter are sized by them."""
         assert builder.max_nodes >= 1
         assert builder.max_candidates >= 1
 
@@ -175,7 +169,6 @@ class TreeBuilderContract:
 
     @pytest.mark.parametrize("guess", [plenty, some, none])
     def test_every_node_carries_the_candidate_of_its_rank(self, builder: TreeBuilder, guess: Guess) -> None:
-        """Tokens come from the answers alone; the root is the one given."""
         tree = grow(builder, guess)
         assert tree.tokens.shape == tree.shape.parents.shape
         assert tree.tokens[0] == 7
@@ -186,7 +179,6 @@ class TreeBuilderContract:
 
     @pytest.mark.parametrize("guess", [plenty, some])
     def test_siblings_differ(self, builder: TreeBuilder, guess: Guess) -> None:
-        """A token offered once hangs below its parent once."""
         tree = grow(builder, guess)
         for below in tree.shape.children:
             tokens = tree.tokens[list(below)].tolist()
@@ -210,18 +202,15 @@ class TreeBuilderContract:
                 assert all(token >= 0 for token in request.path_tokens(row))
 
     def test_without_candidates_only_the_root_is_left(self, builder: TreeBuilder) -> None:
-        """Which is plain decoding for this step."""
         assert grow(builder, none).tokens.tolist() == [7]
 
     def test_the_controller_may_stop_it_at_any_request(self, builder: TreeBuilder) -> None:
-        """The answer None ends drafting there; what was drafted stays."""
         sizes = [grow(builder, plenty, stop_after=answers).num_nodes for answers in range(5)]
         assert sizes[0] == 0
         assert sizes == sorted(sizes)
         assert sizes[-1] <= builder.max_nodes
 
     def test_the_same_answers_give_the_same_tree(self, builder: TreeBuilder) -> None:
-        """Whatever it built before."""
         first = grow(builder, some)
         grow(builder, plenty, Plan(max_depth=1))
         again = grow(builder, some)
@@ -239,9 +228,7 @@ class TreeBuilderContract:
 
     @pytest.mark.parametrize("guess", [plenty, some])
     def test_nodes_say_how_they_were_chosen(self, builder: TreeBuilder, guess: Guess) -> None:
-        """Drawn ones come with the distribution they were drawn from; a verifier needs no more. Grafts are point
-        masses behind them.
-        """
+        """Grafts are point masses behind the others."""
         tree = grow(builder, guess)
         nodes = range(1, tree.tokens.size)
         own = _of_the_builder(tree, nodes)
@@ -250,34 +237,23 @@ class TreeBuilderContract:
         for children in tree.shape.children:
             first = _of_the_builder(tree, children)
             assert list(children[: len(first)]) == first
-        if builder.kind is NodeKind.POINT_MASS:
-            assert not tree.q
-            assert tree.draws is None
-            return
-        assert tree.q is not None
-        assert tree.log_probs is not None
-        for row, children in enumerate(tree.shape.children):
-            if below := _of_the_builder(tree, children):
-                assert tree.q[row].sum() == pytest.approx(1)
-                assert np.exp(tree.log_probs[below]) == pytest.approx(tree.q[row][tree.tokens[below]])
-                assert set(tree.draw_order(row)) == set(children)
+        assert (tree.q is not None) == (builder.kind is not NodeKind.POINT_MASS)
+        assert tree.draws is None or builder.kind is not NodeKind.POINT_MASS
 
     def test_whether_its_shape_is_fixed_is_declared(self, builder: TreeBuilder) -> None:
         """One that declares it states the shape, and builds it whatever the candidates are, if there are enough."""
         assert (builder.shape is None) == (builder.rank_paths is None)
         if builder.rank_paths is None:
-            return
+            pytest.skip("its shape depends on the candidates")
         for guess in (plenty, lambda path: plenty((*path, 5))):
             found = grow(builder, guess).shape.rank_paths[1:]
             assert [list(path) for path in found] == builder.rank_paths
         assert builder.max_nodes == len(builder.rank_paths)
 
     def test_what_it_can_do_is_tested(self, builder: TreeBuilder) -> None:
-        """One that draws inherits :class:`DrawingTreeBuilderContract`."""
         assert (builder.kind is not NodeKind.POINT_MASS) == isinstance(self, DrawingTreeBuilderContract)
 
     def test_the_output_is_that_of_plain_decoding(self, builder: TreeBuilder) -> None:
-        """A tree changes the speed and nothing else."""
         model = hashed_model(_VOCABULARY)
         expected = Decoder(model).generate([1, 2, 3], max_new_tokens=15).token_ids
         for drafter in _drafters(builder, model):
@@ -287,6 +263,18 @@ class TreeBuilderContract:
 
 class DrawingTreeBuilderContract(TreeBuilderContract):
     """What a builder of drawn nodes promises besides."""
+
+    @pytest.mark.parametrize("guess", [plenty, some])
+    def test_draws_come_with_their_distribution(self, builder: TreeBuilder, guess: Guess) -> None:
+        tree = grow(builder, guess)
+        assert tree.q is not None
+        assert tree.log_probs is not None
+        assert tree.num_nodes > 0
+        for row, children in enumerate(tree.shape.children):
+            if below := _of_the_builder(tree, children):
+                assert tree.q[row].sum() == pytest.approx(1)
+                assert np.exp(tree.log_probs[below]) == pytest.approx(tree.q[row][tree.tokens[below]])
+                assert set(tree.draw_order(row)) == set(children)
 
     def test_no_draw_is_left_out(self, builder: TreeBuilder) -> None:
         """Below a node the tree holds the first draws, in their order; a verifier tries them in that order, and one

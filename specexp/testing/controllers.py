@@ -49,7 +49,6 @@ class ControllerContract:
         return self.make_controller()
 
     def test_plans_limits_that_are_not_negative(self, controller: Controller) -> None:
-        """None leaves the builder's own limit."""
         plan, _ = self._decisions(controller, self._teach(controller))
         assert isinstance(plan, Plan)
         assert plan.max_depth is None or plan.max_depth >= 0
@@ -61,7 +60,6 @@ class ControllerContract:
         assert self._decisions(controller, context) == self._decisions(controller, context)
 
     def test_the_same_history_gives_the_same_decisions(self) -> None:
-        """Nothing depends on the clock or a global generator."""
         first, second = self.make_controller(), self.make_controller()
         assert self._decisions(first, self._teach(first)) == self._decisions(second, self._teach(second))
 
@@ -91,13 +89,11 @@ class ControllerContract:
             controller.load_state_dict({"no such entry": 1})
 
     def test_the_output_is_that_of_plain_decoding(self, controller: Controller) -> None:
-        """A controller changes the speed and nothing else."""
         expected = Decoder(counting_model(11)).generate([4], max_new_tokens=30, seed=0).token_ids
         decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=controller)
         assert decoder.generate([4], max_new_tokens=30, seed=0).token_ids == expected
 
     def test_it_can_be_given_latencies(self) -> None:
-        """Then the clock matters to nothing it decides."""
         decided = []
         for hurry in (1.0, 7.0):
             controller = self.make_controller()
@@ -115,29 +111,29 @@ class ControllerContract:
         for hurry in (1.0, 7.0):
             controller = self.make_controller()
             if controller.uses_seconds:
-                return
+                pytest.skip("it uses seconds")
             decided.append(self._decisions(controller, self._teach(controller, hurry=hurry)))
         assert decided[0] == decided[1]
 
     def test_whether_it_reads_the_targets_answers_is_declared(self) -> None:
-        """Where it does not, they need not be there."""
         told, untold = self.make_controller(), self.make_controller()
-        if not (told.learns and told.reads_answers):
-            contexts = self._teach(told), self._teach(untold, answers=False)
-            assert self._decisions(told, contexts[0]) == self._decisions(untold, contexts[1])
+        if told.learns and told.reads_answers:
+            pytest.skip("it learns from the target's answers")
+        contexts = self._teach(told), self._teach(untold, answers=False)
+        assert self._decisions(told, contexts[0]) == self._decisions(untold, contexts[1])
 
     def test_whether_every_step_has_one_plan_is_declared(self, controller: Controller) -> None:
         """One that declares it plans the same after each step and ends no draft; one that changes nothing sets no
         limit.
         """
-        if controller.same_plan:
-            before = controller.plan(Context([1, 2, 3]))
-            plan, kept = self._decisions(controller, self._teach(controller))
-            assert plan == before
-            assert all(kept)
-        if controller.changes_nothing:
-            assert controller.same_plan
-            assert controller.plan(Context([1, 2, 3])) == Plan()
+        assert controller.same_plan or not controller.changes_nothing
+        if not controller.same_plan:
+            pytest.skip("its plans may differ from step to step")
+        before = controller.plan(Context([1, 2, 3]))
+        plan, kept = self._decisions(controller, self._teach(controller))
+        assert plan == before
+        assert all(kept)
+        assert not controller.changes_nothing or plan == Plan()
 
     def test_it_can_be_switched_off(self, controller: Controller) -> None:
         """For steps that drafting does not pay in: nothing is drafted, no draft pass is run."""
@@ -186,7 +182,6 @@ class FrozenControllerContract(ControllerContract):
     """What a controller promises besides that declares that it does not learn."""
 
     def test_it_does_not_change(self, controller: Controller) -> None:
-        """Whatever it sees, it keeps its state and decides as before."""
         before = repr(controller.state_dict())
         decided = self._decisions(controller, self._teach(controller))
         assert repr(controller.state_dict()) == before
@@ -194,8 +189,6 @@ class FrozenControllerContract(ControllerContract):
 
 
 def _drafting_for(controller: Controller) -> tuple[Drafter, TreeBuilder]:
-    """A draft of the counting model that is wrong at every third position, and a builder the controller can steer."""
-
     def next_logits(tokens: tuple[int, ...]) -> list[float]:
         logits = [0.0] * 11
         logits[(tokens[-1] + 1) % 11 if len(tokens) % 3 else 0] = 4.0

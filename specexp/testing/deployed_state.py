@@ -7,12 +7,7 @@ from specexp.artifacts.learned_state import STATE, state_in, state_payloads
 
 
 def deployed(family: Literal["drafter", "controller"], state: dict[str, Any]) -> dict[str, Any]:
-    """A state as a deployment reads it, having been written into an artifact.
-
-    Args:
-        family: of the part.
-        state: its ``state_dict()``.
-    """
+    """A state as a deployment reads it, having been written into an artifact."""
     payloads = state_payloads({family: state})
     if STATE in payloads:
         payloads[STATE] = json.loads(json.dumps(payloads[STATE], allow_nan=False))

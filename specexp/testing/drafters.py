@@ -91,7 +91,6 @@ class DrafterContract:
         assert self._answers(drafter, context) == before
 
     def test_proposing_does_not_change_the_question(self, drafter: Drafter) -> None:
-        """The tree so far belongs to the builder."""
         context = self._teach(drafter)
         request = self._request(context, [0, 2], drafter.max_candidates)
         tokens, rows = request.tokens.copy(), request.rows.copy()
@@ -100,7 +99,6 @@ class DrafterContract:
         assert (request.rows == rows).all()
 
     def test_a_row_is_answered_as_if_it_were_asked_alone(self, drafter: Drafter) -> None:
-        """Whoever drives a builder may batch its questions."""
         context = self._teach(drafter)
         together = drafter.propose(context, self._request(context, [0, 2, 4], drafter.max_candidates))
         for number, row in enumerate((0, 2, 4)):
@@ -108,7 +106,6 @@ class DrafterContract:
             assert alone.tokens[0].tolist() == together.tokens[number].tolist()
 
     def test_an_answer_is_not_changed_by_what_is_learned_later(self, drafter: Drafter) -> None:
-        """A builder may keep answers while the drafter goes on."""
         context = self._teach(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
         kept = answer.tokens.copy()
@@ -116,7 +113,6 @@ class DrafterContract:
         assert (answer.tokens == kept).all()
 
     def test_the_same_history_gives_the_same_answers(self) -> None:
-        """Nothing depends on the clock or a global generator."""
         first, second = self._new(), self._new()
         assert self._answers(first, self._teach(first)) == self._answers(second, self._teach(second))
 
@@ -139,7 +135,6 @@ class DrafterContract:
         assert self._answers(restored, context) == self._answers(drafter, context)
 
     def test_the_state_is_a_snapshot_of_tensors_and_plain_values(self, drafter: Drafter) -> None:
-        """It can be stored without pickle, and later learning does not change it."""
         context = self._teach(drafter)
         state = drafter.state_dict()
         stored = _plain(state)
@@ -168,17 +163,14 @@ class DrafterContract:
         first, second = self._new(), self._new()
         known = {one.learns_from for one in _with_inner(first)}
         if not known <= {"nothing", "accepted"}:
-            return
-        answers = [self._answers(first, self._teach(first))]
-        answers.append(
-            self._answers(second, self._teach(second, other=3, after_accepted="accepted" not in known))
-        )
-        assert answers[0] == answers[1]
+            pytest.skip("it may learn from all answers")
+        changed = self._teach(second, other=3, after_accepted="accepted" not in known)
+        assert self._answers(first, self._teach(first)) == self._answers(second, changed)
 
     def test_whether_it_runs_a_model_is_declared(self, drafter: Drafter) -> None:
         """One that declares none, nor wraps one that has it, never spends a draft pass."""
         if any(one.runs_model for one in _with_inner(drafter)):
-            return
+            pytest.skip("it runs a model")
         context = self._teach(drafter)
         assert not drafter.costs_pass(self._request(context, [0], 1))
         assert drafter.propose(context, self._request(context, [0], 1)).pass_tokens == ()
@@ -190,7 +182,6 @@ class DrafterContract:
         assert (drafter.phrase_length > 1) == isinstance(self, PhraseDrafterContract)
 
     def test_the_output_is_that_of_plain_decoding(self) -> None:
-        """A drafter changes the speed and nothing else."""
         model = self.make_target()
         drafter = self.make_drafter()
         paths = [path for path in ([0], [1], [0, 0], [0, 1], [0, 0, 0]) if max(path) < drafter.max_candidates]
@@ -211,7 +202,6 @@ class DrafterContract:
         return torch.from_numpy(table[tokens])
 
     def _told(self, drafter: Drafter, context: Context, logits: torch.Tensor | None = None) -> Outcome | None:
-        """The prefill of all tokens but the root, with what the drafter wants of it beside ``logits``."""
         fed = context.token_ids[:-1].copy()
         hidden = self._states(fed) if drafter.wants_hidden else None
         if logits is None and hidden is None:
@@ -276,7 +266,6 @@ class DrafterContract:
 
 
 def _with_inner(drafter: Drafter) -> list[Drafter]:
-    """A drafter and all those that draft inside it."""
     return [drafter, *(one for inner in drafter.inner for one in _with_inner(inner))]
 
 
@@ -368,7 +357,6 @@ class PhraseDrafterContract(DrafterContract):
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with tensors as lists; raises TypeError for anything that is neither tensor nor plain."""
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, dict):

@@ -164,7 +164,7 @@ class ExecutionContract:
         parts = COMPOSITIONS[composition]()._replace(verifier=RejectionSampling(1.0))
         if not self.concurrent:
             execution.check(parts)
-            return
+            pytest.skip("sequences follow each other, so what they share does not depend on timing")
         with pytest.raises(ValueError, match="shares what it learns between the sequences"):
             execution.check(parts)
         with pytest.raises(ValueError, match="shares what it learns between the sequences"):
@@ -214,7 +214,6 @@ class ExecutionContract:
         assert rounds == list(range(len(rounds)))
 
     def test_results_stand_in_the_order_of_the_jobs(self, execution: Execution) -> None:
-        """Also where later jobs end first."""
         jobs = [Job((1, 2, 3), number, max_new_tokens=20 - 3 * number) for number in range(6)]
         with execution.open(LanguageModel(target_model()), COMPOSITIONS["chain"]()) as executor:
             run = executor.run(jobs)
@@ -237,7 +236,6 @@ class ExecutionContract:
             assert counted[0] == counted[1]
 
     def test_saved_state_is_continued_from(self, execution: Execution) -> None:
-        """In a run with the drafter that it is the state of."""
         drafter = TokenRecycling(k=2, state="carry")
         drafter.check_vocabulary(VOCABULARY)
         model = LanguageModel(target_model())
@@ -246,7 +244,6 @@ class ExecutionContract:
             assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
 
     def test_observers_see_every_step(self, execution: Execution) -> None:
-        """With the seconds it took; one that raises ends the run."""
         seconds: list[float] = []
         seen: dict[int | str, list[int]] = {job.sequence: [] for job in JOBS}
         model = LanguageModel(target_model())
@@ -279,14 +276,12 @@ class ExecutionContract:
         ids=["no job", "twice", "empty", "too long", "unknown token", "no token"],
     )
     def test_wrong_jobs_are_refused(self, execution: Execution, jobs: Sequence[Job], message: str) -> None:
-        """In one sentence, before anything is done: the executor goes on."""
         with execution.open(LanguageModel(target_model()), COMPOSITIONS["lookup"]()) as executor:
             with pytest.raises(ValueError, match=message):
                 executor.run(jobs)
             assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
 
     def test_parts_that_do_not_go_together_are_refused(self, execution: Execution) -> None:
-        """When opened, as a decoder refuses them."""
         for parts, message in (
             (Parts(PromptLookup(), None), "has no builder"),
             (Parts(PromptLookup(), StaticTree([[0], [1]])), "asks for 2 candidates a node"),
@@ -295,7 +290,6 @@ class ExecutionContract:
                 execution.open(LanguageModel(target_model()), parts)
 
     def test_a_closed_executor_says_so(self, execution: Execution) -> None:
-        """Closing twice is allowed."""
         executor = execution.open(LanguageModel(target_model()), COMPOSITIONS["chain"]())
         executor.close()
         executor.close()
@@ -304,8 +298,6 @@ class ExecutionContract:
                 use()
 
     def test_a_target_that_fails_ends_the_run_with_its_own_error(self, execution: Execution) -> None:
-        """The executor is closed, and keeps the results of what had ended."""
-
         def fail_once_a_sequence_has_ended() -> None:
             if opened and opened[0].finished:
                 raise RuntimeError("the target was to fail")
@@ -329,7 +321,6 @@ class ExecutionContract:
         assert (drafted > 0) == isinstance(self, DraftingExecutionContract)
 
     def test_pauses_change_nothing(self, execution: Execution) -> None:
-        """Whoever takes his time."""
         for number, (draft_ms, target_ms) in enumerate([(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)]):
             parts = COMPOSITIONS["lookup"]()
             drafter = PausingDrafter(PromptLookup(), Pause(draft_ms, seed=number))
@@ -343,7 +334,6 @@ class DraftingExecutionContract(ExecutionContract):
 
     @pytest.mark.parametrize("composition", DRAWN)
     def test_rejection_sampling_gives_the_same_tokens(self, execution: Execution, composition: str) -> None:
-        """As one sequence after the other: what is drawn is keyed by place."""
         parts = DRAWN[composition]()._replace(verifier=RejectionSampling(1.0))
         with execution.open(LanguageModel(target_model()), parts) as executor:
             assert said(executor.run(JOBS, eos_token_ids=EOS)) == rejection_sampled(composition)
@@ -360,7 +350,6 @@ class DraftingExecutionContract(ExecutionContract):
             assert "long" not in executor.finished
 
     def test_a_state_that_a_part_does_not_take_is_refused(self, execution: Execution) -> None:
-        """With the entry that is missing."""
         drafter = TokenRecycling(k=2, state="carry")
         drafter.check_vocabulary(VOCABULARY)
         with (

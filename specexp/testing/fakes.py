@@ -32,7 +32,6 @@ class FakeCausalLM(torch.nn.Module):
 
     Args:
         next_logits: function from the visible tokens, oldest first, to ``[V]`` logits of the next one.
-        vocab_size: V.
         context_limit: longest sequence.
 
     Example:
@@ -130,7 +129,6 @@ class Pause:
 
     Args:
         most_ms: longest, in milliseconds.
-        least_ms: shortest.
         seed: what the pauses are drawn by.
 
     Attributes:
@@ -156,12 +154,7 @@ class Pause:
 
 
 class PausingCausalLM(FakeCausalLM):
-    """A fake that takes its time.
-
-    Args:
-        model: the model without pauses.
-        pause: called in every pass.
-    """
+    """A fake that takes its time."""
 
     def __init__(self, model: FakeCausalLM, pause: Callable[[], None]) -> None:
         super().__init__(
@@ -176,12 +169,7 @@ class PausingCausalLM(FakeCausalLM):
 
 
 class PausingDrafter(DrafterWrapper):
-    """A drafter that takes its time to begin, to answer and to learn.
-
-    Args:
-        drafter: the drafter without pauses.
-        pause: called before each.
-    """
+    """A drafter that takes its time to begin, to answer and to learn."""
 
     def __init__(self, drafter: Drafter, pause: Callable[[], None]) -> None:
         self.inner = (drafter,)
@@ -208,7 +196,6 @@ class FakeDrafter(Drafter):
 
     Args:
         guess: function from the tokens up to and including the frontier node to its candidates, best first.
-        max_candidates: candidates it can rank.
 
     Attributes:
         requests: what it was asked, tokens copied.
@@ -240,7 +227,6 @@ class DistributionDrafter(Drafter):
     Args:
         distribution: function from the tokens up to and including the frontier node to the ``[V]`` probabilities of
             the next.
-        max_candidates: candidates it can rank.
 
     Attributes:
         requests: what it was asked, tokens copied.

@@ -25,7 +25,6 @@ class PromptSetContract:
         raise NotImplementedError(f"{type(self).__name__} has to override the fixture prompt_set.")
 
     def test_rows_have_the_common_columns(self, prompt_set: PromptSet) -> None:
-        """Exactly those of :func:`specexp.data.prompt_rows`, of these types."""
         text = Value("string")
         message = {"role": text, "content": text}
         assert prompt_set.load().features == Features(
@@ -37,20 +36,17 @@ class PromptSetContract:
         assert len(prompt_set.load()) >= 1
 
     def test_prompt_ids_are_unique_and_not_blank(self, prompt_set: PromptSet) -> None:
-        """Results of prompts are joined by id."""
         ids = list(prompt_set.load()["prompt_id"])
         assert len(set(ids)) == len(ids)
         assert all(prompt_id.strip() for prompt_id in ids)
 
     def test_every_prompt_has_a_category_and_turns(self, prompt_set: PromptSet) -> None:
-        """No blank category, at least one turn, no blank turn."""
         for row in prompt_set.load():
             assert row["category"].strip()
             assert row["turns"]
             assert all(turn.strip() for turn in row["turns"])
 
     def test_every_load_gives_the_same_rows(self, prompt_set: PromptSet) -> None:
-        """Trials are compared prompt by prompt, so order and content are fixed."""
         assert prompt_set.load().to_list() == prompt_set.load().to_list()
 
     def test_the_cut_is_positive_or_absent(self, prompt_set: PromptSet) -> None:
@@ -58,6 +54,5 @@ class PromptSetContract:
         assert prompt_set.prompt_tokens is None or prompt_set.prompt_tokens >= 1
 
     def test_every_constructor_parameter_is_annotated(self, prompt_set: PromptSet) -> None:
-        """The signature is the configuration schema."""
         parameters = inspect.signature(type(prompt_set)).parameters.values()
         assert [p.name for p in parameters if p.annotation is inspect.Parameter.empty] == []

@@ -39,7 +39,6 @@ class RuntimeContract(ABC):
         """A new one, with empty slots, of a model with at least 60 tokens and 120 positions."""
 
     def test_a_row_of_a_tree_answers_as_its_path_alone(self) -> None:
-        """Whatever else is fed in the pass."""
         runtime, prompt = self.runtime(), _tokens(11)
         runtime.prefill(0, prompt)
         tree = TokenTree(SHAPE, np.array(_tokens(7, seed=1)))
@@ -50,7 +49,6 @@ class RuntimeContract(ABC):
             self._same(answers[row], _alone(runtime, [*prompt, *path]))
 
     def test_what_is_committed_is_what_was_kept(self) -> None:
-        """The rows of the accepted path, and no other."""
         runtime, prompt = self.runtime(), _tokens(9)
         runtime.prefill(0, prompt)
         tree = TokenTree(SHAPE, np.array(_tokens(7, seed=2)))
@@ -109,7 +107,6 @@ class RuntimeContract(ABC):
             self._same(_answer(runtime, slot, 7), _alone(self.runtime(), [*text, 7]))
 
     def test_trees_of_several_slots_share_a_pass(self) -> None:
-        """Of different sizes, behind prefixes of different lengths, in any order."""
         runtime = self.runtime()
         prompts = {0: _tokens(5), 2: _tokens(13, seed=4), 1: _tokens(1, seed=5)}
         runtime.cache.reserve(0, 3)
@@ -121,7 +118,6 @@ class RuntimeContract(ABC):
             self._same(answers, runtime.tree_pass([slot], [tree])[0])
 
     def test_prefill_answers_every_position_where_asked(self) -> None:
-        """A long prompt and what follows it are one text."""
         runtime, prompt = self.runtime(), _tokens(60)
         assert runtime.prefill(0, []) is None
         assert runtime.prefill(0, prompt[:4]) is None
@@ -137,8 +133,8 @@ class RuntimeContract(ABC):
         runtime, prompt = self.runtime(), _tokens(9)
         try:
             runtime.keep_hidden(True)
-        except ValueError:
-            return  # one without says so
+        except ValueError as error:
+            pytest.skip(f"it has none: {error}")
         output = runtime.model.get_output_embeddings()
         runtime.prefill(0, prompt[:6])
         assert [len(states) for states in runtime.hidden] == [6]
@@ -157,7 +153,6 @@ class RuntimeContract(ABC):
         assert not runtime.hidden
 
     def test_slots_are_forgotten_and_forked(self) -> None:
-        """A fork goes on by itself."""
         runtime, prompt = self.runtime(), _tokens(12)
         runtime.cache.reserve(0, 2)
         runtime.prefill(0, prompt)
@@ -168,7 +163,6 @@ class RuntimeContract(ABC):
         self._same(_answer(runtime, 1, 9), _alone(runtime, [*prompt[:10], 9]))
 
     def test_a_copy_has_the_same_weights_and_a_cache_of_its_own(self) -> None:
-        """What a drafter takes for another sequence."""
         runtime, prompt = self.runtime(), _tokens(6)
         runtime.prefill(0, prompt)
         other = deepcopy(runtime)
@@ -179,7 +173,6 @@ class RuntimeContract(ABC):
 
     @pytest.mark.parametrize("verifier", [Greedy(), KeyedSampling(temperature=0.8)], ids=["greedy", "keyed"])
     def test_speculative_decoding_gives_the_tokens_of_plain_decoding(self, verifier: Verifier) -> None:
-        """Whatever drafts."""
         runtime, prompt = self.runtime(), _tokens(7, seed=8)
         plain = Decoder(runtime, verifier=verifier).generate(prompt, max_new_tokens=48, seed=3).token_ids
         draft = DraftModel(deepcopy(runtime))
@@ -198,7 +191,6 @@ class RuntimeContract(ABC):
 
 
 def _near(answer: torch.Tensor, expected: torch.Tensor) -> None:
-    """Equal but for the rounding of another product."""
     error = float((answer - expected).abs().max() / expected.std())
     assert error <= tolerance(expected.dtype)
 
@@ -216,7 +208,6 @@ def _answer(runtime: Runtime, slot: int, token: int) -> torch.Tensor:
 
 
 def _alone(runtime: Runtime, tokens: Sequence[int]) -> torch.Tensor:
-    """The answer after a text that a runtime of its own is fed a token at a time."""
     other = deepcopy(runtime)
     for token in tokens[:-1]:
         other.tree_pass([0], [_root(token)])

@@ -45,10 +45,8 @@ def drive(
     """Drive a search by hand.
 
     Args:
-        search: what searches.
         depth: generations on a path.
         worth: what a state is worth.
-        requests: filled with the requests.
         text: the continuation of a state with a number.
     """
     exploration = search.explore(depth)
@@ -101,7 +99,6 @@ class SearchContract:
         return int(request.param)
 
     def test_every_constructor_parameter_is_annotated(self, search: Search) -> None:
-        """The signature is the configuration schema."""
         parameters = inspect.signature(type(search)).parameters.values()
         assert [p.name for p in parameters if p.annotation is inspect.Parameter.empty] == []
 
@@ -155,7 +152,6 @@ class SearchContract:
         assert result.final.depth <= depth
 
     def test_the_path_is_one_it_was_given(self, search: Search, depth: int, worth: Worth) -> None:
-        """Numbers and thoughts belong together, all the way from the root."""
         result = drive(search, depth, worth)
         for state in result.tree.states:
             assert len(state.path) == len(state.thoughts)
@@ -165,7 +161,6 @@ class SearchContract:
     def test_the_tree_holds_every_state_with_its_value(
         self, search: Search, depth: int, worth: Worth
     ) -> None:
-        """The root and the last generation have none."""
         tree = drive(search, depth, worth).tree
         *inner, final = tree.states
         assert inner[0] == State()
@@ -178,13 +173,11 @@ class SearchContract:
         )
 
     def test_with_a_depth_of_one_there_is_nothing_to_search(self, search: Search) -> None:
-        """The answer is generated at once."""
         requests: list[Request] = []
         drive(search, 1, requests=requests)
         assert requests == [Continuations((State(),), 1, last=True)]
 
     def test_the_same_answers_give_the_same_result(self, search: Search, worth: Worth) -> None:
-        """Whatever it searched before."""
         first: list[Request] = []
         again: list[Request] = []
         drive(self.make_search(), 4, worth, requests=first)
@@ -193,7 +186,6 @@ class SearchContract:
         assert again == first
 
     def test_searches_can_be_under_way_side_by_side(self, search: Search) -> None:
-        """Several items may be searched at once; they share nothing."""
         alone = drive(search, 4)
         other = search.explore(3)
         other.send(answer(next(other)))
@@ -203,19 +195,16 @@ class SearchContract:
         assert beside.tree.states == alone.tree.states
 
     def test_equal_texts_are_different_states(self, search: Search) -> None:
-        """Samples may repeat; a place in the tree does not."""
         result = drive(search, 4, text=lambda state, number: "again")
         assert len(set(result.tree.states)) == len(result.tree.states)
         assert set(result.final.thoughts) == {"again"}
 
     @pytest.mark.parametrize("depth", [0, -1])
     def test_a_path_has_at_least_one_generation(self, search: Search, depth: int) -> None:
-        """Refused before anything is asked for."""
         with pytest.raises(ValueError, match=f"{depth} generations"):
             search.explore(depth)
 
     def test_refuses_answers_of_the_wrong_length(self, search: Search) -> None:
-        """And says what it asked for."""
         exploration = search.explore(3)
         next(exploration)
         with pytest.raises(ValueError, match="0 list"):
@@ -232,7 +221,6 @@ class SearchContract:
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_refuses_values_that_are_no_numbers(self, search: Search, value: float) -> None:
-        """They have no order, or none that is meant."""
         exploration = search.explore(3)
         request = exploration.send(answer(next(exploration)))
         with pytest.raises(ValueError, match="finite"):

@@ -44,18 +44,15 @@ class TaskContract:
         raise NotImplementedError(f"{type(self).__name__} has to override evaluations().")
 
     def test_states_its_shape(self, task: Task) -> None:
-        """What searches and reports are told."""
         assert task.name
         assert task.depth >= 1
         assert task.paper_items >= 1
 
     def test_every_constructor_parameter_is_annotated(self, task: Task) -> None:
-        """The signature is the configuration schema."""
         parameters = inspect.signature(type(task)).parameters.values()
         assert [p.name for p in parameters if p.annotation is inspect.Parameter.empty] == []
 
     def test_items_are_numbered_and_named(self, task: Task) -> None:
-        """At least one; results are joined by id, randomness is keyed by index."""
         items = task.load()
         assert items
         assert [item.index for item in items] == list(range(len(items)))
@@ -63,7 +60,6 @@ class TaskContract:
         assert all(item.item_id.strip() and item.problem.strip() for item in items)
 
     def test_every_load_gives_the_same_items(self, task: Task) -> None:
-        """Trials are compared item by item."""
         assert task.load() == task.load()
 
     def test_a_prompt_holds_the_problem_and_the_thoughts(self, task: Task) -> None:
@@ -89,7 +85,6 @@ class TaskContract:
             assert prompt == prompt.rstrip(" \t")
 
     def test_prompts_of_different_states_differ(self, task: Task) -> None:
-        """And the same state has the same prompt."""
         item = task.load()[0]
         states: list[list[str]] = [[], ["one"], ["two"]]
         prompts = [task.thought_prompt(item, thoughts) for thoughts in states]
@@ -98,7 +93,6 @@ class TaskContract:
         assert task.value_prompt(item, ["one"]) != task.value_prompt(item, ["two"])
 
     def test_any_thought_has_prompts(self, task: Task) -> None:
-        """A model may write anything."""
         item = task.load()[0]
         for text in NONSENSE:
             assert text in task.thought_prompt(item, [text])
@@ -112,7 +106,6 @@ class TaskContract:
             assert all(ending.stop)
 
     def test_a_thought_is_not_cut_short(self, task: Task) -> None:
-        """Whatever is generated behind it."""
         for item in task.load():
             *thoughts, final = self.solution(item)
             generations = [(final, task.thought_ending(last=True))]
@@ -132,7 +125,6 @@ class TaskContract:
                     assert ending.reached(f" {text}{stop} more")
 
     def test_reads_evaluations(self, task: Task) -> None:
-        """As the examples in the prompt are written."""
         assert self.evaluations()
         for text, value in self.evaluations().items():
             assert task.value(task.value_ending.cut(f" {text}")) == (value, True)
@@ -140,11 +132,9 @@ class TaskContract:
 
     @pytest.mark.parametrize("text", NONSENSE)
     def test_an_evaluation_that_cannot_be_read_has_the_lowest_value(self, task: Task, text: str) -> None:
-        """And says that it could not."""
         assert task.value(text) == (task.unparsable, False)
 
     def test_solutions_are_right(self, task: Task) -> None:
-        """In no more generations than a path has."""
         for item in task.load():
             solution = self.solution(item)
             assert len(solution) <= task.depth
@@ -153,7 +143,6 @@ class TaskContract:
 
     @pytest.mark.parametrize("text", NONSENSE[:-1])
     def test_nonsense_is_wrong_and_has_a_reason(self, task: Task, text: str) -> None:
-        """Never an error."""
         item = task.load()[0]
         for thoughts in ([], [text], [text] * task.depth, [*self.solution(item)[:-1], text, text]):
             check = task.check(item, thoughts)

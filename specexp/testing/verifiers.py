@@ -59,7 +59,6 @@ class VerifierContract:
 
     @pytest.mark.parametrize("kind", NodeKind)
     def test_the_same_place_gives_the_same_verdict(self, verifier: Verifier, kind: NodeKind) -> None:
-        """Randomness is keyed by place, never by the number of calls."""
         cases = [self._case(seed, kind=kind) for seed in range(10)]
         first = [verifier.verify(*case) for case in cases]
         again = [verifier.verify(*case) for case in reversed(cases)]
@@ -67,14 +66,12 @@ class VerifierContract:
         assert [self.make_verifier().verify(*case) for case in cases] == first
 
     def test_a_root_alone_gives_one_token(self, verifier: Verifier) -> None:
-        """Plain decoding is the tree without nodes."""
         context, _, logits = self._case(0)
         verdict = verifier.verify(context, root_tree(context.root), logits[:1])
         assert verdict.accepted == ()
 
     @pytest.mark.parametrize("kind", NodeKind)
     def test_neither_tree_nor_logits_are_changed(self, verifier: Verifier, kind: NodeKind) -> None:
-        """Drafters learn from both afterwards."""
         for seed in range(5):
             context, tree, logits = self._case(seed, kind=kind)
             tokens, kept = tree.tokens.copy(), logits.clone()
@@ -97,7 +94,6 @@ class VerifierContract:
     def _case(
         self, seed: int, dtype: torch.dtype = torch.float32, kind: NodeKind = NodeKind.POINT_MASS
     ) -> tuple[Context, TokenTree, torch.Tensor]:
-        """A context of three tokens, a tree of candidates chosen in this way, and logits."""
         tokens, tree, logits = _drawn(seed, self.vocab_size, kind)
         return Context(tokens, seed=seed, sequence="case"), tree, logits.to(dtype, copy=True)
 
@@ -106,7 +102,6 @@ class LosslessVerifierContract(VerifierContract):
     """What a verifier promises besides that calls itself lossless."""
 
     def test_the_next_token_has_the_distribution_of_plain_decoding(self, verifier: Verifier) -> None:
-        """However the nodes were chosen."""
         logits = torch.from_numpy(np.random.default_rng(7).standard_normal((9, self.vocab_size)) * 1.5)
         drafted, plain = np.zeros((len(NodeKind), self.vocab_size)), np.zeros(self.vocab_size)
         for seed in range(800):
@@ -149,7 +144,6 @@ class DeterministicVerifierContract(LosslessVerifierContract):
                     row = child
 
     def test_it_chooses_for_several_sequences_as_for_each(self, verifier: Verifier) -> None:
-        """Bit by bit, so that who else is decoded changes nothing."""
         assert isinstance(verifier, DeterministicVerifier)
         cases = [self._case(seed) for seed in range(9)]
         contexts = [context for context, _, _ in cases]
@@ -160,7 +154,6 @@ class DeterministicVerifierContract(LosslessVerifierContract):
         assert verifier.target_tokens(contexts, logits, positions) == alone
 
     def test_the_output_does_not_depend_on_the_drafter(self, verifier: Verifier) -> None:
-        """Nor on the tree: it is that of plain decoding."""
         model = hashed_model(self.vocab_size)
         builder = StaticTree([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
         drafter = FakeDrafter(lambda tokens: np.argsort(model.next_logits(tokens))[::-1].tolist(), 3)
@@ -184,7 +177,6 @@ def _drawn(seed: int, vocab_size: int, kind: NodeKind) -> tuple[list[int], Token
 
 
 def _tree(root: int, vocab_size: int, kind: NodeKind, generator: np.random.Generator) -> TokenTree:
-    """Honest draws from random distributions; siblings that differ, if they are not drawn."""
     tokens = np.full(_SHAPE.num_nodes + 1, root, dtype=np.int64)
     q: dict[int, NDArray[np.float32]] = {}
     draws: dict[int, tuple[int, ...]] = {}
