@@ -49,7 +49,7 @@ def init_args_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
     The class is named by the module that defines it; its short name and that of its family's package mean it too.
 
     Example:
-        >>> init_args_of({"class_path": "Chain"}, "specexp.builders.static_tree.Chain")
+        >>> init_args_of({"class_path": "Chain"}, "specexp.builders.regular_trees.Chain")
         {}
     """
     module, _, name = dotted.rpartition(".")

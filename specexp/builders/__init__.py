@@ -15,14 +15,14 @@ if TYPE_CHECKING:
         DySpecThreshold as DySpecThreshold,
     )
     from specexp.builders.graft import Graft as Graft
-    from specexp.builders.sequoia import Sequoia as Sequoia
-    from specexp.builders.static_tree import (
+    from specexp.builders.regular_trees import (
         Chain as Chain,
         KConfig as KConfig,
         SpecInfer as SpecInfer,
-        StaticTree as StaticTree,
         TokenRecyclingTree as TokenRecyclingTree,
     )
+    from specexp.builders.sequoia import Sequoia as Sequoia
+    from specexp.builders.static_tree import StaticTree as StaticTree
     from specexp.builders.tree_search import FittedTree as FittedTree, ParametricTree as ParametricTree
 
 __getattr__ = classes_in(__name__)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
 from typing import Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.checked import Reference
@@ -206,103 +203,3 @@ def _merge_repeated(tokens: NDArray[np.int64], level: Level, draws: dict[int, li
         draws.setdefault(parent, []).append(kept)
         if kept != row:
             tokens[row] = NO_CANDIDATE
-
-
-class Chain(StaticTree):
-    """One candidate after the other: the tree of ordinary speculative decoding.
-
-    Args:
-        length: drafted tokens.
-        candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
-    """
-
-    size_arguments = ("length",)
-
-    def __init__(
-        self, length: Annotated[int, Field(ge=1, le=256)] = 4, candidates: Selection = "top-k"
-    ) -> None:
-        super().__init__([[0] * depth for depth in range(1, length + 1)], candidates=candidates)
-
-
-class KConfig(StaticTree):
-    """Every node of a depth has the same number of children.
-
-    Args:
-        widths: children of every node, depth by depth: ``[2, 2, 1]`` is 2, then 4, then 4 nodes.
-        candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
-
-    Raises:
-        ValueError: no width, one below 1, or more than 4,096 nodes.
-
-    Example:
-        >>> KConfig([2, 2, 1]).max_nodes
-        10
-    """
-
-    def __init__(self, widths: list[int], candidates: Selection = "top-k") -> None:
-        super().__init__(_full_tree(type(self).__name__, widths), candidates=candidates)
-
-
-class SpecInfer(StaticTree):
-    """Fixed expansion per depth, drawn with replacement (Miao et al. 2023, section 3, "expansion-based" trees).
-
-    A token drawn again below the same parent is one node: the target sees it once, the verifier counts every draw.
-
-    Args:
-        widths: draws below every node, depth by depth, e.g. ``[4, 4, 2, 1]``.
-
-    Raises:
-        ValueError: no width, one below 1, or more than 4,096 nodes.
-    """
-
-    def __init__(self, widths: list[int]) -> None:
-        super().__init__(_full_tree(type(self).__name__, widths))
-        self.kind = NodeKind.DRAWN_WITH_REPLACEMENT
-
-
-# Children of every node of the figure, breadth first: the root's, then depth 1, 2, ... (Luo et al. 2024, Figure 5).
-_FIGURE_5: Sequence[Sequence[int]] = (
-    (8,),
-    (8, 4, 3, 2, 1, 1, 1, 1),
-    (8, 3, 2, 1, 1, 1, 1, 1, 2, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0),
-    (5, 2, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 0),
-    (3, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1, 0, 0),
-    (2, 0, 0, 1, 0, 0, 0, 0),
-)
-
-
-class TokenRecyclingTree(StaticTree):
-    """The 80-node tree of Token Recycling (Luo et al. 2024, Figure 5): 81 tokens a pass, at most 7 a step."""
-
-    def __init__(self) -> None:
-        super().__init__(_paths_of_child_counts(_FIGURE_5))
-
-
-def _full_tree(name: str, widths: Sequence[int]) -> list[list[int]]:
-    if not widths or min(widths) < 1:
-        raise ValueError(f"{name} was given widths {list(widths)}; at least one, each at least 1, are needed")
-    nodes, row = 0, 1
-    for width in widths:
-        row *= width
-        nodes += row
-        if nodes > MOST_NODES:
-            raise ValueError(
-                f"{name} was given widths {list(widths)}, a tree of at least {nodes} nodes; {MOST_NODES} are allowed"
-            )
-    return [
-        list(path)
-        for depth in range(len(widths))
-        for path in product(*(range(width) for width in widths[: depth + 1]))
-    ]
-
-
-def _paths_of_child_counts(levels: Sequence[Sequence[int]]) -> list[list[int]]:
-    paths: list[list[int]] = []
-    above: list[list[int]] = [[]]
-    for counts in levels:
-        below = [
-            [*parent, rank] for parent, count in zip(above, counts, strict=True) for rank in range(count)
-        ]
-        paths += below
-        above = below
-    return paths

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.core.noise import GumbelStream, UniformStream, place_key
-
-if TYPE_CHECKING:  # torch takes seconds, and parts are checked before a model is needed
+if TYPE_CHECKING:
     import torch
+
+    from specexp.core.noise import GumbelStream, Key, UniformStream
 
 T = TypeVar("T")
 
@@ -48,7 +49,6 @@ class Context:
         self.continued = False
         self.steps = 0
         self.lanes = 1
-        self.target_noise_key = place_key(seed, sequence, "target")
         self._buffer = np.empty(max(256, 2 * len(token_ids)), dtype=np.int64)
         self._buffer[: len(token_ids)] = token_ids
         self._length = len(token_ids)
@@ -73,12 +73,21 @@ class Context:
         """Tokens generated so far, the prompt left out."""
         return [int(token) for token in self._buffer[self.prompt_length : self._length]]
 
+    @cached_property
+    def target_noise_key(self) -> Key:
+        """Key of the noise of the target's tokens."""
+        from specexp.core.noise import place_key
+
+        return place_key(self.seed, self.sequence, "target")
+
     def target_noise(
         self, position: int, positions: int, vocab_size: int, device: torch.device | str = "cpu"
     ) -> torch.Tensor:
         """``[positions, vocab_size]`` Gumbel noise of absolute positions from one on, made on a device; read-only."""
         stream = self._noise.get(str(device))
         if stream is None:
+            from specexp.core.noise import GumbelStream  # only decoding with noise needs it
+
             stream = self._noise[str(device)] = GumbelStream(self.target_noise_key, device)
         return stream.at(position, positions, vocab_size)
 
@@ -102,6 +111,8 @@ class Context:
         """``[paths, size]`` of the :meth:`uniforms` of several nodes below a root, from number ``start`` on."""
         stream = self._streams.get(purpose)
         if stream is None:
+            from specexp.core.noise import UniformStream, place_key
+
             stream = self._streams[purpose] = UniformStream(place_key(self.seed, self.sequence, purpose))
         return stream.at(position, paths, start, size)
 

@@ -119,37 +119,11 @@ class LanguageModel(Runtime):
     @override
     @inference
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        rows = max(tree.tokens.size for tree in trees)
-        pasts = [self.cache.lengths[slot] for slot in slots]
-        self._make_room(max(pasts) + rows, max(slots) + 1)
+        self.cache.reserve(0, max(slots) + 1)
         for slot in slots:
             self.cache.uncommitted[slot] = 0
-        if len(trees) == 1:
-            tree = trees[0]
-            positions = torch.from_numpy(tree.shape.depths)[None].to(self.device) + pasts[0]
-            tokens = torch.from_numpy(tree.tokens)[None].to(self.device)
-            mask = self._whole_mask(rows, pasts[0], rows, tree.shape)
-            logits = self._forward(slots, tokens, positions, mask)
-            self.hidden = tuple(self._states) if self.keeps_hidden else ()
-            return [logits[0]]
-        keys = max(pasts) + rows
-        token_rows = np.zeros((len(trees), rows), dtype=np.int64)
-        position_rows = np.zeros_like(token_rows)
-        visible = np.zeros((len(trees), 1, rows, keys), dtype=np.bool_)
-        for index, (tree, past) in enumerate(zip(trees, pasts, strict=True)):
-            size = tree.tokens.size
-            token_rows[index, :size] = tree.tokens
-            position_rows[index] = past
-            position_rows[index, :size] += tree.shape.depths
-            visible[index, 0, :, :past] = True
-            visible[index, 0, :size, past : past + size] = tree.shape.ancestor_mask
-            visible[index, 0, size:, past] = True  # padding rows attend the root, so that no softmax is empty
-        logits = self._forward(
-            slots,
-            torch.from_numpy(token_rows).to(self.device),
-            torch.from_numpy(position_rows).to(self.device),
-            additive_mask(torch.from_numpy(visible).to(self.device), self.dtype),
-        )
+        growths = [Growth(tree.tokens, tree.shape.depths, tree.shape.ancestor_mask) for tree in trees]
+        logits = self._feed(slots, growths, trees[0].shape)
         sizes = [tree.tokens.size for tree in trees]
         self.hidden = (
             tuple(self._states[index, :size] for index, size in enumerate(sizes)) if self.keeps_hidden else ()
@@ -164,6 +138,16 @@ class LanguageModel(Runtime):
     @inference
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
         self.cache.reserve(0, max(slots) + 1)
+        logits = self._feed(slots, growths)
+        sizes = [growth.tokens.size for growth in growths]
+        for slot, size in zip(slots, sizes, strict=True):
+            self.cache.uncommitted[slot] += size
+        return [logits[index, :size] for index, size in enumerate(sizes)]
+
+    def _feed(
+        self, slots: Sequence[int], growths: Sequence[Growth], shape: TreeShape | None = None
+    ) -> torch.Tensor:
+        """``[b, rows, V]`` logits of one pass; ``shape`` is that of the first growth, if it is a whole tree."""
         pasts = [self.cache.lengths[slot] for slot in slots]
         ends = [past + growth.visible.shape[1] for past, growth in zip(pasts, growths, strict=True)]
         sizes = [growth.tokens.size for growth in growths]
@@ -174,7 +158,7 @@ class LanguageModel(Runtime):
             growth, past = growths[0], pasts[0]
             tokens = torch.from_numpy(growth.tokens)[None].to(self.device)
             positions = torch.from_numpy(growth.depths)[None].to(self.device) + past
-            mask = self._whole_mask(rows, past, ends[0] - past, growth.visible)
+            mask = self._whole_mask(rows, past, ends[0] - past, shape or growth.visible)
         else:
             token_rows = np.zeros((len(slots), rows), dtype=np.int64)
             position_rows = np.zeros_like(token_rows)
@@ -189,10 +173,7 @@ class LanguageModel(Runtime):
             tokens = torch.from_numpy(token_rows).to(self.device)
             positions = torch.from_numpy(position_rows).to(self.device)
             mask = additive_mask(torch.from_numpy(visible).to(self.device), self.dtype)
-        logits = self._forward(slots, tokens, positions, mask)
-        for slot, size in zip(slots, sizes, strict=True):
-            self.cache.uncommitted[slot] += size
-        return [logits[index, :size] for index, size in enumerate(sizes)]
+        return self._forward(slots, tokens, positions, mask)
 
     @override
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:

@@ -31,12 +31,14 @@ from specexp.core.contracts import (
 from specexp.core.dialogue import Build, Candidates, DraftState, Request, Verdict
 from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
-from specexp.core.runtime import Runtime, Target, eos_set, token_list
+from specexp.core.prompt import eos_set, token_list
 from specexp.core.sampling import check_best, check_logits, on_host, to_host
 from specexp.core.tree import TokenTree, root_tree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from specexp.core.runtime import Runtime, Target
 
 OutcomeObserver = Callable[[Outcome], None]
 Stop = Callable[[Sequence[int]], bool]

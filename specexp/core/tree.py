@@ -7,7 +7,7 @@ drafted *nodes*, parents before children. The target pass feeds all ``n + 1`` ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Self
@@ -180,29 +180,6 @@ class TreeShape:
         part.__dict__["ancestor_mask"] = self.ancestor_mask[keep][:, keep]
         return part
 
-    def permute(self, rows: Sequence[int]) -> TreeShape:
-        """Shape with its rows in this order.
-
-        Args:
-            rows: every row once, the root first, parents before children.
-
-        Raises:
-            ValueError: the order is none of the rows, or a child stands before its parent.
-        """
-        taken = np.asarray(rows, dtype=np.int64)
-        parents = self.parents[taken]
-        parents[1:] = self._new_rows(taken)[parents[1:]]
-        return TreeShape(parents, self.ranks[taken])
-
-    def _new_rows(self, taken: NDArray[np.int64]) -> NDArray[np.int64]:
-        """``[n + 1]`` where each row went."""
-        size = self.parents.size
-        if not np.array_equal(np.sort(taken), np.arange(size)):
-            raise ValueError(f"an order names each of the {size} rows once; {taken.size} rows were given")
-        new_row = np.empty(size, dtype=np.int64)
-        new_row[taken] = np.arange(size)
-        return new_row
-
 
 ROOT_ONLY = TreeShape([-1], [-1])
 """The shape of plain decoding: nothing drafted."""
@@ -285,47 +262,22 @@ class TokenTree:
         Raises:
             ValueError: a kept row's parent is not kept.
         """
-        part = self.shape.select(keep)
-        return self._taken(part, keep, np.where(keep, np.cumsum(keep) - 1, -1).tolist())
-
-    def permute(self, rows: Sequence[int]) -> TokenTree:
-        """The tree with its rows in this order; the children of a node are still tried in the order they were drawn in.
-
-        Args:
-            rows: every row once, the root first, parents before children.
-
-        Raises:
-            ValueError: as :meth:`TreeShape.permute`.
-        """
-        shape, taken = self.shape.permute(rows), np.asarray(rows, dtype=np.int64)
-        new_row = self.shape._new_rows(taken).tolist()
-        tree = self._taken(shape, taken, new_row)
-        draws = dict(tree.draws or {})
-        for row in range(taken.size):
-            tried = tuple(new_row[child] for child in self.draw_order(row))
-            if new_row[row] not in draws and tried != shape.children[new_row[row]]:
-                draws[new_row[row]] = tried
-        return replace(tree, draws=draws or None)
-
-    def _taken(
-        self, shape: TreeShape, taken: NDArray[np.bool_] | NDArray[np.int64], new_row: list[int]
-    ) -> TokenTree:
-        """The rows ``taken``, in a shape of theirs; ``new_row`` ``[n + 1]`` is where each went, -1 where it is gone."""
-        q = {new_row[row]: values for row, values in (self.q or {}).items() if new_row[row] >= 0}
+        new_row = np.where(keep, np.cumsum(keep) - 1, -1).tolist()
+        q = {new_row[row]: values for row, values in (self.q or {}).items() if keep[row]}
         draws = {
-            new_row[row]: tuple(new_row[child] for child in drawn if new_row[child] >= 0)
+            new_row[row]: tuple(new_row[child] for child in drawn if keep[child])
             for row, drawn in (self.draws or {}).items()
-            if new_row[row] >= 0
+            if keep[row]
         }
-        grafted = None if self.grafted is None else self.grafted[taken]
+        grafted = None if self.grafted is None else self.grafted[keep]
         return TokenTree(
-            shape,
-            self.tokens[taken],
-            None if self.log_probs is None else self.log_probs[taken],
-            None if self.kinds is None else self.kinds[taken],
+            self.shape.select(keep),
+            self.tokens[keep],
+            None if self.log_probs is None else self.log_probs[keep],
+            None if self.kinds is None else self.kinds[keep],
             None if self.q is None else q,
             None if self.draws is None else draws,
-            None if self.values is None else self.values[taken],
+            None if self.values is None else self.values[keep],
             grafted if grafted is not None and grafted.any() else None,
         )
 

@@ -15,8 +15,6 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.tree import NO_CANDIDATE
 from specexp.core.wrappers import DrafterWrapper
 
-_MOST = 64
-
 
 class Union(DrafterWrapper):
     """Gives every node the candidates of several drafters: the first drafter's, then what the next ones add.
@@ -33,9 +31,7 @@ class Union(DrafterWrapper):
     gives_log_probs = False  # nothing makes those of several drafters comparable
     draws = False
 
-    def __init__(self, drafters: Annotated[list[Drafter], Field(max_length=_MOST)]) -> None:
-        if not 2 <= len(drafters) <= _MOST:
-            raise ValueError(f"Union takes 2 to {_MOST} drafters, got {len(drafters)}")
+    def __init__(self, drafters: Annotated[list[Drafter], Field(min_length=2, max_length=64)]) -> None:
         self.inner = tuple(drafters)
 
     @property

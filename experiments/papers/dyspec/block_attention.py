@@ -15,7 +15,7 @@ import torch
 from matplotlib.figure import Figure
 from typing_extensions import override
 
-from experiments.papers.dyspec.token_order import random_shape
+from experiments.papers.dyspec.token_order import permuted, random_shape
 from experiments.papers.shared import label, report_of, table_of
 from specexp.bench.analysis import Analysis
 from specexp.bench.pictures import BLUE, GREY, INK, legend_below, new_figure
@@ -106,7 +106,7 @@ class BlockAttention(Analysis):
         counts, times = [], []
         for _ in range(self.trees):
             made = random_shape(rows, draws)
-            shapes = made, made.permute(made.depth_first)
+            shapes = made, permuted(made, made.depth_first)
             visible = [torch.from_numpy(shape.ancestor_mask) for shape in shapes]
             masks = [BlockMask(one, self.block) for one in visible]
             whole = torch.zeros(rows, rows).masked_fill_(~visible[0], -torch.inf)

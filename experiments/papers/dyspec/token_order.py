@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -33,6 +34,35 @@ def value_order(tree: TokenTree) -> tuple[int, ...]:
     for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
         values[row] = min(values[row], values[parent])  # rounding must not put a child before its parent
     return tuple(np.argsort(-values, kind="stable").tolist())
+
+
+def permuted(shape: TreeShape, rows: Sequence[int]) -> TreeShape:
+    """The shape with its rows in this order: every row once, the root first, parents before children."""
+    taken = np.asarray(rows)
+    parents = shape.parents[taken]
+    parents[1:] = np.argsort(taken)[parents[1:]]
+    return TreeShape(parents, shape.ranks[taken])
+
+
+def permuted_tree(tree: TokenTree, rows: Sequence[int]) -> TokenTree:
+    """The tree with its rows in this order; the children of a node are still tried in the order they were drawn in."""
+    taken = np.asarray(rows)
+    new_row = np.argsort(taken).tolist()
+    shape, draws = permuted(tree.shape, rows), {}
+    for row in range(taken.size):
+        tried = tuple(new_row[child] for child in tree.draw_order(row))
+        if tried != shape.children[new_row[row]]:
+            draws[new_row[row]] = tried
+    return replace(
+        tree,
+        shape=shape,
+        tokens=tree.tokens[taken],
+        log_probs=None if tree.log_probs is None else tree.log_probs[taken],
+        kinds=None if tree.kinds is None else tree.kinds[taken],
+        q=None if tree.q is None else {new_row[row]: values for row, values in tree.q.items()},
+        draws=draws or None,
+        values=None if tree.values is None else tree.values[taken],
+    )
 
 
 def block_count(shape: TreeShape, block: int = BLOCK_OF_PAPER, prefix: int = 0) -> int:
@@ -87,9 +117,9 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
         if len(state) >= self.most_trees or tree.num_nodes < self.block:
             return
         shape = TreeShape(tree.shape.parents, tree.shape.ranks)  # without the cached mask
-        orders = {AS_BUILT: shape, DEPTH_FIRST: shape.permute(shape.depth_first)}
+        orders = {AS_BUILT: shape, DEPTH_FIRST: permuted(shape, shape.depth_first)}
         if tree.values is not None:
-            orders[HEAP] = shape.permute(value_order(tree))
+            orders[HEAP] = permuted(shape, value_order(tree))
         state.append(orders)
 
     @override
@@ -110,7 +140,7 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
         for rows, published in TABLE_5.items():
             generator = np.random.default_rng([0, rows])
             trees = [random_shape(rows, generator) for _ in range(self.random_trees)]
-            orders = (trees, [tree.permute(tree.depth_first) for tree in trees])
+            orders = (trees, [permuted(tree, tree.depth_first) for tree in trees])
             built, depth_first = (self._mean_blocks(shapes) for shapes in orders)
             before, after = published if self.block == BLOCK_OF_PAPER else (None, None)
             gap = None if after is None else depth_first / after - 1

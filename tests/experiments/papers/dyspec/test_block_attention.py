@@ -6,7 +6,7 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 
 from experiments.papers.dyspec.block_attention import BlockAttention, BlockMask
-from experiments.papers.dyspec.token_order import block_count, random_shape
+from experiments.papers.dyspec.token_order import block_count, permuted, random_shape
 
 
 def test_blocks_and_times_of_both_orders_stand_beside_the_whole_mask():
@@ -52,7 +52,7 @@ def test_depth_first_order_leaves_fewer_blocks_and_the_same_output():
     shape = random_shape(64, np.random.default_rng(0))
     order = list(shape.depth_first)
     queries, keys, values = torch.randn(3, 2, 64, 8, generator=torch.Generator().manual_seed(0))
-    made, moved = (BlockMask(visible(one), 8) for one in (shape, shape.permute(order)))
+    made, moved = (BlockMask(visible(one), 8) for one in (shape, permuted(shape, order)))
     assert moved.blocks < made.blocks
     found = moved.attention(queries[:, order], keys[:, order], values[:, order])
     assert torch.allclose(found, made.attention(queries, keys, values)[:, order], atol=1e-5)

@@ -6,7 +6,7 @@ import torch
 from helpers.made_records import outcome_of, report_of, strategy
 from hypothesis import given, strategies as st
 
-from experiments.papers.dyspec.token_order import TreeReorder, block_count, value_order
+from experiments.papers.dyspec.token_order import TreeReorder, block_count, permuted_tree, value_order
 from specexp.builders import DySpecGreedy
 from specexp.core.context import Context
 from specexp.core.dialogue import Plan
@@ -44,7 +44,7 @@ def trees(draw: st.DrawFn, max_nodes: int = 24) -> TokenTree:
 
 @given(trees())
 def test_a_reordered_tree_says_the_same_of_every_token(tree):
-    moved = tree.permute(tree.shape.depth_first)
+    moved = permuted_tree(tree, tree.shape.depth_first)
     assert sorted(moved.tokens.tolist()) == tree.tokens.tolist()
     for row, token in enumerate(moved.tokens.tolist()):
         assert [moved.tokens[above] for above in moved.shape.path(row)] == list(tree.shape.path(token))
@@ -112,7 +112,7 @@ def test_rejection_sampling_says_the_same_of_a_reordered_tree():
         context = Context([1, number % VOCABULARY], sequence=number)
         tree = drawn_tree(builder, drafter, context)
         rows = tree.shape.depth_first
-        other = tree.permute(rows)
+        other = permuted_tree(tree, rows)
         moved += other.shape.parents.tolist() != tree.shape.parents.tolist()
         logits = torch.from_numpy(np.log(laws[tree.tokens]) + generator.normal(size=(41, VOCABULARY)))
         one, two = verifier.verify(context, tree, logits), verifier.verify(context, other, logits[list(rows)])
