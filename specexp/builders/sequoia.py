@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -17,6 +16,9 @@ from specexp.builders.static_tree import StaticTree
 from specexp.core.checked import Reference
 from specexp.core.dialogue import Selection
 from specexp.core.tree import RankPath
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Above0 = Annotated[float, Field(gt=0)]
 
 _SUM_TOLERANCE = 1e-3
 _NEGLIGIBLE = 1e-12  # added to the root's 1, less would soon be rounded away
@@ -63,12 +65,12 @@ class Sequoia(StaticTree):
     def __init__(
         self,
         budget: Annotated[int, Field(ge=1, le=4096)] = 64,
-        acceptance: Annotated[list[float], Reference("acceptance-vector")] | None = None,
+        acceptance: Annotated[list[Probability], Reference("acceptance-vector")] | None = None,
         growmap: Annotated[list[list[int]], Reference("static-tree")] | None = None,
         max_depth: Annotated[int, Field(ge=1, le=256)] | None = None,
         max_width: Annotated[int, Field(ge=1, le=64)] | None = None,
         candidates: Selection = "drawn",
-        target_ms: list[list[float]] | None = None,
+        target_ms: list[Annotated[list[Above0], Field(min_length=2, max_length=2)]] | None = None,
         draft_ms: Annotated[float, Field(ge=0)] | None = None,
     ) -> None:
         if (acceptance is None) == (growmap is None):
@@ -117,9 +119,6 @@ def _accepted(vector: Sequence[float], width: int) -> tuple[float, ...]:
             f"acceptance has {len(vector)} numbers; one a child and one for none accepted are needed, such as "
             "[0.6, 0.4]"
         )
-    for index, value in enumerate(vector):
-        if not 0 <= value <= 1:  # nan is not
-            raise ValueError(f"acceptance[{index}] is {value}; a probability from 0 to 1 is needed")
     if abs(sum(vector) - 1) > _SUM_TOLERANCE:
         raise ValueError(
             f"acceptance sums to {sum(vector):.6g}; one child is accepted or none is, so 1 is needed (within "
@@ -136,9 +135,6 @@ def _accepted(vector: Sequence[float], width: int) -> tuple[float, ...]:
 
 def _target_times(pairs: Sequence[Sequence[float]], budget: int) -> NDArray[np.float64]:
     """``[budget + 1]`` milliseconds of a target pass over the root and 0, 1, ... ``budget`` nodes."""
-    for index, pair in enumerate(pairs):
-        if len(pair) != 2 or not all(_is_number(value) and value > 0 for value in pair):
-            raise ValueError(f"target_ms[{index}] is {list(pair)}; a pair [tokens, ms] above 0 is needed")
     tokens = [pair[0] for pair in pairs]
     if not tokens or tokens[0] != 1 or tokens[-1] < budget + 1:
         covers = f"{tokens[0]:g} to {tokens[-1]:g}" if tokens else "no"
@@ -166,10 +162,6 @@ def _fastest(
         if speedups[nodes] > best[2]:
             best = (nodes, depth, float(speedups[nodes]))
     return best
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
 
 
 class BestTrees:

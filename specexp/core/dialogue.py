@@ -74,17 +74,16 @@ class Request:
 
     def rank_path(self, row: int) -> RankPath:
         """Ranks from depth 1 down to ``row``; empty for the root."""
-        path: list[int] = []
-        while row > 0:
-            path.append(int(self.ranks[row]))
-            row = int(self.parents[row])
-        return tuple(reversed(path))
+        return self._along(self.ranks, row)
 
     def path_tokens(self, row: int) -> tuple[int, ...]:
         """Tokens from depth 1 down to ``row``; empty for the root."""
+        return self._along(self.tokens, row)
+
+    def _along(self, values: NDArray[np.int64], row: int) -> tuple[int, ...]:
         path: list[int] = []
         while row > 0:
-            path.append(int(self.tokens[row]))
+            path.append(int(values[row]))
             row = int(self.parents[row])
         return tuple(reversed(path))
 

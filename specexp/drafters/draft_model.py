@@ -50,7 +50,6 @@ class DraftModel(Drafter):
     """
 
     gives_log_probs = True
-
     learns_from: LearnsFrom = "nothing"
     runs_model = True
 
@@ -62,11 +61,6 @@ class DraftModel(Drafter):
         top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
         coupled: bool = False,
     ) -> None:
-        if coupled and temperature is not None:
-            raise ValueError(
-                f"DraftModel was given coupled and temperature {temperature}: a coupled draft takes the target's "
-                "temperature, leave one of the two out"
-            )
         if isinstance(model, str):
             raise ValueError(
                 f"DraftModel was given model {model!r}, a name: name the draft in pair.draft instead"
@@ -254,11 +248,8 @@ class DraftModel(Drafter):
     def _nodes_of(
         self, request: Request, enter: Callable[[int, int], int | None] = lambda node, token: None
     ) -> Iterator[int | None]:
-        """The fed nodes that a request's frontier rows stand for, found from the root down.
-
-        Args:
-            request: the builder's question.
-            enter: makes the node below one with a token, where there is none yet.
+        """The fed nodes that a request's frontier rows stand for, found from the root down; ``enter`` makes the node
+        below one with a token, where there is none yet.
         """
         tokens, parents, children = request.tokens.tolist(), request.parents.tolist(), self._children
         found: dict[int, int | None] = {0: 0}  # by row
@@ -277,10 +268,8 @@ class DraftModel(Drafter):
             yield node
 
     def _rows_to_feed(self, context: Context, request: Request) -> tuple[Sequence[int | None], Fed | None]:
-        """The frontier rows, their ancestors and the pending tokens that were not fed yet, as a pass; None if all were.
-
-        Returns:
-            The frontier rows' nodes, None beyond the draft's context; and the pass.
+        """The frontier rows' nodes, None beyond the draft's context; and the pass over what was not fed yet of them, of
+        their ancestors and of the pending tokens, if there is any.
         """
         source = self.source
         past, old = source.length, len(self._ancestors)

@@ -103,11 +103,7 @@ class DraftSource(ABC):
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
-        """Rank or draw.
-
-        Args:
-            answers: answers of the ``f`` frontier rows.
-        """
+        """Rank or draw from the answers of the ``f`` frontier rows."""
 
     def candidates_together(
         self, scoring: Scoring, asked: Sequence[tuple[Any, Context, Request, Sequence[Any]]]

@@ -55,11 +55,6 @@ class Medusa(Drafter):
         temperature: Annotated[float, Field(ge=0, le=100)] | None = None,
         coupled: bool = False,
     ) -> None:
-        if coupled and temperature is not None:
-            raise ValueError(
-                f"Medusa was given coupled and temperature {temperature}: a coupled draft takes the target's "
-                "temperature, leave one of the two out"
-            )
         if sorted(head) != sorted(_ARRAYS):
             raise ValueError(
                 f"the head of Medusa has the arrays {sorted(_ARRAYS)}, but {sorted(head)} was given"

@@ -166,11 +166,6 @@ class PhraseStore:
                     f"dimension{'s' if wanted > 1 else ''} are expected"
                 )
         counts, keys, phrases, uses = (arrays[name].astype(np.int64) for name in ENTRIES)
-        if not counts.size == keys.size == uses.size or counts.sum() != phrases.shape[0]:
-            raise ValueError(
-                f"the saved phrases do not belong together: {keys.size} keys, {uses.size} uses, {counts.size} "
-                f"counts of {counts.sum()} phrases together, and {phrases.shape[0]} phrases"
-            )
         if keys.size > self.max_keys or counts.max(initial=0) > self.max_phrases:
             raise ValueError(
                 f"the saved phrases have {keys.size} keys with up to {counts.max(initial=0)} phrases; there is room "
@@ -189,7 +184,9 @@ class PhraseStore:
             )
         whole = (np.arange(phrases.shape[1]) < lengths[:, np.newaxis]) == filled
         if (
-            counts.min(initial=1) < 1
+            not counts.size == keys.size == uses.size
+            or counts.sum() != phrases.shape[0]
+            or counts.min(initial=1) < 1
             or lengths.min(initial=1) < 1
             or not whole.all()
             or min(keys.min(initial=0), uses.min(initial=0)) < 0
@@ -197,8 +194,8 @@ class PhraseStore:
             or np.unique(keys).size < keys.size
         ):
             raise ValueError(
-                "the saved phrases are damaged: distinct keys, uses from 0, and phrases of token ids filled up with "
-                f"{NO_CANDIDATE} are expected"
+                "the saved phrases are damaged or do not belong together: distinct keys, as many uses from 0 and "
+                f"counts, and the counted phrases of token ids filled up with {NO_CANDIDATE} are expected"
             )
         return counts, keys, phrases, uses
 

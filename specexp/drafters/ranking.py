@@ -27,6 +27,13 @@ class Scoring:
     top_p: float | None = None
     coupled: bool = False
 
+    def __post_init__(self) -> None:
+        if self.coupled and self.temperature is not None:
+            raise ValueError(
+                f"coupled and temperature {self.temperature} were given: a coupled draft takes the target's "
+                "temperature, leave one of the two out"
+            )
+
 
 class ToRank(NamedTuple):
     """What candidates are chosen for.
@@ -51,11 +58,7 @@ class Ranking:
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, logits: torch.Tensor
     ) -> Candidates:
-        """Rank or draw.
-
-        Args:
-            logits: ``[f, V]`` of the frontier rows.
-        """
+        """Rank or draw from ``[f, V]`` logits of the frontier rows."""
         return self.together(scoring, [ToRank(context, request, logits)])[0]
 
     def together(self, scoring: Scoring, asked: Sequence[ToRank]) -> list[Candidates]:

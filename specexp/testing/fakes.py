@@ -145,7 +145,6 @@ class Pause:
         self.calls = 0
 
     def __call__(self) -> None:
-        """Sleep."""
         self.calls += 1
         if self.calls == self.fails_at:
             raise RuntimeError(f"call {self.calls} was to fail")
@@ -176,17 +175,14 @@ class PausingDrafter(DrafterWrapper):
         self.pause = pause
 
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Begin, later."""
         self.pause()
         super().begin(context, prefill)
 
     def propose(self, context: Context, request: Request) -> Candidates:
-        """The drafter's answer, later."""
         self.pause()
         return self.inner[0].propose(context, request)
 
     def observe(self, outcome: Outcome) -> None:
-        """Learn, later."""
         self.pause()
         super().observe(outcome)
 
@@ -208,11 +204,9 @@ class FakeDrafter(Drafter):
 
     @property
     def max_candidates(self) -> int:
-        """As given."""
         return self._max_candidates
 
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Guess for every frontier row."""
         self.requests.append(replace(request, tokens=request.tokens.copy()))
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
         for number, row in enumerate(request.rows.tolist()):
@@ -248,7 +242,6 @@ class DistributionDrafter(Drafter):
 
     @property
     def max_candidates(self) -> int:
-        """As given."""
         return self._max_candidates
 
     def costs_pass(self, request: Request) -> bool:
@@ -280,11 +273,9 @@ class DistributionDrafter(Drafter):
         return replace(_candidates(q, np.array(drawn), request.k), q=q)
 
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Forget which paths were asked about."""
         self._known.clear()
 
     def observe(self, outcome: Outcome) -> None:
-        """Forget which paths were asked about."""
         self._known.clear()
 
 
