@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -38,31 +37,8 @@ def value_order(tree: TokenTree) -> tuple[int, ...]:
 
 def permuted(shape: TreeShape, rows: Sequence[int]) -> TreeShape:
     """The shape with its rows in this order: every row once, the root first, parents before children."""
-    taken = np.asarray(rows)
-    parents = shape.parents[taken]
-    parents[1:] = np.argsort(taken)[parents[1:]]
-    return TreeShape(parents, shape.ranks[taken])
-
-
-def permuted_tree(tree: TokenTree, rows: Sequence[int]) -> TokenTree:
-    """The tree with its rows in this order; the children of a node are still tried in the order they were drawn in."""
-    taken = np.asarray(rows)
-    new_row = np.argsort(taken).tolist()
-    shape, draws = permuted(tree.shape, rows), {}
-    for row in range(taken.size):
-        tried = tuple(new_row[child] for child in tree.draw_order(row))
-        if tried != shape.children[new_row[row]]:
-            draws[new_row[row]] = tried
-    return replace(
-        tree,
-        shape=shape,
-        tokens=tree.tokens[taken],
-        log_probs=None if tree.log_probs is None else tree.log_probs[taken],
-        kinds=None if tree.kinds is None else tree.kinds[taken],
-        q=None if tree.q is None else {new_row[row]: values for row, values in tree.q.items()},
-        draws=draws or None,
-        values=None if tree.values is None else tree.values[taken],
-    )
+    parents = shape.parents[list(rows)]
+    return TreeShape([-1, *np.argsort(rows)[parents[1:]].tolist()], shape.ranks[list(rows)])
 
 
 def block_count(shape: TreeShape, block: int = BLOCK_OF_PAPER, prefix: int = 0) -> int:

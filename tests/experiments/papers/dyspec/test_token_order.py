@@ -1,12 +1,14 @@
 """Reordering moves rows and nothing else; block counts are those of the mask itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from helpers.made_records import outcome_of, report_of, strategy
 from hypothesis import given, strategies as st
 
-from experiments.papers.dyspec.token_order import TreeReorder, block_count, permuted_tree, value_order
+from experiments.papers.dyspec.token_order import TreeReorder, block_count, permuted, value_order
 from specexp.builders import DySpecGreedy
 from specexp.core.context import Context
 from specexp.core.dialogue import Plan
@@ -39,6 +41,27 @@ def trees(draw: st.DrawFn, max_nodes: int = 24) -> TokenTree:
         {row: np.full(2, row, dtype=np.float32) for row in with_children},
         draws,
         generator.random(nodes + 1),
+    )
+
+
+def permuted_tree(tree, rows):
+    """The tree with its rows in this order; the children of a node are still tried in the order they were drawn in."""
+    taken = np.asarray(rows)
+    new_row = np.argsort(taken).tolist()
+    shape, draws = permuted(tree.shape, rows), {}
+    for row in range(taken.size):
+        tried = tuple(new_row[child] for child in tree.draw_order(row))
+        if tried != shape.children[new_row[row]]:
+            draws[new_row[row]] = tried
+    return replace(
+        tree,
+        shape=shape,
+        tokens=tree.tokens[taken],
+        log_probs=None if tree.log_probs is None else tree.log_probs[taken],
+        kinds=None if tree.kinds is None else tree.kinds[taken],
+        q=None if tree.q is None else {new_row[row]: values for row, values in tree.q.items()},
+        draws=draws or None,
+        values=None if tree.values is None else tree.values[taken],
     )
 
 
