@@ -70,11 +70,7 @@ class Analysis(metaclass=Checked):
 
 
 class MultiSequenceAnalysis(Analysis):
-    """Looks at time lines and records of several sequences decoded for a prompt, which have no single steps.
-
-    Args:
-        baseline: Arm that speedups are over.
-    """
+    """Looks at time lines and records of several sequences decoded for a prompt, which have no single steps."""
 
     watches_steps: ClassVar[bool] = False
 
@@ -166,13 +162,7 @@ def steps_of(sources: Sequence[int], turn_tokens: Sequence[int]) -> Iterator[ran
 
 
 class AcceptanceCounter:
-    """Counts, for every rank path, in how many steps it was drafted and in how many it was accepted.
-
-    Attributes:
-        steps: Observed steps.
-        counts: Accepted nodes by rank path.
-        drafted: Drafted nodes by rank path.
-    """
+    """Counts, for every rank path, in how many steps it was drafted and in how many it was accepted."""
 
     def __init__(self) -> None:
         self.steps = 0

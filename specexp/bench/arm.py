@@ -33,10 +33,7 @@ class Arm(ABC):
     """Answers prompts, one at a time.
 
     Attributes:
-        name: Name in every table.
-        verifier: Decides on its tokens.
         dtype: Dtype of the target, e.g. ``bfloat16``.
-        device: Device of the target.
         latency: Profile by which its seconds are modelled; None if they are measured.
         state: State policy of its drafter; ``stateless`` without one.
     """
@@ -64,7 +61,6 @@ class Arm(ABC):
         """Answer all turns of a prompt, each with the arm's own earlier answers in its context.
 
         Args:
-            prompt: Prompt to answer.
             sample: Number of the continuation; the same one gives the same output again.
             max_new_tokens: New tokens of a turn, instead of the arm's own (for warming up).
 
@@ -85,9 +81,6 @@ class EngineArm(Arm):
     """An arm of our own engine, which analyses can watch.
 
     Args:
-        name: Name in every table.
-        parts: Its composition.
-        generation: How much to generate.
         controller_state: State that every reset returns the controller to; its own initial state if None.
 
     Attributes:

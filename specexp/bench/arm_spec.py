@@ -37,7 +37,6 @@ class ArmSpec:
         execution: How several sequences are decoded for every prompt; None decodes one at a time.
         latency: Profile that models seconds, if it has one; None measures them.
         reference: Name of a loop that decodes instead of ours, e.g. ``hf-assisted``.
-        settings: Arguments of that loop.
         engine: Another engine that decodes instead of ours, as ``specexp.engines`` defines it.
         preload: The same composition over the prompts that its parts learn from before the run.
         controller_state: State of the controller from other prompts, with which every run starts.

@@ -32,11 +32,6 @@ class DecoderArm(EngineArm):
     """A :class:`~specexp.core.loop.Decoder` as an arm.
 
     Args:
-        name: Name in every table.
-        decoder: Decoder of any composition.
-        tokenizer: The target's.
-        generation: How much to generate.
-        count_useful: Also count useful tokens (outside the clock).
         latency: Profile that models seconds; measured if None, or if the profile does not model them.
         controller_state: State of the controller from other prompts, with which every run starts.
 
@@ -92,7 +87,6 @@ class DecoderArm(EngineArm):
     def _conversation(
         self, prompt: Prompt, sample: int, max_new_tokens: int | None, observers: Sequence[OutcomeObserver]
     ) -> tuple[int, list[GenerationResult]]:
-        """Answer all turns; return the number of prompt tokens and the result of each turn."""
         results: list[GenerationResult] = []
         settings: dict[str, Any] = {
             "max_new_tokens": max_new_tokens or self.generation.max_new_tokens,
@@ -202,8 +196,6 @@ def best_schedule(
 
     Args:
         matches: ``[n]`` whether the draft's best token is the output's.
-        latency: Cost of a step.
-        max_depth: Length of the longest draft.
         max_new_tokens: Length the output might have had; a draft never reaches beyond the one before.
         prefix: Tokens in the cache before the output; None takes the number that ``latency`` is stated at.
 

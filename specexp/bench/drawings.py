@@ -58,7 +58,6 @@ def draw_tree(
     are the share of the steps in which the target accepted it; nodes without a rate stay pale.
 
     Args:
-        shape: The tree, from 1 to some hundred nodes.
         hit_rates: Share of steps, 0 to 1, by rank path: ``counts / steps`` of a
             :class:`~specexp.bench.analysis.AcceptanceCounter`.
         title: Heading; the number of nodes and the depth are added below it.
@@ -178,7 +177,6 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
 
     Args:
         timelines: At least one, with at least a span, by the name of their panel.
-        title: The heading.
         seconds: Draw only so much, so that single passes can be seen: from the start of a run, or, if its prompt
             takes long to read, from shortly before its first target pass. None draws everything.
 
@@ -254,7 +252,6 @@ def _draw_panel(
 
 
 def _number_passes(axes: Axes, timeline: TimeLine, spans: list[Span], begin: float, window: float) -> None:
-    """Write the drafters that it verifies on every pass, if most have room for it."""
     served = served_by(timeline)
     if len({who for drafters in served.values() for who in drafters}) < 2:
         return

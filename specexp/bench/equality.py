@@ -103,7 +103,6 @@ def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, pro
 
 
 def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int | None) -> float | None:
-    """Return how close plain decoding was to another token at place ``index`` of its output."""
     place = 0
 
     def observe(outcome: Outcome) -> None:
@@ -120,8 +119,6 @@ def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int |
 
 
 class _Found(Exception):  # noqa: N818
-    """Ends the second decoding at the first difference."""
-
     def __init__(self, gap: float | None) -> None:
         super().__init__()
         self.gap = gap
@@ -159,8 +156,6 @@ class Equality:
     """Outputs of one arm, compared with plain decoding's.
 
     Attributes:
-        compared: Prompts that both answered.
-        equal: Identical outputs.
         near_ties: Outputs that part at a near tie.
         wrong: Outputs that part elsewhere.
     """
@@ -246,11 +241,7 @@ def in_float32(
     Args:
         pair: The models of the run; the target is copied.
         arms_of: Makes the arms on the pair with the copy.
-        prompts: Prompts of the run, in order.
-        records: Records of the run.
         most: Most prompts that are decoded; 0 leaves the comparison out.
-        baseline: Name of plain decoding.
-        seconds: Most seconds that it may take.
 
     Returns:
         The comparison, or why there is none; None if every output is equal or in float32 anyway, or if only Hugging
@@ -298,7 +289,6 @@ class NotCopiedError(RuntimeError):
 
 
 def _copied(pair: ModelPair) -> ModelPair:
-    """Return the pair with a float32 copy of its target, or raise NotCopiedError."""
     import torch
 
     from specexp.core.language_model import is_spread
@@ -317,7 +307,6 @@ def _copied(pair: ModelPair) -> ModelPair:
 
 
 def _free_bytes(device: object) -> int | None:
-    """Return the free memory of a device; None if it is unknown."""
     import torch
 
     if str(device).startswith("cuda"):

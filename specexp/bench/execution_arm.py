@@ -49,7 +49,6 @@ class Solution:
 
     Attributes:
         result: The path found, and the tree of thoughts.
-        check: Whether it is right.
         unparsable: Evaluations that could not be read.
         runs: The executor's runs in order, each with the component that requested it.
         wall_seconds: The time from end to end, search, prompts and tokenizing included.
@@ -74,9 +73,6 @@ class Solver:
     strategy and in every order of expansion.
 
     Attributes:
-        search: Chooses the states to expand.
-        tokenizer: The target's.
-        eos_token_ids: Tokens that end an output.
         seed: The seed of the keyed noise.
         max_new_tokens: The longest generation; None for the task's own limits.
         chat_template: Whether prompts are written with the tokenizer's chat template.
@@ -160,7 +156,6 @@ class Solver:
 
 
 def _thoughts(task: Task, item: Item, request: Continuations, ask: _Ask) -> list[str]:
-    """Return ``request.n`` thoughts of every state, some of which a second generation completes."""
     states = [(state, number) for state in request.states for number in range(request.n)]
     kind = "last" if request.last else "thought"
     places = [f"{kind} {_dotted((*state.path, number))}" for state, number in states]
@@ -187,14 +182,8 @@ class ExecutionArm(EngineArm):
     """An execution strategy as an arm. Processes that it starts are kept from prompt to prompt, until :meth:`close`.
 
     Args:
-        name: Name in every table.
-        model: The target.
-        parts: Parts that decode every sequence.
-        execution: How they are decoded.
-        tokenizer: The target's.
         generation: How much to generate; ``samples`` continuations of a prompt are one group.
         problems: Items of tasks by prompt id; other prompts are continued.
-        solver: Searches the items.
         controller_state: State of the controller from other prompts, with which every run starts.
 
     Raises:

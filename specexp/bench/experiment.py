@@ -70,7 +70,6 @@ class ExperimentArms:
 
 
 def _check_published(config: Config) -> None:
-    """Raise ConfigError if a row of a paper's table has no method, or a text as a figure."""
     if not config.get("published"):
         return
     from specexp.bench.metrics import METRICS  # imports torch
@@ -142,7 +141,6 @@ def baselines_of(config: Config) -> list[str]:
 
 
 def _check_several(config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]) -> None:
-    """Raise ConfigError if analyses or arms do not fit: groups of sequences have time lines but no single steps."""
     several = is_multi_sequence(config)
     for number, analysis in enumerate(analyses):
         if analysis.watches_steps is several:
@@ -256,7 +254,6 @@ def begin_analyses(config: Config, analyses: Sequence[Analysis], arms: Sequence[
 def _check_without_models(
     config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]
 ) -> None:
-    """Raise ConfigError if a recording cannot answer."""
     for number, analysis in enumerate(analyses):
         if analysis.needs_models:
             raise config.checker.error(

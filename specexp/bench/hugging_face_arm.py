@@ -99,7 +99,6 @@ class GenerateRun:
             candidates.
         draft_fed: For every forward pass of the draft model the target passes before it, and the tokens it was fed.
         started: When ``generate`` was called, in seconds of ``perf_counter``.
-        finished: When it returned.
     """
 
     prompt_tokens: int
@@ -188,17 +187,7 @@ class HuggingFaceArm(Arm):
     conversation is prefilled anew, because assisted generation cannot continue from a cache.
 
     Args:
-        name: Name in every table.
-        reference: ``hf-eager`` is plain ``model.generate`` with its dynamic cache.
-        target: The model.
-        tokenizer: The target's tokenizer.
-        generation: How much to generate.
-        verifier: ``Greedy`` or ``KeyedSampling``.
-        draft: Draft model of ``hf-assisted``.
-        num_assistant_tokens: Drafted by ``hf-assisted`` at every step (constant schedule).
         assistant_confidence_threshold: The draft stops below; 0 never.
-        prompt_lookup_num_tokens: Most tokens drafted by ``hf-prompt-lookup``.
-        max_matching_ngram_size: Longest n-gram that ``hf-prompt-lookup`` looks up.
         cache_implementation: The cache of ``hf-eager``, by transformers' name; its dynamic one if None.
         latency: Profile that models seconds, if it has one; None measures them.
 

@@ -36,12 +36,7 @@ class LiveBackend:
     """A pair of models. All arms share the target's cache and its one self-check.
 
     Args:
-        pair: The models.
         problems: Items of tasks by prompt id, which arms of several sequences search; other prompts are continued.
-        solver: Searches the items.
-
-    Attributes:
-        model: The target, wrapped once.
     """
 
     runs_models = True

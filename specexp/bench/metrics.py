@@ -67,7 +67,6 @@ class Metric:
 
     Attributes:
         name: Name in CSV, W&B, JSON and YAML.
-        description: A sentence.
         from_record: Its value for one prompt; None if the record has none.
         better: The better direction; None if neither is, and no study may optimise it.
         aggregate: How the prompts of an arm become one figure: ``micro`` divides the sum of the parts by the sum of

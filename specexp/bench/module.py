@@ -35,11 +35,8 @@ class EvaluationModule(LightningModule):
     an arm's error ends the test. The arms hold the models; they are no submodules, so the ``state_dict`` is empty.
 
     Args:
-        arms: Arms with different names.
         baseline: Name of the arm of plain decoding that outputs are compared with.
         records_path: JSONL file that records are appended to after every prompt; None keeps them in memory only.
-        samples: Continuations of every prompt.
-        first_sample: Number of the first of them.
         orders: All prompts in another order, by the name of an arm that takes them so.
         every: Stride of the prompts that an arm decodes, by its name; 1 by default.
         on_records: Called with the records of each prompt, e.g. to track them; the test decodes nothing more
@@ -154,7 +151,6 @@ class EvaluationModule(LightningModule):
             arm.timeline_observers = [partial(analysis.observe_run, arm.name) for analysis in self.analyses]
 
     def _compare(self, keys: set[tuple[str, int]]) -> dict[tuple[str, str, int], PromptRecord]:
-        """Add the differences from plain decoding that are known now; return the changed records."""
         changed: dict[tuple[str, str, int], PromptRecord] = {}
         if self.plain is None:
             return changed
@@ -171,7 +167,6 @@ class EvaluationModule(LightningModule):
         return changed
 
     def _log_progress(self, keys: set[tuple[str, int]]) -> None:
-        """Log the log ratios of this step; Lightning's mean of them is the objective of a study."""
         if self.plain is None:
             return
         for arm in self.arms:

@@ -117,11 +117,7 @@ def png(figure: Figure) -> bytes:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as PNG, whole or not at all; returns the path.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write a figure as PNG, whole or not at all; returns the path."""
     atomic_write(Path(path), png(figure))
     return Path(path)
 
@@ -180,9 +176,6 @@ def bars_of(
 
     Args:
         speedups: Speedups; a refused one has a name but no bar.
-        notes: Text behind the figure of each.
-        title: Title of the picture.
-        axis: Label of the axis.
         published: Figures of a paper by name, which were not run here: drawn hollow.
     """
     rows = len(speedups) + len(published)

@@ -12,8 +12,6 @@ from typing_extensions import override
 
 
 class _Bars(Progress):
-    """Bars with something above them."""
-
     above: RenderableType | None = None
 
     @override

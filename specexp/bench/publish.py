@@ -65,9 +65,7 @@ class Report:
         figures: Pictures, written as ``NAME.png`` and tracked.
         files: Content of further files by file name, e.g. ``acceptance.json``.
         data: Tables for programs: written as ``NAME.csv`` and tracked, not printed.
-        sentences: Lines below the tables.
         summary: Figures to compare runs by, for the tracked run.
-        title: Heading of the pages.
         answer: The result in a sentence: the first line of the HTML page.
         charts: Vega-Lite specifications, for that page.
         fragments: HTML of further sections of it.
@@ -129,15 +127,7 @@ def publish(
     Tables are printed first, so that they are not lost if the disk is full.
 
     Args:
-        report: The report.
         folder: Folder of the files, made if it does not exist.
-        tracker: Bridge to W&B; None tracks nothing.
-        console: :func:`terminal` if None.
-        kind: W&B's job type of the run.
-        config: Resolved configuration, for the tracked run.
-
-    Raises:
-        OSError: A file cannot be written, because the disk is full.
 
     Example:
         >>> report = Report({"arms": results_table(records)}, figures={"speedup": picture})  # doctest: +SKIP
@@ -271,7 +261,6 @@ def sole_writer(
 
     Raises:
         FolderBusyError: Another process holds it.
-        OSError: It cannot be written.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -341,7 +330,6 @@ def _refuse(config: Config, folder: Path, what: str) -> None:
 
 
 def _difference(one: Any, other: Any, key: str = "") -> str:
-    """Return the first dotted key at which two configurations differ; empty if they are equal."""
     if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
         return "" if one == other else key
     missing = object()  # equal to nothing

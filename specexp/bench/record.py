@@ -132,14 +132,11 @@ class PromptRecord:
     already in the cache.
 
     Attributes:
-        category: What tables are grouped by.
         sample: Which continuation of the prompt, from 0.
         prompt_tokens: Tokens of the turns as fed, answers left out.
         token_ids: The new tokens of all turns; EOS, if it came, is a turn's last.
         finish_reasons: Why each turn ended: ``eos``, ``stop``, ``length`` or ``context``.
         steps: Target passes that gave tokens.
-        accepted_drafts: Drafted tokens that became output.
-        bonus_tokens: Tokens the target added itself.
         draft_passes: Forward passes of a draft model.
         drafted_nodes: Nodes fed to the target, roots not counted.
         drafted_at: Steps whose tree reached each depth, from depth 1 on; empty if it was not counted.
@@ -221,18 +218,13 @@ class PromptRecord:
         """Return the record of a prompt that an arm answered: the one place where records are filled.
 
         Args:
-            arm: The arm.
-            prompt: The prompt.
-            sample: Number of the continuation.
             answers: New tokens of every turn, or of every sequence decoded together.
-            finish_reasons: Why each of them ended.
             counts: Objects that have :data:`COUNTS` and may have ``drafted_at``, ``accepted_at``, ``useful_tokens`` and
                 ``memory_bytes``; they are added up.
             seconds: Decode seconds by phase; None if they are not split.
             decode_seconds: The sum of the phases if None.
             decode_tokens: All new tokens if None.
             prefill_seconds: Ignored if seconds are modelled.
-            sources: As the field of that name.
             given: Further fields of the record.
         """
 
@@ -316,11 +308,7 @@ def line_of(record: PromptRecord) -> str:
 
 
 def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
-    """Append records to a JSONL file, one line each, flushed: a kill loses at most the line being written.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Append records to a JSONL file, one line each, flushed: a kill loses at most the line being written."""
     with Path(path).open("a", encoding="utf-8") as file:
         file.writelines(map(line_of, records))
 

@@ -38,8 +38,6 @@ def results_table(
     """Return one row an arm: tokens per step, speed, speedup over each baseline, equality of the output.
 
     Args:
-        records: Records of a run.
-        title: Line above the table.
         baselines: Arms that speedups are over, if they were run; outputs are compared with the first.
         published: Rows of a paper's table that were not run: ``method``, ``tokens_per_step``,
             ``tokens_per_second``, ``speedup``, ``source``.
@@ -95,7 +93,6 @@ def results_table(
 
 
 def _shared(clocks: Iterable[str]) -> str:
-    """Return the clock of the headings; if arms have several, each arm's name states its own."""
     found = set(clocks)
     return found.pop() if len(found) == 1 else MEASURED
 
@@ -106,7 +103,6 @@ def _label(summary: Summary, shared: str) -> str:
 
 
 def _column(metric: metrics.Metric, shared: str) -> Column:
-    """Return a metric's column; modelled figures are small, and shown to two digits."""
     modelled = metric.clocked and shared != MEASURED
     heading = f"{clock.adjective(shared) if modelled else ''}{metric.heading}"
     return Column(heading, max(metric.digits, 2) if modelled else metric.digits)

@@ -31,10 +31,8 @@ class Speedup:
         ratio: Its exponential, the geometric mean of the ratios.
         low: Lower end of the 95 % bootstrap interval of the ratio; for a single prompt the ratio itself.
         high: Upper end; likewise.
-        n: Number of prompts.
         refused: Why no speedup is given; None if one is. The numbers are then NaN.
         left_out: Prompts without a time per token in both arms (failed, or ended with the prefill).
-        clock: Clock of both arms' seconds.
     """
 
     arm: str
@@ -62,12 +60,8 @@ class Speedup:
         """Return the geometric mean of the prompts' ratios, with its bootstrap interval.
 
         Args:
-            arm: Name of the arm.
-            baseline: Name of the arm it is compared with.
             log_ratios: ``[n]`` log(baseline seconds / arm seconds), one a prompt.
-            clock: Clock of both arms' seconds.
             interval: Whether to compute the interval, which takes most of the time; else both ends are the ratio.
-            left_out: Prompts without a ratio.
         """
         mean = float(log_ratios.mean())
         low, high = bootstrap_interval(log_ratios) if interval else (mean, mean)
@@ -240,9 +234,6 @@ class Summary:
     """The records of an arm together.
 
     Attributes:
-        prompts: Prompts and samples answered.
-        failed: Prompts and samples that failed.
-        state: State policy of the drafter.
         verifier: The verifier with its arguments, marked if it is lossy.
         clock: Clock of all seconds: ``measured``, or the latency profile they are modelled by.
         figures: Every metric by its name; each is an attribute too, e.g. ``summary.tokens_per_step``.
@@ -290,8 +281,6 @@ class Breakdown:
     """Mean time of a step of one arm, by phase.
 
     Attributes:
-        steps: Number of steps.
-        step_seconds: Mean seconds of a step.
         shares: Share of each phase; they add up to 1.
         draft_passes: Forward passes of a draft model a step.
         clock: Clock of the seconds; modelled ones have everything but the passes under ``update``.

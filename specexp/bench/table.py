@@ -23,7 +23,6 @@ class Column:
     """A column.
 
     Attributes:
-        title: The heading.
         digits: Digits of numbers after the point.
         unit: Text behind numbers; with ``%`` they are shares.
         interval: Whether its cells are speedups, which CSV spreads over four columns.

@@ -89,7 +89,6 @@ def quiet_libraries() -> None:
 
 
 def _object(value: Any, where: str) -> Any:
-    """Build values with a ``class_path``: loggers, callbacks, profilers."""
     if isinstance(value, list):
         return [_object(item, where) for item in value]
     if isinstance(value, Mapping) and "class_path" in value:

@@ -135,7 +135,6 @@ def _act(
 
 
 def _failed(problem: Exception, settings: Sweep, folder: Path) -> int:
-    """Print an error of a study in one sentence, and return the exit code."""
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -158,11 +157,6 @@ def _failed(problem: Exception, settings: Sweep, folder: Path) -> int:
 def _remarks(
     config: Config, study_config: StudyConfig, settings: Sweep, left_out: Sequence[str]
 ) -> Iterator[str]:
-    """Yield sentences about entries of the file that are not used as they stand.
-
-    Raises:
-        ConfigError: There is no study to confirm again.
-    """
     if settings.enqueue[settings.n_trials :]:
         names = ", ".join(known.name for known in settings.known[settings.n_trials :])
         yield f"Not measured, for sweep.n_trials is {settings.n_trials}: {names}."

@@ -51,10 +51,8 @@ class Concluded:
     Attributes:
         of: Digest of what was concluded from: the study, what was confirmed of it, and what was to be exported.
         measured_on: Digest of what confirmations must share to be pooled.
-        confirmations: How many were pooled.
         said: Table and sentences, as they were printed.
         gain: Whether what is deployed is faster than plain decoding, by the interval.
-        answer: The outcome, in a sentence.
         deployed: What was exported; None where nothing was.
     """
 
@@ -86,11 +84,7 @@ class Concluded:
             ) from error
 
     def save(self, folder: Path) -> None:
-        """Write the file, whole or not at all.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write the file, whole or not at all."""
         atomic_write(folder / CONCLUDED, json.dumps(asdict(self), indent=2) + "\n")
 
 
@@ -100,9 +94,6 @@ def earlier_records(
     """Records of the confirmations that a new one is pooled with.
 
     Args:
-        folder: The study's.
-        kept: Its end so far.
-        measured_on: Digest of what confirmations must share.
         samples: Continuations of every prompt in one confirmation; their numbers go on from one to the next.
     """
     path = folder / CONFIRM
@@ -119,13 +110,7 @@ def keep_records(
     Records of other prompts, models or lengths cannot be pooled: their file is put aside, as ``confirm.1.jsonl``.
 
     Args:
-        folder: The study's.
-        kept: Its end so far.
-        measured_on: Digest of what confirmations must share.
         records: Of the new confirmation, and of those that it is pooled with.
-
-    Raises:
-        OSError: It cannot be written.
     """
     path = folder / CONFIRM
     if kept is not None and kept.measured_on != measured_on and path.exists():
@@ -141,14 +126,7 @@ class _TakenOverError(Exception):
 
 
 class Conclusion:
-    """The end of a study.
-
-    Args:
-        trials: Optuna's study, as it lies in its storage.
-        settings: Its sweep section, with a confirmation.
-        config: The experiment.
-        output: Where the results go.
-    """
+    """The end of a study."""
 
     def __init__(
         self, trials: optuna.Study, settings: Sweep, config: StudyConfig, output: StudyOutput
@@ -174,13 +152,10 @@ class Conclusion:
         took meanwhile, because it was stopped for too long, writes nothing.
 
         Args:
-            study: Measured the trials.
-            turns: The turns of the study's workers.
             search: Measures the known configurations of workers that died meanwhile.
 
         Raises:
             StudyError: As :meth:`conclude`.
-            OSError: Something cannot be written.
         """
         found: Concluded | None = None
         shared, say = self.settings.storage is not None, self.output.say
@@ -224,13 +199,11 @@ class Conclusion:
         What was confirmed before on the same prompts is pooled with it.
 
         Args:
-            study: Measured the trials.
             turn: The worker's, which it must still have once all is measured and again before the export.
 
         Raises:
             StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, and nothing is
                 exported; or, once all is published, prompts of the confirmation failed.
-            OSError: Something cannot be written.
         """
         folder = self.output.folder
         kept, measured_on = Concluded.load(folder), self._measured_on()
@@ -324,7 +297,6 @@ class Conclusion:
         return replace(found, confirmed=predicted)
 
     def _selected(self, kept: Concluded | None) -> list[FrozenTrial]:
-        """The trials to confirm: the best of the search, and what is deployed already."""
         trials = select(self.trials, self._stage.best, self._stage.of_each)
         if not trials:
             raise StudyError(
@@ -336,7 +308,6 @@ class Conclusion:
         return [*trials, *(trial for trial in confirmable(self.trials) if trial.number in numbers)]
 
     def _digest(self) -> str:
-        """Digest of what the end of a study depends on: what was measured, and what is done with it."""
         trials = select(self.trials, self._stage.best, self._stage.of_each)
         export = None if self.settings.export is None else asdict(self.settings.export)
         return digest_of([self._measured_on(), [trial.user_attrs.get("digest") for trial in trials], export])
@@ -372,7 +343,6 @@ def _check(turn: Turn) -> None:
 
 
 def _text(shown: Table, said: Sequence[object], width: int) -> str:
-    """The table and the sentences as they are printed, without colours."""
     console = Console(file=StringIO(), width=width, highlight=False, force_jupyter=False)
     console.print(shown.to_rich())
     for sentence in said:

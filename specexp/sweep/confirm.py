@@ -68,9 +68,7 @@ class Confirmation:
     """What a confirmation gave.
 
     Attributes:
-        confirmed: The candidates, fastest first.
         records: Records of all arms, of this confirmation and those it is pooled with.
-        confirmations: How many these are.
         arms: The candidates' arms by name, closed.
         watch: What was seen of their steps.
     """
@@ -119,14 +117,6 @@ def confirm(
 
     Every candidate starts as a deployment of it would, see :meth:`~specexp.sweep.study.Study.deployed`. A further
     confirmation is further samples of the same prompts, paired with plain decoding's of that time.
-
-    Args:
-        trials: The candidates.
-        study: Composes the arms.
-        tick: Called after every prompt.
-        of_each: Key of the space whose choices are compared.
-        earlier: Records of earlier confirmations.
-        confirmations: How many there are with this one.
     """
     arms = {}
     for trial in trials:
@@ -158,8 +148,6 @@ def cold_figures(one: Confirmed, study: Study, records_path: Path) -> tuple[floa
     the prompts of the confirmation; None where it does not learn from prompt to prompt.
 
     Args:
-        one: The candidate.
-        study: Composes it.
         records_path: File of its records and of plain decoding's beside them.
     """
     arm = study.compose(one.name, study.config.with_overrides(one.attributes["resolved"]))
@@ -235,7 +223,6 @@ def promoted(
 
     Args:
         candidates: What was confirmed and can be exported, fastest first.
-        records: Records of all confirmations.
         deployed: Trial that is deployed already; None where none is.
     """
     gains = [one for one in candidates if one.over_ar.is_faster]

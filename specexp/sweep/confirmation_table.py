@@ -33,12 +33,6 @@ def table(
     decoding; of trees that differ from step to step the mean nodes.
 
     Args:
-        name: The study's name.
-        question: The experiment's question.
-        confirmed: The candidates, fastest first.
-        records: Records of all arms.
-        predicted_ar: Replay's prediction of plain decoding.
-        confirmations: How many were pooled.
         warm: Whether what is carried from prompt to prompt was learned on the search's prompts first.
         float32: The outputs compared once more in float32; None where they were not.
     """
@@ -197,7 +191,6 @@ def predicted_sentence(one: Confirmed, predicted: Predicted) -> str:
 
 
 def _clocked(one: Confirmed) -> str:
-    """How the confirmed speedup was timed."""
     return "live" if one.over_ar.clock == MEASURED else "with live steps, timed by the same profile,"
 
 
@@ -214,7 +207,6 @@ def about_plain(best: Confirmed, noun: str) -> str:
 def _equality(
     confirmed: Sequence[Confirmed], records: Sequence[PromptRecord], float32: InFloat32 | None
 ) -> list[str]:
-    """How many outputs are plain decoding's, in float32 first where they were compared so."""
     names = [one.name for one in confirmed]
     total = Equality.sum(token_equality(records, name, AR) for name in names)
     notes = [] if float32 is None else [float32.sentence(names, AR)]
@@ -239,12 +231,10 @@ def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> 
 
 
 def _is_multi_sequence(records: Sequence[PromptRecord]) -> bool:
-    """Whether several sequences were decoded for every prompt."""
     return any(record.group is not None for record in records)
 
 
 def _busy(records: Sequence[PromptRecord], arm: str) -> list[Cell]:
-    """The share of the time in which the target was busy with an arm's groups; empty where none are decoded."""
     if not _is_multi_sequence(records):
         return []
     groups = [record.group for record in records if record.arm == arm and record.group is not None]

@@ -36,8 +36,6 @@ class Deployed:
     Attributes:
         asked: Digest of the export's settings: the kind, the folder, whether it starts cold.
         trial: Trial that ``best`` decodes with; None where it decodes plainly.
-        tree: Trial that ``best-tree`` decodes with.
-        folder: Version that ``best`` names.
     """
 
     asked: str
@@ -51,8 +49,6 @@ class Exported:
     """What a study leaves.
 
     Attributes:
-        said: Sentences about it.
-        gain: Whether ``best`` speculates.
         deployed: What the aliases name now; None where no candidate is of the kind asked for.
         written: Artifacts that were written, none where those of before stay.
     """
@@ -71,9 +67,6 @@ class Exporter:
 
     Args:
         export: The kind of the artifact, the folder ``to`` which it goes, and whether it starts cold.
-        confirmation: What was measured.
-        study: Measured the trials.
-        output: Where the results go.
     """
 
     def __init__(self, export: Export, confirmation: Confirmation, study: Study, output: StudyOutput) -> None:
@@ -82,9 +75,6 @@ class Exporter:
 
     def run(self, before: Deployed | None) -> Exported:
         """Write what has changed since an earlier confirmation.
-
-        Args:
-            before: What that left; None without one.
 
         Raises:
             ArtifactError: It cannot be written.
@@ -120,7 +110,6 @@ class Exporter:
         return Exported(said, best is not None, now, written)
 
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
-        """The payloads of a candidate in an artifact of the kind, without learned state; None of another kind."""
         learned = {"learned": self._learned(one)} if self.study.warm_start_prompts else {}
         return kind_named(self.export.kind).payloads_of(self._specs(one), {**one.attributes, **learned})
 
@@ -134,7 +123,6 @@ class Exporter:
         return {"controller": arm.controller_state, "drafter": arm.drafter_state}
 
     def _write(self, best: Confirmed, aliases: Sequence[str]) -> tuple[LoadedArtifact, list[str]]:
-        """Write a candidate, with its learned state where that can be kept; return it and sentences about it."""
         payloads, metrics = self._payloads(best), _metrics(best, self.confirmation.records)
         assert payloads is not None
         learns = self.confirmation.arms[best.name].parts.keeps_learning

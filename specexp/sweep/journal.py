@@ -25,9 +25,6 @@ class JournalFile(BaseJournalBackend):
 
     Args:
         path: The file; it is created, its folder must exist.
-
-    Raises:
-        OSError: It cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:

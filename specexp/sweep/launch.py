@@ -25,13 +25,6 @@ def run_study_workers(
 ) -> tuple[int, bool]:
     """Run a study by workers on a cluster, and print its conclusion.
 
-    Args:
-        study_config: The experiment.
-        settings: Its sweep section.
-        options: The cluster.
-        typed: The command's arguments without those of the cluster.
-        console: Where the conclusion is printed.
-
     Returns:
         The exit code, 1 if a worker failed; and whether the study found something faster than plain decoding, true if
         nothing was confirmed in its folder.

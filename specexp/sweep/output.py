@@ -33,9 +33,6 @@ class StudyOutput:
 
     Attributes:
         folder: The study's folder; it exists and can be written.
-        console: Where progress and tables go.
-        tracker: The bridge to W&B.
-        command: The command line, for provenance.
     """
 
     folder: Path

@@ -42,7 +42,6 @@ def save_plots(study: optuna.Study, objectives: list[str], folder: Path) -> list
     ``pareto_front.png``; those that the study has too few trials for are left out.
 
     Args:
-        study: The study, searched.
         objectives: Names of its objectives, in the study's order; the first is plotted where one is.
         folder: Folder of the pictures; it is made if it does not exist.
 
@@ -114,10 +113,6 @@ def _save(draw: Callable[[], Any], path: Path) -> Path | None:
 
 def draw_slices(trials: Sequence[FrozenTrial], objective: str) -> Figure:
     """A panel for every parameter: choices as lines of their own, best at the top; numbers on their scale.
-
-    Args:
-        trials: Finished trials, shown by their first value.
-        objective: Name of that value.
 
     Raises:
         ValueError: No trial has a parameter.
@@ -206,14 +201,7 @@ def _scatter(
 def charts_of(
     study: optuna.Study, settings: Sweep, confirmation: Confirmation, texts: Mapping[str, str]
 ) -> dict[str, Mapping[str, Any]]:
-    """Charts of a study's page: the confirmation prompt by prompt, and the search behind it.
-
-    Args:
-        study: The study, searched.
-        settings: Its sweep section.
-        confirmation: Its confirmation.
-        texts: The confirmation's prompts by id.
-    """
+    """Charts of a study's page: the confirmation prompt by prompt, and the search behind it."""
     titles = {one.name: one.label for one in confirmation.confirmed}
     rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
     choice = None if settings.confirm is None else settings.confirm.of_each
@@ -234,7 +222,6 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
     """Pictures of the winner, from what was observed while it was confirmed: its tree, and its time line.
 
     Args:
-        confirmation: The confirmation.
         prompts: Its prompts; a tree under several sequences decoded together is counted on them once more.
     """
     winner = confirmation.winner
@@ -259,7 +246,6 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
 
 
 def _rates(confirmation: Confirmation, shape: TreeShape, prompts: Sequence[Prompt]) -> dict[RankPath, float]:
-    """Share of the steps in which each node of the winner's tree was accepted; empty where it was not counted."""
     winner = confirmation.winner
     counter = confirmation.watch.acceptance_counts.get(winner.name)
     if counter is None:

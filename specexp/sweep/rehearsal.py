@@ -104,7 +104,6 @@ def without_impossible(config: StudyConfig, sweep: Sweep, compose: Compose) -> P
 
 
 def _whole_parts(sweep: Sweep) -> dict[str, Categorical]:
-    """The choices among whole parts, by key."""
     return {
         key: entry
         for key, entry in Space(sweep).entries.items()
@@ -118,8 +117,6 @@ def branches(
     """Overrides of every combination of whole parts, its numbers as small and as large as the space allows.
 
     Args:
-        config: The experiment.
-        sweep: Its sweep section.
         chosen: Labels by key that are the same in all of them.
     """
     others = {key: list(entry.by_label) for key, entry in _whole_parts(sweep).items() if key not in chosen}
@@ -154,11 +151,6 @@ def _label(choice: Any) -> Any:
 
 def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Study:
     """A study that a recording answers, or models that decode.
-
-    Args:
-        config: The experiment.
-        settings: Its sweep section.
-        pair: The models; loaded if None.
 
     Raises:
         ConfigError: Models or recording cannot be loaded, or do not go with the experiment.
@@ -214,7 +206,6 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> Possible:
 
 
 def _check_export(possible: Possible, study: Study) -> None:
-    """Raise if none of the candidates is of the kind of artifact that the sweep exports."""
     study_config, sweep = study.config, possible.sweep
     if sweep.export is None:
         return
@@ -240,7 +231,6 @@ def _check_export(possible: Possible, study: Study) -> None:
 
 
 def _kinds_of(candidate: Candidate, config: Config, *, learns: bool) -> set[str]:
-    """Return the kinds of artifact that hold a candidate, with its learned state where the study learns."""
     parts, resolved = candidate.arm.parts, candidate.attributes["resolved"]
     specs = {family: resolved.get(family, config.get(family)) for family in Parts._fields}
     state = {

@@ -45,13 +45,10 @@ class ReplayedStudy(Study):
     by step, prompt after prompt.
 
     Args:
-        config: The experiment.
-        latency: What steps cost.
         confirms: Whether the best are to be confirmed, by the models if they can be loaded.
 
     Attributes:
         live: The study that confirms; None where the models are not here.
-        no_models: Why they are not.
 
     Raises:
         ConfigError: There is no recording, or it is of something else.
@@ -99,7 +96,6 @@ class ReplayedStudy(Study):
 
     @override
     def plain_seconds_per_token(self, prompt: Prompt) -> float:
-        """By the latency profile, for the recorded answers."""
         most = self.config.generation.max_new_tokens
         sizes = [(turn.prompt.size, min(turn.answer.size, most)) for turn in self._turns_of[prompt.prompt_id]]
         seconds = sum(self.latency.plain_seconds(asked, tokens) for asked, tokens in sizes)
@@ -203,7 +199,6 @@ class ReplayedStudy(Study):
 
     @cached_property
     def _turns_of(self) -> dict[str, list[RecordedTurn]]:
-        """By prompt of the search the turns of all its samples."""
         return {
             prompt.prompt_id: [
                 turn
@@ -215,7 +210,6 @@ class ReplayedStudy(Study):
 
 
 def _total(counts: StaticCounts) -> Counted:
-    """What a tree took, all turns together."""
     assert counts.seconds is not None
     tokens = int(counts.tokens.sum())
     return Counted(

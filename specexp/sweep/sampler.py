@@ -155,9 +155,6 @@ class DistinctSampler(BaseSampler):
 
     Args:
         inner: The sampler whose suggestions are taken while they are new.
-        suggest: Draws the overrides of one configuration.
-        candidates: Composes configurations.
-        seed: Seed of the random draws.
         impossible: Parameters that cannot be built together. A draw that contains them is passed over like a repeat.
 
     Attributes:
@@ -246,7 +243,6 @@ class DistinctSampler(BaseSampler):
         return draw
 
     def _inner_suggest(self, study: Study, trial: FrozenTrial) -> Suggest:
-        """Suggest by the inner sampler, as :class:`optuna.trial.Trial` uses it."""
         space = self.inner.infer_relative_search_space(study, trial)
         relative = self.inner.sample_relative(study, trial, space)
 
@@ -258,8 +254,6 @@ class DistinctSampler(BaseSampler):
         return suggest
 
     def _neighbour(self, chance: Suggest, params: Mapping[str, Any], probability: float) -> Suggest:
-        """Suggest the given parameters, each with some probability another value."""
-
         def suggest(name: str, distribution: Distribution) -> Any:
             kept = name in params and _allows(distribution, params[name])
             if kept and self._chance.random() >= probability:
@@ -270,8 +264,6 @@ class DistinctSampler(BaseSampler):
 
 
 class _Draw:
-    """A configuration while it is drawn: takes the place of a trial, and is not stored."""
-
     def __init__(self, suggest: Suggest) -> None:
         self.params: dict[str, Any] = {}
         self.distributions: dict[str, BaseDistribution] = {}

@@ -55,9 +55,6 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
     """Create a study, or load the one of this name to go on with it.
 
     Args:
-        name: The study's name in its storage.
-        settings: The sweep section.
-        storage: Where its trials are kept.
         workload: Digest of what all trials have in common (models, prompts, sampling, objectives).
         device: Name of the device: seconds of two kinds of device cannot be compared.
 
@@ -114,11 +111,6 @@ def run_study(
     Known configurations of workers that died are measured even then.
 
     Args:
-        study: Optuna's study.
-        settings: Its sweep section.
-        ours: Composes and measures the candidates.
-        after_trial: Called after every trial.
-        tracked: Gets every trial as it goes.
         impossible: Choices by key that cannot be built together, which are not drawn.
 
     Returns:
@@ -200,13 +192,11 @@ class _Search:
             )
 
     def ended(self) -> bool:
-        """Whether enough trials are finished, or nothing new can be drawn, and no known configuration waits."""
         exhausted = isinstance(self._study.sampler, DistinctSampler) and self._study.sampler.exhausted
         enough = exhausted or len(distinct_finished(self._study)) >= self._settings.n_trials
         return enough and not known_waiting(self._study)
 
     def __call__(self, trial: Trial) -> float | tuple[float, ...]:
-        """Run one trial: draw a configuration, measure it prompt by prompt, return its values."""
         self._current = trial.number
         trial.set_user_attr("worker", worker())
         try:
@@ -240,7 +230,6 @@ class _Search:
             raise
 
     def note(self, study: Study, trial: FrozenTrial) -> None:
-        """Look at a trial that has ended, and stop the search if it was the last."""
         self._current, self.last = None, trial
         fresh = trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
         self.barren = 0 if fresh else self.barren + 1

@@ -59,11 +59,6 @@ if TYPE_CHECKING:
 class Session:
     """A sweep over one experiment, whose folder or database it holds from :meth:`__enter__` on.
 
-    Args:
-        config: The experiment.
-        settings: Its sweep section.
-        output: Where the results go.
-
     Raises:
         FolderBusyError: Another process runs it.
     """
@@ -110,7 +105,6 @@ class Session:
         Raises:
             ValueError: Models, recording, prompts and parts do not go together.
             StudyError: The study cannot go on.
-            OSError: Something cannot be written.
         """
         folder, name = self.output.folder, self.config.name
         use_threads(self.config.config)
@@ -156,7 +150,6 @@ class Session:
 
     @contextmanager
     def _only_worker_here(self) -> Iterator[None]:
-        """Wait until no other worker of this folder is inside."""
         while True:
             with nullcontext(True) if self.alone else held(self.output.folder / ".preparation") as mine:
                 if mine:
@@ -182,7 +175,6 @@ class Session:
 
         Raises:
             StudyError: Nearly every trial fails.
-            OSError: Something cannot be written.
         """
         trials, study, folder = self.trials, self.study, self.output.folder
         objectives = list(self.settings.objectives)
@@ -221,7 +213,6 @@ class Session:
 
         Raises:
             StudyError: Nothing can be confirmed, or it may not be exported.
-            OSError: Something cannot be written.
         """
         if self.settings.confirm is None:
             return None

@@ -23,9 +23,6 @@ MAX_DRAFT_NODES = "max_draft_nodes"
 class Space:
     """All keys of a study, whole parts before the keys inside them.
 
-    Args:
-        sweep: The study.
-
     Attributes:
         entries: How the value of each key is drawn, in the order of drawing.
     """

@@ -55,7 +55,6 @@ def check_storage(given: str, error: ConfigError) -> None:
     """Raise if no study can be kept at a URL, without creating anything.
 
     Args:
-        given: The URL.
         error: Its text, file and key, begins the message.
 
     Raises:
@@ -126,12 +125,10 @@ def open_storage(
 
     Args:
         given: The URL of a database. None: the journal in ``folder``.
-        folder: The study's folder.
         requeue: Called with each trial that failed because its heartbeat stopped.
 
     Raises:
         StudyError: It cannot be opened.
-        OSError: The journal cannot be written.
     """
     from optuna.exceptions import ExperimentalWarning
     from optuna.storages import JournalStorage, RDBStorage
@@ -202,7 +199,6 @@ def outlasting(call: Callable[[], Made], lost: type[Exception] | None = None) ->
     """Repeat a call until the database is back, for :data:`LOST_SECONDS`.
 
     Args:
-        call: The call.
         lost: The driver's own error of a lost connection, for calls below SQLAlchemy.
 
     Raises:

@@ -62,10 +62,7 @@ class Study:
     """The candidates of an experiment and the prompts of its stages, on a backend that makes arms.
 
     Args:
-        config: The experiment.
-        backend: Makes the arms.
         latency: The profile by which seconds are modelled; None where they are measured.
-        pair: The models; None of a recording.
 
     Attributes:
         samples: Continuations, or searches, of every prompt, one after the other; a group of sequences is one.
@@ -181,7 +178,6 @@ class Study:
         return arm
 
     def _teach(self, arm: EngineArm, prompts: Sequence[Prompt]) -> None:
-        """Let an arm learn from prompts, and remember its state then."""
         for prompt in prompts:
             if self.config.multi_sequence:
                 # One sequence after the other, so that what is learned does not depend on timing.
@@ -353,7 +349,6 @@ class Study:
         """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted.
 
         Args:
-            overrides: The wide tree's builder.
             path: File of the counts; written whole or not at all.
         """
         counter = AcceptanceCounter()

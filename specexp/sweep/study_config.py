@@ -51,9 +51,6 @@ def digest_of(value: Any) -> str:
 class StudyConfig:
     """An experiment with a sweep section; every candidate of its study is its composition with overrides.
 
-    Args:
-        config: The experiment.
-
     Attributes:
         replayed: Whether a recording answers instead of the models.
         of_engine: Whether another engine is tuned, and not our parts.
@@ -123,7 +120,6 @@ class StudyConfig:
         """New objects of a candidate, in their initial state.
 
         Args:
-            config: The candidate's configuration.
             draft: The pair's draft model, or a recording of its answers, for a drafter that needs one.
 
         Returns:

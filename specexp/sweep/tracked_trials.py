@@ -24,9 +24,7 @@ class TrackedTrials:
     """Writes a run for every trial; a trial that was not measured is written once it is over.
 
     Args:
-        tracker: W&B's bridge.
         setting: Part of the configuration of every run, see :func:`setting_of`.
-        objectives: Names of the study's objectives.
     """
 
     def __init__(self, tracker: Tracker, setting: Mapping[str, Any], objectives: Sequence[str]) -> None:

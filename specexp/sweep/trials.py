@@ -37,7 +37,6 @@ class Candidate:
         digest: The same for two configurations that would run the same, such as two ways to one tree.
         attributes: Figures and settings for tables: ``nodes``, of a fixed shape also ``depth``, ``rank_paths`` and
             ``candidates`` (what its ranks count), and ``resolved``, its parts, as JSON values.
-        arm: Decodes it.
     """
 
     digest: str
@@ -63,7 +62,6 @@ class Predicted:
     """Replay's figures of a candidate, or of plain decoding.
 
     Attributes:
-        tokens_per_step: All tokens / all steps.
         tokens_per_second: All tokens / all seconds of the latency profile.
         searched: Whether the figures are of the search's prompts, because the confirmation's were not recorded.
         over_ar: Paired speedup over replayed plain decoding; None for plain decoding itself.
@@ -84,8 +82,6 @@ class Confirmed:
         trial: Number of the trial it comes from.
         chosen: Names of the parts that were chosen for it, e.g. ``fitted``; where the tree is not fixed also the
             numbers, e.g. ``threshold=0.03`` or ``n=3``.
-        attributes: Its tree, see :class:`~specexp.sweep.trials.Candidate`.
-        tokens_per_step: All tokens / all steps.
         tokens_per_second: All tokens / all decode seconds.
         over_ar: Paired speedup over plain decoding in the same loop.
         over_eager: Paired speedup over Hugging Face's plain ``generate``; None where it was not run.
@@ -222,7 +218,6 @@ def interval_of(trial: FrozenTrial) -> tuple[float, float] | None:
 
 
 def _speedups_of(values: Mapping[str, float | None]) -> dict[str, float]:
-    """The speedups of values that are their logarithms."""
     return {
         name.replace("log_", ""): math.exp(value)
         for name, value in values.items()
@@ -243,8 +238,6 @@ class ProgressTable:
 
     Args:
         objectives: Names of the study's objectives, the first of which ranks.
-        wanted: Distinct finished trials that end the search.
-        clock: Seconds, from any zero.
     """
 
     def __init__(

@@ -44,9 +44,6 @@ def resume(
     """Sign in, queue the trials of dead processes again, and queue the known configurations that never were.
 
     Args:
-        study: The study, opened.
-        turns: Its workers' turns.
-        settings: Its sweep section.
         alone: Whether no other process can be running trials of it, so that every running one is dead. Otherwise only
             those of dead processes of this machine are, and the storage's heartbeat finds the others.
         stated: The worker's device, and where its models are placed.
@@ -174,9 +171,6 @@ def in_turn(turns: Study, kind: str, work: Callable[[Turn], None], *, alone: boo
     A worker that dies over its turn gives it back: its process or its heartbeat is missed.
 
     Args:
-        turns: The turns of the study's workers.
-        kind: What is done.
-        work: Does it; gets the turn.
         alone: Whether no other process can have a turn, so that every running one is a dead process's.
 
     Returns:
