@@ -28,33 +28,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """Everything an arm is composed of, except models, dtype and device, which are its backend's.
-
-    Attributes:
-        parts: The four parts. None composes new ones from ``config``; of a loop that is not ours only the verifier
-            counts.
-        config: The composition, for parts that are not made yet and for what preloading writes down.
-        execution: How several sequences are decoded for every prompt; None decodes one at a time.
-        latency: Profile that models seconds, if it has one; None measures them.
-        reference: Name of a loop that decodes instead of ours, e.g. ``hf-assisted``.
-        engine: Another engine that decodes instead of ours, as ``specexp.engines`` defines it.
-        preload: The same composition over the prompts that its parts learn from before the run.
-        controller_state: State of the controller from other prompts, with which every run starts.
-        where: File and key for errors; empty leaves errors as they are.
-    """
+    """Everything an arm is composed of, except models, dtype and device, which are its backend's."""
 
     name: str
     generation: Generation
+    # the four parts. None composes new ones from ``config``; of a loop that is not ours only the verifier
+    # counts
     parts: Parts | None = None
+    # the composition, for parts that are not made yet and for what preloading writes down
     config: Config | None = None
+    # how several sequences are decoded for every prompt; None decodes one at a time
     execution: Execution | None = None
-    latency: LatencyProfile | None = None
-    reference: str | None = None
+    latency: LatencyProfile | None = None  # profile that models seconds, if it has one; None measures them
+    reference: str | None = None  # name of a loop that decodes instead of ours, e.g. ``hf-assisted``
     settings: Mapping[str, Any] = field(default_factory=dict)
-    engine: Any = None
+    engine: Any = None  # another engine that decodes instead of ours, as ``specexp.engines`` defines it
+    # the same composition over the prompts that its parts learn from before the run
     preload: Config | None = None
+    # state of the controller from other prompts, with which every run starts
     controller_state: Mapping[str, Any] = field(default_factory=dict)
-    where: str = ""
+    where: str = ""  # file and key for errors; empty leaves errors as they are
 
 
 class Backend(Protocol):

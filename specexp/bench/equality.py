@@ -153,17 +153,12 @@ def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | No
 
 @dataclass(frozen=True)
 class Equality:
-    """Outputs of one arm, compared with plain decoding's.
-
-    Attributes:
-        near_ties: Outputs that part at a near tie.
-        wrong: Outputs that part elsewhere.
-    """
+    """Outputs of one arm, compared with plain decoding's."""
 
     compared: int
     equal: int
-    near_ties: int
-    wrong: int
+    near_ties: int  # outputs that part at a near tie
+    wrong: int  # outputs that part elsewhere
 
     @classmethod
     def sum(cls, found: Iterable[Equality]) -> Equality:
@@ -197,19 +192,12 @@ def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = "e
 
 @dataclass(frozen=True)
 class InFloat32:
-    """Outputs compared once more with a float32 copy of the target, in which there are no near ties.
+    """Outputs compared once more with a float32 copy of the target, in which there are no near ties."""
 
-    Attributes:
-        records: Records of plain decoding and the arms, in float32.
-        prompts: How many were decoded.
-        of: How many the run has.
-        left_out: Why nothing was decoded; empty if something was.
-    """
-
-    records: Sequence[PromptRecord] = ()
-    prompts: int = 0
-    of: int = 0
-    left_out: str = ""
+    records: Sequence[PromptRecord] = ()  # records of plain decoding and the arms, in float32
+    prompts: int = 0  # how many were decoded
+    of: int = 0  # how many the run has
+    left_out: str = ""  # why nothing was decoded; empty if something was
 
     def equality(self, arm: str, baseline: str = "engine") -> Equality:
         """Compare one arm's outputs with plain decoding's."""

@@ -45,20 +45,14 @@ def _together(runs: Sequence[tuple[str, Run]]) -> TimeLine:
 
 @dataclass(frozen=True)
 class Solution:
-    """The answer that a search found for one item.
+    """The answer that a search found for one item."""
 
-    Attributes:
-        result: The path found, and the tree of thoughts.
-        unparsable: Evaluations that could not be read.
-        runs: The executor's runs in order, each with the component that requested it.
-        wall_seconds: The time from end to end, search, prompts and tokenizing included.
-    """
-
-    result: SearchResult
+    result: SearchResult  # the path found, and the tree of thoughts
     check: Check
-    unparsable: int
+    unparsable: int  # evaluations that could not be read
+    # the executor's runs in order, each with the component that requested it
     runs: tuple[tuple[Component, Run], ...]
-    wall_seconds: float
+    wall_seconds: float  # the time from end to end, search, prompts and tokenizing included
 
     def timeline(self) -> TimeLine:
         """Return the time lines of all runs, one behind the other."""
@@ -72,11 +66,6 @@ class Solver:
     Randomness is keyed by the item, the sample and the path of a state, so the text of a state is the same in every
     strategy and in every order of expansion.
 
-    Attributes:
-        seed: The seed of the keyed noise.
-        max_new_tokens: The longest generation; None for the task's own limits.
-        chat_template: Whether prompts are written with the tokenizer's chat template.
-
     Example:
         >>> with Scheduled(n=3).open(model, parts) as executor:  # doctest: +SKIP
         ...     Solver(BreadthFirst(), tokenizer).solve(task, task.load()[0], executor).check
@@ -85,9 +74,9 @@ class Solver:
     search: Search
     tokenizer: PreTrainedTokenizerBase
     eos_token_ids: Collection[int] = frozenset()
-    seed: int = 0
-    max_new_tokens: int | None = None
-    chat_template: bool = False
+    seed: int = 0  # the seed of the keyed noise
+    max_new_tokens: int | None = None  # the longest generation; None for the task's own limits
+    chat_template: bool = False  # whether prompts are written with the tokenizer's chat template
 
     def solve(
         self,

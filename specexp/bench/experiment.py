@@ -52,21 +52,14 @@ _SAME_FOR_ALL = ("generation", "latency", "pair")
 
 @dataclass(frozen=True)
 class ExperimentArms:
-    """The arms of an experiment file.
+    """The arms of an experiment file."""
 
-    Attributes:
-        arms: Plain decoding first, then Hugging Face's, then the file's own.
-        baselines: Names of the arms that speedups are over.
-        shuffle_seeds: Seeds of the order of prompts of arms with another order than the set's; None is its own.
-        analyses: Watch the arms of the engine.
-        left_out: Names of arms that the backend cannot run.
-    """
-
-    arms: Sequence[Arm]
-    baselines: Sequence[str]
+    arms: Sequence[Arm]  # plain decoding first, then Hugging Face's, then the file's own
+    baselines: Sequence[str]  # names of the arms that speedups are over
+    # seeds of the order of prompts of arms with another order than the set's; None is its own
     shuffle_seeds: Mapping[str, int | None]
-    analyses: Sequence[Analysis] = ()
-    left_out: Sequence[str] = ()
+    analyses: Sequence[Analysis] = ()  # watch the arms of the engine
+    left_out: Sequence[str] = ()  # names of arms that the backend cannot run
 
 
 def _check_published(config: Config) -> None:

@@ -92,22 +92,18 @@ class Clock(BaseStreamer):  # type: ignore[misc]
 
 @dataclass
 class GenerateRun:
-    """One call of ``generate``, counted; it has the counts of a record.
-
-    Attributes:
-        fed: ``[1, rows]`` token ids of every target pass: the prompt and its first candidates, then root and
-            candidates.
-        draft_fed: For every forward pass of the draft model the target passes before it, and the tokens it was fed.
-        started: When ``generate`` was called, in seconds of ``perf_counter``.
-    """
+    """One call of ``generate``, counted; it has the counts of a record."""
 
     prompt_tokens: int
+    # ``[1, rows]`` token ids of every target pass: the prompt and its first candidates, then root and
+    # candidates
     fed: list[torch.Tensor] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str = "length"
+    # for every forward pass of the draft model the target passes before it, and the tokens it was fed
     draft_fed: list[tuple[int, int]] = field(default_factory=list)
-    started: float = 0.0
+    started: float = 0.0  # when ``generate`` was called, in seconds of ``perf_counter``
     finished: float = 0.0
 
     @property

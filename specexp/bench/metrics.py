@@ -63,34 +63,25 @@ Value = float | Share | None
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of an arm.
+    """A figure of an arm."""
 
-    Attributes:
-        name: Name in CSV, W&B, JSON and YAML.
-        from_record: Its value for one prompt; None if the record has none.
-        better: The better direction; None if neither is, and no study may optimise it.
-        aggregate: How the prompts of an arm become one figure: ``micro`` divides the sum of the parts by the sum of
-            the wholes, ``macro`` is the mean of the prompts' own values, ``total`` is the sum, ``p99`` what all but the
-            worst hundredth stay below.
-        clocked: Whether it is made of decode seconds, so that its name has ``modelled_`` if these are a latency
-            profile's.
-        counted: Whether :class:`Counted` is enough to compute it.
-        empty: Figure of an arm without any value.
-        heading: Heading of its column in the table of results; None leaves it to CSV and W&B.
-        digits: Digits after the point in that table.
-    """
-
-    name: str
+    name: str  # name in CSV, W&B, JSON and YAML
     unit: str
     description: str
-    from_record: Callable[[Any], Value]
+    from_record: Callable[[Any], Value]  # its value for one prompt; None if the record has none
+    # the better direction; None if neither is, and no study may optimise it
     better: Literal["higher", "lower"] | None = None
+    # how the prompts of an arm become one figure: ``micro`` divides the sum of the parts by the sum of the
+    # wholes, ``macro`` is the mean of the prompts' own values, ``total`` is the sum, ``p99`` what all but the
+    # worst hundredth stay below
     aggregate: Literal["micro", "macro", "total", "p99"] = "micro"
+    # whether it is made of decode seconds, so that its name has ``modelled_`` if these are a latency
+    # profile's
     clocked: bool = False
-    counted: bool = False
-    empty: float | None = 0.0
-    heading: str | None = None
-    digits: int = 2
+    counted: bool = False  # whether :class:`Counted` is enough to compute it
+    empty: float | None = 0.0  # figure of an arm without any value
+    heading: str | None = None  # heading of its column in the table of results; None leaves it to CSV and W&B
+    digits: int = 2  # digits after the point in that table
 
     def of(self, record: Any) -> float | None:
         """Return its value for one prompt."""

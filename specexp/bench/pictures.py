@@ -124,17 +124,11 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Curve:
-    """Arms that differ in one parameter.
+    """Arms that differ in one parameter."""
 
-    Attributes:
-        title: Name of the group of arms.
-        axis: The parameter, on the x axis.
-        points: Value and arm, in the order of the axis.
-    """
-
-    title: str
-    axis: str
-    points: Sequence[tuple[float, str]]
+    title: str  # name of the group of arms
+    axis: str  # the parameter, on the x axis
+    points: Sequence[tuple[float, str]]  # value and arm, in the order of the axis
 
 
 def draw_speedups(

@@ -59,36 +59,30 @@ class Report:
     """The results of a command or an analysis, before they are printed, written and tracked.
 
     Names of tables and pictures are file names without suffix, and the keys of the tracked run.
-
-    Attributes:
-        tables: Printed, written and tracked. Each becomes ``NAME.md`` and ``NAME.csv``, unless there is a ``page``.
-        figures: Pictures, written as ``NAME.png`` and tracked.
-        files: Content of further files by file name, e.g. ``acceptance.json``.
-        data: Tables for programs: written as ``NAME.csv`` and tracked, not printed.
-        summary: Figures to compare runs by, for the tracked run.
-        answer: The result in a sentence: the first line of the HTML page.
-        charts: Vega-Lite specifications, for that page.
-        fragments: HTML of further sections of it.
-        onward: Commands to go on with by their purpose, the most useful first.
-        page: Name without suffix of one markdown file with all tables, sentences and pictures; None writes none.
-        artifacts: Exported artifacts, for the tracked run.
-        parts: Reports published together with this one, after it.
     """
 
+    # printed, written and tracked. Each becomes ``NAME.md`` and ``NAME.csv``, unless there is a ``page``
     tables: Mapping[str, Table] = field(default_factory=dict)
+    # pictures, written as ``NAME.png`` and tracked
     figures: Mapping[str, Figure] = field(default_factory=dict)
+    # content of further files by file name, e.g. ``acceptance.json``
     files: Mapping[str, str] = field(default_factory=dict)
+    # tables for programs: written as ``NAME.csv`` and tracked, not printed
     data: Mapping[str, Table] = field(default_factory=dict)
     sentences: Sequence[str | Text] = ()
+    # figures to compare runs by, for the tracked run
     summary: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
-    answer: str = ""
+    answer: str = ""  # the result in a sentence: the first line of the HTML page
+    # Vega-Lite specifications, for that page
     charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    fragments: Mapping[str, str] = field(default_factory=dict)
+    fragments: Mapping[str, str] = field(default_factory=dict)  # HTML of further sections of it
+    # commands to go on with by their purpose, the most useful first
     onward: Mapping[str, str] = field(default_factory=dict)
+    # name without suffix of one markdown file with all tables, sentences and pictures; None writes none
     page: str | None = None
-    artifacts: Sequence[Attached] = ()
-    parts: Sequence[Report] = ()
+    artifacts: Sequence[Attached] = ()  # exported artifacts, for the tracked run
+    parts: Sequence[Report] = ()  # reports published together with this one, after it
 
     def whole(self) -> Iterator[Report]:
         """Yield this report, then its parts and theirs."""

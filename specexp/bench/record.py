@@ -64,18 +64,13 @@ def _arguments_of(kind: type) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where an output first parts from plain decoding's, and whether that is excused.
+    """Where an output first parts from plain decoding's, and whether that is excused."""
 
-    Attributes:
-        index: Number of the token, from 0 over all turns.
-        gap: Distance of plain decoding's two best tokens there, in logits + T * noise, or to the top-k / top-p cut if
-            that is nearer. None if it could not be measured.
-        near_tie: Whether the gap is within the tolerance of the dtype.
-    """
-
-    index: int
+    index: int  # number of the token, from 0 over all turns
+    # distance of plain decoding's two best tokens there, in logits + T * noise, or to the top-k / top-p cut
+    # if that is nearer. None if it could not be measured
     gap: float | None
-    near_tie: bool
+    near_tie: bool  # whether the gap is within the tolerance of the dtype
 
 
 @dataclass(frozen=True)
@@ -99,25 +94,17 @@ class Role:
 
 @dataclass(frozen=True)
 class SequenceGroup:
-    """Several sequences decoded for one prompt.
-
-    Attributes:
-        wall_seconds: End to end: search, prompts and tokenizing included.
-        busy_seconds: Seconds in which the target ran a pass or a prefill.
-        overlap_seconds: Those of them in which a drafter worked too.
-        roles: ``generator`` and ``evaluator`` of a search; otherwise ``continuations`` alone.
-        correct: Whether the task's checker accepts the answer; None without a task.
-        unparsable: Evaluations that could not be read.
-        draft_bytes: Bytes of draft models after the run: ``weights``, and ``caches`` of all sequences.
-    """
+    """Several sequences decoded for one prompt."""
 
     sequences: int
-    wall_seconds: float
-    busy_seconds: float
-    overlap_seconds: float
+    wall_seconds: float  # end to end: search, prompts and tokenizing included
+    busy_seconds: float  # seconds in which the target ran a pass or a prefill
+    overlap_seconds: float  # those of them in which a drafter worked too
+    # ``generator`` and ``evaluator`` of a search; otherwise ``continuations`` alone
     roles: dict[str, Role] = field(default_factory=dict)
-    correct: bool | None = None
-    unparsable: int = 0
+    correct: bool | None = None  # whether the task's checker accepts the answer; None without a task
+    unparsable: int = 0  # evaluations that could not be read
+    # bytes of draft models after the run: ``weights``, and ``caches`` of all sequences
     draft_bytes: dict[str, int] = field(default_factory=dict)
 
 
@@ -130,73 +117,51 @@ class PromptRecord:
     Hugging Face's ``generate`` feeds the whole prompt in the pass that gives its first tokens: that pass is
     prefill, and ``decode_tokens`` leaves its tokens out. Both are the steady cost of a token with the prompt
     already in the cache.
-
-    Attributes:
-        sample: Which continuation of the prompt, from 0.
-        prompt_tokens: Tokens of the turns as fed, answers left out.
-        token_ids: The new tokens of all turns; EOS, if it came, is a turn's last.
-        finish_reasons: Why each turn ended: ``eos``, ``stop``, ``length`` or ``context``.
-        steps: Target passes that gave tokens.
-        draft_passes: Forward passes of a draft model.
-        drafted_nodes: Nodes fed to the target, roots not counted.
-        drafted_at: Steps whose tree reached each depth, from depth 1 on; empty if it was not counted.
-        accepted_at: Steps whose accepted path reached it.
-        sources: Where each new token came from, see :class:`~specexp.bench.analysis.Sources`; empty if no single
-            steps were observed.
-        useful_tokens: Drafted tokens the target answered identically, also beyond the first mismatch; None if
-            not counted.
-        prefill_seconds: Seconds before decoding; 0 if seconds are modelled.
-        decode_tokens: Tokens that ``decode_seconds`` paid for.
-        seconds: Decode seconds by phase; empty for Hugging Face's own loops, which are not split.
-        state: ``cold``, ``carry``, ``preloaded``, or ``stateless``.
-        verifier: The verifier with its arguments, e.g. ``KeyedSampling(temperature=0.7)``.
-        lossless: Whether the output has the target's distribution.
-        keyed: Whether the output depends on target, prompt, seed and sample alone, so that it can be compared with
-            plain decoding token by token.
-        clock: ``measured``, or which latency profile the seconds are modelled by.
-        beyond_profile: Target passes that fed more tokens than the profile states milliseconds for.
-        group: Several sequences decoded together, each then a turn; None for one conversation.
-        memory_bytes: Main memory of an engine's own processes; None if unknown.
-        turn_in_rotation: How many arms decoded before this one at this step of the run.
-        difference: Where it parts from plain decoding; None if equal or not compared.
-        error: Why the prompt failed; every count is then 0.
     """
 
     arm: str
     prompt_id: str
     category: str
-    sample: int = 0
-    prompt_tokens: int = 0
-    token_ids: tuple[int, ...] = ()
+    sample: int = 0  # which continuation of the prompt, from 0
+    prompt_tokens: int = 0  # tokens of the turns as fed, answers left out
+    token_ids: tuple[int, ...] = ()  # the new tokens of all turns; EOS, if it came, is a turn's last
     turn_tokens: tuple[int, ...] = ()
-    finish_reasons: tuple[str, ...] = ()
-    steps: int = 0
+    finish_reasons: tuple[str, ...] = ()  # why each turn ended: ``eos``, ``stop``, ``length`` or ``context``
+    steps: int = 0  # target passes that gave tokens
     accepted_drafts: int = 0
     bonus_tokens: int = 0
-    draft_passes: int = 0
-    drafted_nodes: int = 0
+    draft_passes: int = 0  # forward passes of a draft model
+    drafted_nodes: int = 0  # nodes fed to the target, roots not counted
+    # steps whose tree reached each depth, from depth 1 on; empty if it was not counted
     drafted_at: tuple[int, ...] = ()
-    accepted_at: tuple[int, ...] = ()
+    accepted_at: tuple[int, ...] = ()  # steps whose accepted path reached it
+    # where each new token came from, see :class:`~specexp.bench.analysis.Sources`; empty if no single steps
+    # were observed
     sources: tuple[int, ...] = ()
+    # drafted tokens the target answered identically, also beyond the first mismatch; None if not counted
     useful_tokens: int | None = None
-    prefill_seconds: float = 0.0
+    prefill_seconds: float = 0.0  # seconds before decoding; 0 if seconds are modelled
     decode_seconds: float = 0.0
-    decode_tokens: int = 0
+    decode_tokens: int = 0  # tokens that ``decode_seconds`` paid for
+    # decode seconds by phase; empty for Hugging Face's own loops, which are not split
     seconds: dict[str, float] = field(default_factory=dict)
     dtype: str = ""
     device: str = ""
-    state: str = "stateless"
-    verifier: str = ""
-    lossless: bool = True
+    state: str = "stateless"  # ``cold``, ``carry``, ``preloaded``, or ``stateless``
+    verifier: str = ""  # the verifier with its arguments, e.g. ``KeyedSampling(temperature=0.7)``
+    lossless: bool = True  # whether the output has the target's distribution
+    # whether the output depends on target, prompt, seed and sample alone, so that it can be compared with
+    # plain decoding token by token
     keyed: bool = True
     seed: int = 0
-    clock: str = MEASURED
-    beyond_profile: int = 0
+    clock: str = MEASURED  # ``measured``, or which latency profile the seconds are modelled by
+    beyond_profile: int = 0  # target passes that fed more tokens than the profile states milliseconds for
+    # several sequences decoded together, each then a turn; None for one conversation
     group: SequenceGroup | None = None
-    memory_bytes: int | None = None
-    turn_in_rotation: int = 0
-    difference: Difference | None = None
-    error: str | None = None
+    memory_bytes: int | None = None  # main memory of an engine's own processes; None if unknown
+    turn_in_rotation: int = 0  # how many arms decoded before this one at this step of the run
+    difference: Difference | None = None  # where it parts from plain decoding; None if equal or not compared
+    error: str | None = None  # why the prompt failed; every count is then 0
 
     @classmethod
     def of(

@@ -24,26 +24,17 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Speedup:
-    """How much faster an arm is than a baseline, prompt by prompt.
-
-    Attributes:
-        mean_log_ratio: Mean over prompts of log(baseline seconds per token / arm seconds per token).
-        ratio: Its exponential, the geometric mean of the ratios.
-        low: Lower end of the 95 % bootstrap interval of the ratio; for a single prompt the ratio itself.
-        high: Upper end; likewise.
-        refused: Why no speedup is given; None if one is. The numbers are then NaN.
-        left_out: Prompts without a time per token in both arms (failed, or ended with the prefill).
-    """
+    """How much faster an arm is than a baseline, prompt by prompt."""
 
     arm: str
     baseline: str
-    mean_log_ratio: float
-    ratio: float
-    low: float
-    high: float
+    mean_log_ratio: float  # mean over prompts of log(baseline seconds per token / arm seconds per token)
+    ratio: float  # its exponential, the geometric mean of the ratios
+    low: float  # lower end of the 95 % bootstrap interval of the ratio; for a single prompt the ratio itself
+    high: float  # upper end; likewise
     n: int
-    refused: str | None = None
-    left_out: int = 0
+    refused: str | None = None  # why no speedup is given; None if one is. The numbers are then NaN
+    left_out: int = 0  # prompts without a time per token in both arms (failed, or ended with the prefill)
     clock: str = MEASURED
 
     @classmethod
@@ -231,21 +222,16 @@ def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tup
 
 @dataclass(frozen=True)
 class Summary:
-    """The records of an arm together.
-
-    Attributes:
-        verifier: The verifier with its arguments, marked if it is lossy.
-        clock: Clock of all seconds: ``measured``, or the latency profile they are modelled by.
-        figures: Every metric by its name; each is an attribute too, e.g. ``summary.tokens_per_step``.
-    """
+    """The records of an arm together."""
 
     arm: str
     prompts: int
     failed: int
     state: str
     dtype: str
-    verifier: str
-    clock: str
+    verifier: str  # the verifier with its arguments, marked if it is lossy
+    clock: str  # clock of all seconds: ``measured``, or the latency profile they are modelled by
+    # every metric by its name; each is an attribute too, e.g. ``summary.tokens_per_step``
     figures: Mapping[str, float | None]
 
     def __getattr__(self, name: str) -> Any:
@@ -278,19 +264,14 @@ def summarise(records: Iterable[PromptRecord], arm: str) -> Summary:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Mean time of a step of one arm, by phase.
-
-    Attributes:
-        shares: Share of each phase; they add up to 1.
-        draft_passes: Forward passes of a draft model a step.
-        clock: Clock of the seconds; modelled ones have everything but the passes under ``update``.
-    """
+    """Mean time of a step of one arm, by phase."""
 
     arm: str
     steps: float
     step_seconds: float
-    shares: dict[str, float]
-    draft_passes: float
+    shares: dict[str, float]  # share of each phase; they add up to 1
+    draft_passes: float  # forward passes of a draft model a step
+    # clock of the seconds; modelled ones have everything but the passes under ``update``
     clock: str = MEASURED
 
     @property

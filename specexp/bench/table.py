@@ -20,18 +20,12 @@ _HEAD = re.compile(r"(?P<title>.+?)(:\.(?P<digits>\d)(?P<unit>.*)|:(?P<interval>
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
-
-    Attributes:
-        digits: Digits of numbers after the point.
-        unit: Text behind numbers; with ``%`` they are shares.
-        interval: Whether its cells are speedups, which CSV spreads over four columns.
-    """
+    """A column."""
 
     title: str
-    digits: int = 2
-    unit: str = ""
-    interval: bool = False
+    digits: int = 2  # digits of numbers after the point
+    unit: str = ""  # text behind numbers; with ``%`` they are shares
+    interval: bool = False  # whether its cells are speedups, which CSV spreads over four columns
 
     def show(self, cell: Cell) -> str:
         """Return a cell as a person reads it."""

@@ -46,25 +46,18 @@ SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Concluded:
-    """The end of a study, in ``concluded.json``.
-
-    Attributes:
-        of: Digest of what was concluded from: the study, what was confirmed of it, and what was to be exported.
-        measured_on: Digest of what confirmations must share to be pooled.
-        said: Table and sentences, as they were printed.
-        gain: Whether what is deployed is faster than plain decoding, by the interval.
-        deployed: What was exported; None where nothing was.
-    """
+    """The end of a study, in ``concluded.json``."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
+    # digest of what was concluded from: the study, what was confirmed of it, and what was to be exported
     of: str
-    measured_on: str
+    measured_on: str  # digest of what confirmations must share to be pooled
     confirmations: int
-    said: str
-    gain: bool
+    said: str  # table and sentences, as they were printed
+    gain: bool  # whether what is deployed is faster than plain decoding, by the interval
     answer: str = ""
-    deployed: Deployed | None = None
+    deployed: Deployed | None = None  # what was exported; None where nothing was
 
     @staticmethod
     def load(folder: Path) -> Concluded | None:

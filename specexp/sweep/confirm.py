@@ -65,18 +65,12 @@ class Watch(Analysis):
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What a confirmation gave.
-
-    Attributes:
-        records: Records of all arms, of this confirmation and those it is pooled with.
-        arms: The candidates' arms by name, closed.
-        watch: What was seen of their steps.
-    """
+    """What a confirmation gave."""
 
     confirmed: Sequence[Confirmed]
-    records: Sequence[PromptRecord]
-    arms: Mapping[str, EngineArm]
-    watch: Watch
+    records: Sequence[PromptRecord]  # records of all arms, of this confirmation and those it is pooled with
+    arms: Mapping[str, EngineArm]  # the candidates' arms by name, closed
+    watch: Watch  # what was seen of their steps
     confirmations: int = 1
 
     @property

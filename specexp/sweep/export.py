@@ -31,31 +31,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Deployed:
-    """The aliases of a study's artifact.
+    """The aliases of a study's artifact."""
 
-    Attributes:
-        asked: Digest of the export's settings: the kind, the folder, whether it starts cold.
-        trial: Trial that ``best`` decodes with; None where it decodes plainly.
-    """
-
-    asked: str
-    trial: int | None
+    asked: str  # digest of the export's settings: the kind, the folder, whether it starts cold
+    trial: int | None  # trial that ``best`` decodes with; None where it decodes plainly
     tree: int
     folder: str
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What a study leaves.
-
-    Attributes:
-        deployed: What the aliases name now; None where no candidate is of the kind asked for.
-        written: Artifacts that were written, none where those of before stay.
-    """
+    """What a study leaves."""
 
     said: Sequence[str]
     gain: bool
+    # what the aliases name now; None where no candidate is of the kind asked for
     deployed: Deployed | None = None
+    # artifacts that were written, none where those of before stay
     written: Sequence[LoadedArtifact] = field(default=())
 
 

@@ -29,13 +29,9 @@ BEST_TREE = "best-tree"
 
 @dataclass(frozen=True)
 class StudyOutput:
-    """Where a study's results go.
+    """Where a study's results go."""
 
-    Attributes:
-        folder: The study's folder; it exists and can be written.
-    """
-
-    folder: Path
+    folder: Path  # the study's folder; it exists and can be written
     console: Console
     tracker: Tracker
     command: str

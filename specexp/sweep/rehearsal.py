@@ -37,17 +37,12 @@ def composer(study: Study) -> Compose:
 
 @dataclass(frozen=True)
 class Possible:
-    """The part of a study that can be built.
+    """The part of a study that can be built."""
 
-    Attributes:
-        sweep: The study without the choices that cannot be built at all.
-        pairs: Choices by key that cannot be built together, whatever the others are; the search avoids them.
-        left_out: Why not, by the name of what is left out.
-    """
-
-    sweep: Sweep
+    sweep: Sweep  # the study without the choices that cannot be built at all
+    # choices by key that cannot be built together, whatever the others are; the search avoids them
     pairs: tuple[Mapping[str, Any], ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)  # why not, by the name of what is left out
 
 
 def without_impossible(config: StudyConfig, sweep: Sweep, compose: Compose) -> Possible:

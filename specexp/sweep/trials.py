@@ -31,73 +31,53 @@ Report = Callable[[int, float], bool]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration ready to be measured.
+    """A configuration ready to be measured."""
 
-    Attributes:
-        digest: The same for two configurations that would run the same, such as two ways to one tree.
-        attributes: Figures and settings for tables: ``nodes``, of a fixed shape also ``depth``, ``rank_paths`` and
-            ``candidates`` (what its ranks count), and ``resolved``, its parts, as JSON values.
-    """
-
-    digest: str
+    digest: str  # the same for two configurations that would run the same, such as two ways to one tree
+    # figures and settings for tables: ``nodes``, of a fixed shape also ``depth``, ``rank_paths`` and
+    # ``candidates`` (what its ranks count), and ``resolved``, its parts, as JSON values
     attributes: Mapping[str, Any]
     arm: Any = None
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measured candidate.
+    """A measured candidate."""
 
-    Attributes:
-        log_speedups: Speedup over plain decoding by prompt index, as a logarithm.
-        metrics: Figures of all prompts together by name, such as ``tokens_per_step``.
-    """
-
-    log_speedups: Mapping[int, float]
+    log_speedups: Mapping[int, float]  # speedup over plain decoding by prompt index, as a logarithm
+    # figures of all prompts together by name, such as ``tokens_per_step``
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Replay's figures of a candidate, or of plain decoding.
-
-    Attributes:
-        tokens_per_second: All tokens / all seconds of the latency profile.
-        searched: Whether the figures are of the search's prompts, because the confirmation's were not recorded.
-        over_ar: Paired speedup over replayed plain decoding; None for plain decoding itself.
-    """
+    """Replay's figures of a candidate, or of plain decoding."""
 
     tokens_per_step: float
-    tokens_per_second: float
+    tokens_per_second: float  # all tokens / all seconds of the latency profile
+    # whether the figures are of the search's prompts, because the confirmation's were not recorded
     searched: bool
+    # paired speedup over replayed plain decoding; None for plain decoding itself
     over_ar: Speedup | None = None
 
 
 @dataclass(frozen=True)
 class Confirmed:
-    """One candidate on the prompts of the confirmation.
+    """One candidate on the prompts of the confirmation."""
 
-    Attributes:
-        name: Name of the known configuration, or ``trial 7``.
-        trial: Number of the trial it comes from.
-        chosen: Names of the parts that were chosen for it, e.g. ``fitted``; where the tree is not fixed also the
-            numbers, e.g. ``threshold=0.03`` or ``n=3``.
-        tokens_per_second: All tokens / all decode seconds.
-        over_ar: Paired speedup over plain decoding in the same loop.
-        over_eager: Paired speedup over Hugging Face's plain ``generate``; None where it was not run.
-        choice: Its value of the key whose choices are compared; None where none are.
-        predicted: Replay's prediction; None if nothing was replayed, or the confirmation is replayed too.
-    """
-
-    name: str
-    trial: int
+    name: str  # name of the known configuration, or ``trial 7``
+    trial: int  # number of the trial it comes from
+    # names of the parts that were chosen for it, e.g. ``fitted``; where the tree is not fixed also the
+    # numbers, e.g. ``threshold=0.03`` or ``n=3``
     chosen: tuple[str, ...]
     attributes: dict[str, Any]
     tokens_per_step: float
-    tokens_per_second: float
-    over_ar: Speedup
+    tokens_per_second: float  # all tokens / all decode seconds
+    over_ar: Speedup  # paired speedup over plain decoding in the same loop
+    # paired speedup over Hugging Face's plain ``generate``; None where it was not run
     over_eager: Speedup | None
-    choice: str | None = None
+    choice: str | None = None  # its value of the key whose choices are compared; None where none are
+    # replay's prediction; None if nothing was replayed, or the confirmation is replayed too
     predicted: Predicted | None = None
 
     @property
