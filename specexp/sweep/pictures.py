@@ -7,13 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import optuna
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
-from specexp.bench.pictures import INK, bare_figure, plain, rule
 from specexp.bench.publish import Report
 from specexp.config.sweep import Sweep
 from specexp.core.tree import RankPath, TreeShape
@@ -21,14 +18,7 @@ from specexp.sweep.confirm import AR, Confirmation
 from specexp.sweep.trials import is_modelled, trial_row
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.collections import PathCollection
-    from matplotlib.figure import Figure
-
     from specexp.data import Prompt
-
-COLUMNS = 4
-"""Panels of numeric parameters side by side."""
 
 SECONDS_SHOWN = 0.5
 """Length of a time line in a picture, so that single passes can be seen; the file for Perfetto holds all."""
@@ -67,7 +57,7 @@ def save_plots(study: optuna.Study, objectives: list[str], folder: Path) -> list
     pictures: dict[str, Callable[[], Any]] = {
         "history": lambda: plots.plot_optimization_history(distinct, **first),
         "importances": lambda: plots.plot_param_importances(searched, **first),
-        "slice": lambda: draw_slices(searched.get_trials(deepcopy=False), names[0]),
+        "slice": lambda: plots.plot_slice(searched, **first),
         "contour": contour,
     }
     if len(objectives) > 1:
@@ -109,93 +99,6 @@ def _save(draw: Callable[[], Any], path: Path) -> Path | None:
         finally:
             pyplot.close("all")
     return path
-
-
-def draw_slices(trials: Sequence[FrozenTrial], objective: str) -> Figure:
-    """A panel for every parameter: choices as lines of their own, best at the top; numbers on their scale.
-
-    Raises:
-        ValueError: No trial has a parameter.
-    """
-    from matplotlib import rc_context, rcParamsDefault
-
-    found = {key: trial.distributions[key] for trial in trials for key in trial.params}
-    chosen = [key for key, kind in found.items() if isinstance(kind, CategoricalDistribution)]
-    numbers = [key for key in found if key not in chosen]
-    if not found:
-        raise ValueError("no trial has a parameter")
-    choices = [len({trial.params[key] for trial in trials if key in trial.params}) for key in chosen]
-    heights = [0.9 + 0.28 * count for count in choices] + [2.4] * -(-len(numbers) // COLUMNS)
-    with rc_context(rcParamsDefault):  # Optuna's own plots leave their style behind
-        figure = bare_figure(11, 0.8 + sum(heights), dpi=120, layout="constrained")
-        figure.suptitle("What every value brought", fontsize=12, color=INK)
-        grid = figure.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
-        points, first = None, None
-        for row, key in enumerate(chosen):
-            axes = figure.add_subplot(grid[row, :])
-            points = _draw_choices(axes, key, trials)
-            axes.set_xlabel(objective, fontsize=8)
-        for place, key in enumerate(numbers):
-            axes = figure.add_subplot(grid[len(chosen) + place // COLUMNS, place % COLUMNS], sharey=first)
-            first = first or axes
-            points = _draw_numbers(axes, key, found[key], trials)
-            if place % COLUMNS == 0:
-                axes.set_ylabel(objective, fontsize=8)
-        assert points is not None
-        figure.colorbar(points, ax=figure.axes, label="trial", shrink=0.6, aspect=40)
-    return figure
-
-
-def _draw_choices(axes: Axes, key: str, trials: Sequence[FrozenTrial]) -> PathCollection:
-    own = [trial for trial in trials if key in trial.params]
-    best: dict[Any, float] = {}
-    for trial in own:
-        choice = trial.params[key]
-        best[choice] = max(best.get(choice, trial.values[0]), trial.values[0])
-    lines = sorted(best, key=best.__getitem__)
-    places = [lines.index(trial.params[key]) for trial in own]
-    points = _scatter(axes, key, [trial.values[0] for trial in own], places, own, trials)
-    axes.set_yticks(range(len(lines)), [str(line) for line in lines])
-    axes.set_ylim(-0.6, len(lines) - 0.4)
-    rule(axes, "both")
-    return points
-
-
-def _draw_numbers(axes: Axes, key: str, kind: Any, trials: Sequence[FrozenTrial]) -> PathCollection:
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
-
-    own = [trial for trial in trials if key in trial.params]
-    across = [trial.params[key] for trial in own]
-    points = _scatter(axes, key, across, [trial.values[0] for trial in own], own, trials)
-    if isinstance(kind, IntDistribution | FloatDistribution) and kind.log:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    elif isinstance(kind, IntDistribution):
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    return points
-
-
-def _scatter(
-    axes: Axes,
-    key: str,
-    across: Sequence[float],
-    up: Sequence[float],
-    own: Sequence[FrozenTrial],
-    trials: Sequence[FrozenTrial],
-) -> PathCollection:
-    from matplotlib import colormaps
-    from matplotlib.colors import ListedColormap
-
-    blues = ListedColormap(colormaps["Blues"](np.linspace(0.15, 1, 256)))
-    last = max(trial.number for trial in trials)
-    numbers = [trial.number for trial in own]
-    points = axes.scatter(across, up, c=numbers, cmap=blues, vmin=0, vmax=last, s=22, edgecolors=INK, lw=0.4)
-    plain(axes)
-    rule(axes, "x")
-    axes.set_title(key.replace(".init_args", ""), fontsize=9, color=INK)
-    return points
 
 
 def charts_of(

@@ -9,8 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helpers.made_outcomes import outcome_of
-from helpers.made_records import record as four_tokens
+from helpers.made_records import outcome_of, record as four_tokens
 from matplotlib.figure import Figure
 
 from specexp.bench.analysis import BONUS, CORRECTED, Sources, steps_of
