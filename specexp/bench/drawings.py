@@ -180,18 +180,11 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
         seconds: Draw only so much, so that single passes can be seen: from the start of a run, or, if its prompt
             takes long to read, from shortly before its first target pass. None draws everything.
 
-    Raises:
-        ValueError: There is no time line, one is empty, or ``seconds`` is not above 0.
-
     Example:
         >>> line = TimeLine([Span("target", "target", 0.0, 0.003, "a"), Span("draft 1", "draft", 0.001, 0.004, "b")])
         >>> len(draw_time_line({"scheduled": line}, "One pass").axes)
         1
     """
-    if not timelines or not all(map(len, timelines.values())):
-        raise ValueError("there is no time line to draw, or one is without a span")
-    if seconds is not None and seconds <= 0:
-        raise ValueError(f"seconds was {seconds}; a window longer than 0 is needed")
     longest = max(timeline.seconds for timeline in timelines.values())
     window = longest if seconds is None else min(seconds, longest)
     rows = {name: rows_of(timeline) for name, timeline in timelines.items()}

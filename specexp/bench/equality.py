@@ -248,9 +248,10 @@ def in_float32(
             left_out=f"one prompt would take about {estimate:.0f} s by plain decoding, and all have {seconds:.0f} s"
         )
     try:
-        engine, arms = arms_of(_copied(pair))
-    except NotCopiedError as error:
-        return InFloat32(left_out=str(error))
+        copied = _copied(pair)
+        if isinstance(copied, str):
+            return InFloat32(left_out=copied)
+        engine, arms = arms_of(copied)
     except (ValueError, RuntimeError, MemoryError, NotImplementedError) as error:  # of a model or a device
         return InFloat32(left_out=type_and_line(error))
     if not arms:
@@ -272,25 +273,20 @@ def in_float32(
     return InFloat32(found, decoded, len(prompts))
 
 
-class NotCopiedError(RuntimeError):
-    """The target cannot be copied: it runs in another library, or its device has no room."""
-
-
-def _copied(pair: ModelPair) -> ModelPair:
+def _copied(pair: ModelPair) -> ModelPair | str:
+    """Return the pair with a float32 copy of its target, or why there is none."""
     import torch
 
     from specexp.core.language_model import is_spread
 
     if not isinstance(pair.target, torch.nn.Module):
-        raise NotCopiedError("the target runs in another library")
+        return "the target runs in another library"
     if is_spread(pair.target):
-        raise NotCopiedError("the target is spread over devices")
+        return "the target is spread over devices"
     needed = 4 * sum(weights.numel() for weights in pair.target.parameters())
     free = _free_bytes(pair.target.device)
     if free is not None and needed * _SPARE > free:
-        raise NotCopiedError(
-            f"a copy of the target takes {needed / 1e9:.1f} GB, and {pair.target.device} has {free / 1e9:.1f} GB left"
-        )
+        return f"a copy of the target takes {needed / 1e9:.1f} GB, and {pair.target.device} has {free / 1e9:.1f} GB left"
     return dataclasses.replace(pair, target=copy.deepcopy(pair.target).float())
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import override
 
-from specexp.bench.arm import EngineArm, Generation, eos_of, sequence_name
+from specexp.bench.arm import EngineArm, eos_of, sequence_name
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts
@@ -22,13 +22,13 @@ from specexp.scheduling.timeline import BUSY, TARGET
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from specexp.bench.arm_spec import ArmSpec
     from specexp.core.loop import OutcomeObserver
     from specexp.core.outcome import Outcome
     from specexp.core.runtime import Runtime
     from specexp.data import Prompt
     from specexp.data.searches.search import Search, SearchResult
     from specexp.data.task_items import Problem
-    from specexp.scheduling import Execution
 
 CONTINUATIONS = "continuations"
 Component = Literal["generator", "evaluator"]
@@ -171,9 +171,8 @@ class ExecutionArm(EngineArm):
     """An execution strategy as an arm. Processes that it starts are kept from prompt to prompt, until :meth:`close`.
 
     Args:
-        generation: How much to generate; ``samples`` continuations of a prompt are one group.
+        spec: Its composition; ``samples`` continuations of a prompt are one group.
         problems: Items of tasks by prompt id; other prompts are continued.
-        controller_state: State of the controller from other prompts, with which every run starts.
 
     Raises:
         ValueError: The parts cannot be executed so.
@@ -181,28 +180,27 @@ class ExecutionArm(EngineArm):
 
     def __init__(
         self,
-        name: str,
+        spec: ArmSpec,
         model: Runtime,
-        parts: Parts,
-        execution: Execution,
         tokenizer: PreTrainedTokenizerBase,
-        generation: Generation,
         problems: Mapping[str, Problem] | None = None,
         solver: Solver | None = None,
-        controller_state: Mapping[str, Any] | None = None,
     ) -> None:
-        execution.check(parts)
+        assert spec.parts is not None
+        assert spec.execution is not None
+        spec.execution.check(spec.parts)
         # plain decoding uses only the verifier
-        own = Parts(verifier=parts.verifier) if isinstance(execution, Serial) else parts
-        super().__init__(name, own, generation, controller_state)
+        plain = isinstance(spec.execution, Serial)
+        parts = Parts(verifier=spec.parts.verifier) if plain else spec.parts
+        super().__init__(spec.name, parts, spec.generation, spec.controller_state)
         self.model = model
-        self.execution = execution
+        self.execution = spec.execution
         self.tokenizer = tokenizer
         self.problems = dict(problems or {})
         self.solver = solver
         self.dtype = model.precision
         self.device = model.placement
-        self.eos = eos_of(tokenizer, model.model) if generation.stop_at_eos else frozenset()
+        self.eos = eos_of(tokenizer, model.model) if spec.generation.stop_at_eos else frozenset()
         self._executor: Executor | None = None
 
     @override

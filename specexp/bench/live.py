@@ -121,17 +121,7 @@ class LiveBackend:
                 **spec.settings,
             )
         if spec.execution is not None:
-            return ExecutionArm(
-                spec.name,
-                self.model,
-                spec.parts,
-                spec.execution,
-                self.pair.tokenizer,
-                spec.generation,
-                self.problems,
-                self.solver,
-                spec.controller_state,
-            )
+            return ExecutionArm(spec, self.model, self.pair.tokenizer, self.problems, self.solver)
         return DecoderArm(
             spec.name,
             Decoder(self.model, *spec.parts),

@@ -94,7 +94,7 @@ def _act(
         return 0
     try:
         if cluster is not None:
-            from specexp.sweep.launch import run_study_workers
+            from specexp.sweep.workers import run_study_workers
 
             kept = [one for one in typed if FLAGS.get(one) != "sweep.require_gain"]
             status, gain = run_study_workers(study_config, settings, cluster, kept, console)

@@ -27,11 +27,17 @@ from specexp.config.sweep import Sweep
 from specexp.sweep.confirm import AR, Confirmation, confirm, select
 from specexp.sweep.confirmation_table import answer, sentences, table
 from specexp.sweep.export import Deployed, Exported, Exporter
-from specexp.sweep.output import BEST_TREE, StudyOutput, next_steps
+from specexp.sweep.output import (
+    BEST_TREE,
+    StudyOutput,
+    method_of,
+    next_steps,
+    setting_of,
+    summary_of,
+)
 from specexp.sweep.pictures import charts_of, pictures_of_winner
 from specexp.sweep.study import Study
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
-from specexp.sweep.tracked_trials import method_of, setting_of, summary_of
 from specexp.sweep.trials import confirmable, trial_row
 from specexp.sweep.workers import CONFIRMATION, Turn, in_turn, known_waiting, others_running, worker
 
@@ -302,12 +308,12 @@ class Conclusion:
 
     def _digest(self) -> str:
         trials = select(self.trials, self._stage.best, self._stage.of_each)
-        export = None if self.settings.export is None else asdict(self.settings.export)
+        export = None if self.settings.export is None else self.settings.export.model_dump()
         return digest_of([self._measured_on(), [trial.user_attrs.get("digest") for trial in trials], export])
 
     def _measured_on(self) -> str:
         """Digest of what confirmations share that can be pooled; a study that started over has trials of its own."""
-        learn = None if self.settings.learn is None else asdict(self.settings.learn)
+        learn = None if self.settings.learn is None else self.settings.learn.model_dump()
         begun = self.trials.get_trials(deepcopy=False)[0].datetime_start
         return digest_of([self.config.workload(), self._stage.data, learn, str(begun)])
 

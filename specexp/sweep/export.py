@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,7 @@ class Exporter:
         if not candidates:
             nothing = f"{winner.label} is no {kind}, nor is another one, so nothing was exported."
             return Exported([nothing], winner.over_ar.is_faster)
-        asked = digest_of(asdict(self.export))
+        asked = digest_of(self.export.model_dump())
         if before is not None and (before.asked != asked or not Path(before.folder).is_dir()):
             before = None
         deployed = None if before is None else before.trial

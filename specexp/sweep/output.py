@@ -1,14 +1,20 @@
-"""Where a study's results go, and what to do with its artifact."""
+"""Where a study's results go: the console, its folder, and W&B runs of its trials; what to do with its artifact."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from optuna import Trial
+from optuna.trial import FrozenTrial
 from rich.console import Console
 
-from specexp.config import build_engine
+from specexp.artifacts.environment import device_name, package_versions
+from specexp.bench.record import MEASURED
+from specexp.config import Config, build_engine
 from specexp.config.next_step import (
     artifact_again,
     command_line,
@@ -19,9 +25,11 @@ from specexp.config.next_step import (
 )
 from specexp.config.sweep import Sweep
 from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.trials import Confirmed, trial_row
+from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 
 if TYPE_CHECKING:
-    from specexp.tracking import Tracker
+    from specexp.tracking import TrackedRun, Tracker
 
 BEST_TREE = "best-tree"
 """Alias of the fastest composition that drafts, whether it beats plain decoding or not."""
@@ -62,4 +70,85 @@ def next_steps(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
             f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
         ),
         "carry it to another engine": command_line("export", "--help", why="lists the engines"),
+    }
+
+
+class TrackedTrials:
+    """Writes a run for every trial; a trial that was not measured is written once it is over.
+
+    Args:
+        setting: Part of the configuration of every run, see :func:`setting_of`.
+    """
+
+    def __init__(self, tracker: Tracker, setting: Mapping[str, Any], objectives: Sequence[str]) -> None:
+        self._tracker, self._setting, self._objectives = tracker, dict(setting), list(objectives)
+        self._live: dict[int, TrackedRun] = {}
+
+    def begin(self, trial: Trial, attributes: Mapping[str, Any]) -> None:
+        """Start the run of a trial that is about to be measured."""
+        self._live[trial.number] = self._start(trial.number, trial.params, attributes)
+
+    def prompt(self, trial: Trial, place: int, log_speedup: float) -> None:
+        """Write a measured prompt."""
+        _log(self._live[trial.number], trial.user_attrs["attributes"], place, log_speedup)
+
+    def end(self, trial: FrozenTrial) -> None:
+        """End the run of a trial, whether it was measured or not."""
+        run = self._live.pop(trial.number, None)
+        if run is None:
+            attributes = trial.user_attrs.get("attributes", {})
+            run = self._start(trial.number, trial.params, attributes)
+            for place, log_speedup in trial.intermediate_values.items():
+                _log(run, attributes, place, log_speedup)
+        row = trial_row(trial, self._objectives)
+        with run:
+            run.summary({key: value for key, value in row.items() if value is not None})
+
+    def interrupt(self) -> None:
+        """End the runs of trials that are under way."""
+        while self._live:
+            _, run = self._live.popitem()
+            run.summary({"state": "interrupted"})
+            run.finish(exit_code=1)
+
+    def _start(self, number: int, params: Mapping[str, Any], attributes: Mapping[str, Any]) -> TrackedRun:
+        return self._tracker.trial(number, params, config={**self._setting, **attributes.get("resolved", {})})
+
+
+def _log(run: TrackedRun, attributes: Mapping[str, Any], place: int, log_speedup: float) -> None:
+    modelled = MODELLED if "clock" in attributes else ""
+    run.log({f"{modelled}{SPEEDUP}": math.exp(log_speedup)}, step=place)
+
+
+def summary_of(winner: Confirmed) -> dict[str, Any]:
+    """The winner of the confirmation and its figures there, by which studies are compared."""
+    modelled = "" if winner.over_ar.clock == MEASURED else MODELLED
+    return {
+        "winner": winner.label,
+        "winner_trial": winner.trial,
+        f"{modelled}confirmed_{SPEEDUP}": winner.over_ar.ratio,
+        f"{modelled}confirmed_{SPEEDUP}_low": winner.over_ar.low,
+        f"{modelled}confirmed_{SPEEDUP}_high": winner.over_ar.high,
+        f"{modelled}{TOKENS_PER_SECOND}": winner.tokens_per_second,
+        TOKENS_PER_STEP: winner.tokens_per_step,
+    }
+
+
+def method_of(config: Config, winner: Confirmed) -> str:
+    """The method by which studies are grouped: the winner's choice among those compared, or the drafter or engine."""
+    part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
+    return winner.choice or str(part["class_path"]).rpartition(".")[2]
+
+
+def setting_of(config: Config) -> dict[str, Any]:
+    """What makes figures of two studies comparable, for the configuration of a run; passwords are hidden."""
+    whole = config.to_dict()
+    device = whole["pair"]["device"]
+    sections = {name: whole.get(name) for name in ("pair", "verifier", "data", "generation", "latency")}
+    return {
+        **{name: section for name, section in sections.items() if section is not None},
+        "model": whole["pair"]["target"],
+        "device": device,
+        "device_name": device_name(device),
+        "versions": package_versions(),
     }

@@ -27,16 +27,9 @@ _TOO_FEW = (ValueError, RuntimeError, ZeroDivisionError)
 """Errors of Optuna about studies with too few trials."""
 
 
-def save_plots(study: optuna.Study, objectives: list[str], folder: Path) -> list[Path]:
+def save_plots(study: optuna.Study, objectives: list[str], folder: Path) -> None:
     """Write ``history.png``, ``importances.png``, ``slice.png``, ``contour.png`` and, for several objectives,
     ``pareto_front.png``; those that the study has too few trials for are left out.
-
-    Args:
-        objectives: Names of its objectives, in the study's order; the first is plotted where one is.
-        folder: Folder of the pictures; it is made if it does not exist.
-
-    Returns:
-        The files written.
     """
     plots = optuna.visualization.matplotlib
     distinct = _distinct(study)
@@ -63,7 +56,8 @@ def save_plots(study: optuna.Study, objectives: list[str], folder: Path) -> list
     if len(objectives) > 1:
         pictures["pareto_front"] = lambda: plots.plot_pareto_front(distinct, target_names=names)
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for name, draw in pictures.items() if (path := _save(draw, folder / f"{name}.png"))]
+    for name, draw in pictures.items():
+        _save(draw, folder / f"{name}.png")
 
 
 def _first_value(study: optuna.Study) -> dict[str, Any]:
@@ -85,7 +79,7 @@ def _with_parameters(study: optuna.Study) -> optuna.Study:
     return found
 
 
-def _save(draw: Callable[[], Any], path: Path) -> Path | None:
+def _save(draw: Callable[[], Any], path: Path) -> None:
     from matplotlib import pyplot
 
     with warnings.catch_warnings():
@@ -95,10 +89,9 @@ def _save(draw: Callable[[], Any], path: Path) -> Path | None:
             figure = drawn.flat[0].figure if hasattr(drawn, "flat") else getattr(drawn, "figure", drawn)
             figure.savefig(path, dpi=120, bbox_inches="tight")
         except _TOO_FEW:
-            return None
+            pass
         finally:
             pyplot.close("all")
-    return path
 
 
 def charts_of(

@@ -45,8 +45,8 @@ from specexp.sweep.workers import known_waiting, place_among_workers, put_back, 
 from specexp.tracking.names import SPEEDUP
 
 if TYPE_CHECKING:
+    from specexp.sweep.output import TrackedTrials
     from specexp.sweep.study import Study as OurStudy
-    from specexp.sweep.tracked_trials import TrackedTrials
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 

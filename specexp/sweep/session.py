@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
 import optuna
@@ -27,13 +26,12 @@ from specexp.config import save_resolved
 from specexp.config.command import told
 from specexp.config.sweep import Sweep
 from specexp.sweep.journal import check_journal
-from specexp.sweep.output import StudyOutput, next_steps
+from specexp.sweep.output import StudyOutput, TrackedTrials, next_steps, setting_of
 from specexp.sweep.rehearsal import check_prompts, composer, open_models, without_impossible
 from specexp.sweep.search import open_study, run_study
 from specexp.sweep.space import directions_of
 from specexp.sweep.storage import open_storage
 from specexp.sweep.study_config import StudyConfig, digest_of
-from specexp.sweep.tracked_trials import TrackedTrials, setting_of
 from specexp.sweep.trials import (
     ProgressTable,
     distinct_finished,
@@ -141,7 +139,7 @@ class Session:
     def _open(self) -> None:
         if hasattr(self, "trials"):
             return
-        learned = [] if self.settings.learn is None else [asdict(self.settings.learn)]
+        learned = [] if self.settings.learn is None else [self.settings.learn.model_dump()]
         workload = digest_of([self.config.workload(), directions_of(self.settings), *learned])
         storage = open_storage(self.settings.storage, self.output.folder, requeue)
         name = self.config.name
@@ -162,7 +160,7 @@ class Session:
         if stage is None or path is None:
             return
         resolved = self.config.resolved(self.config.config)
-        made_of = digest_of([self.config.workload(), resolved, asdict(stage)])
+        made_of = digest_of([self.config.workload(), resolved, stage.model_dump()])
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return

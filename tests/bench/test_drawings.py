@@ -120,16 +120,3 @@ def test_a_window_shows_the_beginning_and_skips_most_of_a_long_prefill():
     (axes,) = draw_time_line({"scheduled": line}, "Everything").axes
     assert bars_of(axes, "target")[0][0] == pytest.approx(200)
     assert axes.get_xlabel() == "ms since the start of the run"
-
-
-@pytest.mark.parametrize(
-    ("lines", "seconds", "message"),
-    [
-        ({}, None, "no time line"),
-        ({"a": TimeLine()}, None, "without a span"),
-        ({"a": scheduled()}, 0, "seconds was 0"),
-    ],
-)
-def test_nothing_to_draw_is_refused(lines, seconds, message):
-    with pytest.raises(ValueError, match=message):
-        draw_time_line(lines, "", seconds)

@@ -11,6 +11,7 @@ from helpers.small_models import LetterTokenizer
 
 from specexp.bench.analysis import Analysis
 from specexp.bench.arm import Generation
+from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.module import EvaluationModule
 from specexp.bench.record import read_records
@@ -45,7 +46,8 @@ def arm(model):
         parts = parts or Parts(TokenRecycling(k=4), Chain(3), VERIFIER)
         tokenizer = DigitTokenizer()
         solver = Solver(BreadthFirst(1, 3), tokenizer)
-        made.append(ExecutionArm(name, model, parts, execution, tokenizer, Generation(), problems, solver))
+        spec = ArmSpec(name, Generation(), parts, execution=execution)
+        made.append(ExecutionArm(spec, model, tokenizer, problems, solver))
         return made[-1]
 
     yield make
@@ -138,7 +140,7 @@ def test_without_a_task_the_samples_of_a_prompt_are_one_group(target, draft, pro
     parts = Parts(DraftModel(draft, coupled=True), Chain(3), VERIFIER)
     records = {}
     for name, execution in {"engine": Serial(), "SEED": SEED}.items():
-        one = ExecutionArm(name, model, parts, execution, LetterTokenizer(), generation)
+        one = ExecutionArm(ArmSpec(name, generation, parts, execution=execution), model, LetterTokenizer())
         records[name] = one.decode(prompts[0])
         one.close()
     plain, ours = records["engine"], records["SEED"]

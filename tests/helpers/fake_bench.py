@@ -14,9 +14,9 @@ from zlib import crc32
 from specexp.bench.publish import sole_writer
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
+from specexp.sweep.output import TrackedTrials
 from specexp.sweep.search import open_study, run_study
 from specexp.sweep.storage import open_storage
-from specexp.sweep.tracked_trials import TrackedTrials
 from specexp.sweep.trials import Candidate, Measurement, Report
 from specexp.sweep.workers import open_turns, requeue, resume
 

@@ -15,7 +15,7 @@ from helpers.offline_runs import forget_account, offline_runs, records
 from specexp.bench.publish import tracker_of
 from specexp.bench.statistics import Speedup
 from specexp.config import Config, load_config
-from specexp.sweep.tracked_trials import TrackedTrials, method_of, setting_of, summary_of
+from specexp.sweep.output import TrackedTrials, method_of, setting_of, summary_of
 from specexp.sweep.trials import Candidate, Confirmed, Measurement, Report
 from specexp.tracking import Tracker
 
