@@ -286,7 +286,8 @@ def _copied(pair: ModelPair) -> ModelPair | str:
     needed = 4 * sum(weights.numel() for weights in pair.target.parameters())
     free = _free_bytes(pair.target.device)
     if free is not None and needed * _SPARE > free:
-        return f"a copy of the target takes {needed / 1e9:.1f} GB, and {pair.target.device} has {free / 1e9:.1f} GB left"
+        device = pair.target.device
+        return f"a copy of the target takes {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB left"
     return dataclasses.replace(pair, target=copy.deepcopy(pair.target).float())
 
 

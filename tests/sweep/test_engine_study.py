@@ -176,7 +176,7 @@ class TestOpenVino:
                 {"num_assistant_token": 3},
                 "did you mean 'engine.init_args.settings.num_assistant_tokens'",
             ),
-            ("model", {"num_assistant_tokens": 0}, "num_assistant_tokens is 0"),
+            ("model", {"num_assistant_tokens": 0}, "num_assistant_tokens must be >= 1, got 0"),
             (
                 "model",
                 {"max_ngram_size": 2, "num_assistant_tokens": 2},

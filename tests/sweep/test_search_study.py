@@ -194,9 +194,12 @@ def test_a_study_is_not_mixed_with_another_space_workload_or_device(tmp_path: Pa
         ({"sampler": {"class_path": "optuna.samplers.TPE"}}, "'optuna.samplers.TPE' cannot be imported"),
         (
             {"sampler": {"class_path": "optuna.pruners.NopPruner"}},
-            "'optuna.pruners.NopPruner' is no BaseSampler",
+            "'optuna.pruners.NopPruner' is not a BaseSampler",
         ),
-        ({"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p": 1}}}, "init_args.p'"),
+        (
+            {"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p": 1}}},
+            "init_args.p is unknown",
+        ),
         (
             {"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 2.0}}},
             "p_threshold",
