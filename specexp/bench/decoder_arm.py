@@ -34,9 +34,6 @@ class DecoderArm(EngineArm):
     Args:
         latency: Profile that models seconds; measured if None, or if the profile does not model them.
         controller_state: State of the controller from other prompts, with which every run starts.
-
-    Example:
-        >>> DecoderArm("engine", Decoder(model, verifier=verifier), tokenizer, Generation())  # doctest: +SKIP
     """
 
     def __init__(

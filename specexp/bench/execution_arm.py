@@ -65,10 +65,6 @@ class Solver:
 
     Randomness is keyed by the item, the sample and the path of a state, so the text of a state is the same in every
     strategy and in every order of expansion.
-
-    Example:
-        >>> with Scheduled(n=3).open(model, parts) as executor:  # doctest: +SKIP
-        ...     Solver(BreadthFirst(), tokenizer).solve(task, task.load()[0], executor).check
     """
 
     search: Search

@@ -44,10 +44,6 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
     Args:
         verifier: The noise is added to its scores; its temperature is above 0.
         key: Noise stream of the sequence, ``place_key(seed, sequence, "target")``.
-
-    Example:
-        >>> noise = KeyedNoise(KeyedSampling(0.7), place_key(0, "prompt#0", "target"))  # doctest: +SKIP
-        >>> model.generate(ids, do_sample=False, logits_processor=[noise])  # doctest: +SKIP
     """
 
     def __init__(self, verifier: KeyedSampling, key: tuple[int, int]) -> None:

@@ -122,10 +122,6 @@ def publish(
 
     Args:
         folder: Folder of the files, made if it does not exist.
-
-    Example:
-        >>> report = Report({"arms": results_table(records)}, figures={"speedup": picture})  # doctest: +SKIP
-        >>> publish(report, "runs/train_free", tracker, kind="run")  # doctest: +SKIP
     """
     console = console or terminal()
     folder = Path(folder)

@@ -286,10 +286,6 @@ def read_records(path: str | Path) -> list[PromptRecord]:
 
     Raises:
         RecordError: any other line is not a record.
-
-    Example:
-        >>> write_records(path, records); read_records(path) == records  # doctest: +SKIP
-        True
     """
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     found: dict[tuple[str, str, int], PromptRecord] = {}

@@ -295,12 +295,7 @@ def breakdown(records: Iterable[PromptRecord], arm: str) -> Breakdown | None:
 
 
 def records_frame(records: Iterable[PromptRecord]) -> pd.DataFrame:
-    """Return records as a table, one row each: their fields, their metrics by name, and ``record`` itself.
-
-    Example:
-        >>> frame = records_frame(records)  # doctest: +SKIP
-        >>> frame.groupby(["category", "arm"], sort=False)["tokens_per_step"].mean()  # doctest: +SKIP
-    """
+    """Return records as a table, one row each: their fields, their metrics by name, and ``record`` itself."""
     import pandas as pd
 
     def row(record: PromptRecord) -> dict[str, Any]:
