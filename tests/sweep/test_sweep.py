@@ -10,7 +10,6 @@ import math
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -98,6 +97,18 @@ def write(experiment: dict[str, Any]) -> str:
     return "small.yaml"
 
 
+def search(low: int, high: int, **others: Any) -> dict[str, Any]:
+    """A search of the nodes alone, with nothing measured first."""
+    nodes = {"builder.init_args.nodes": {"type": "int", "low": low, "high": high}}
+    return {"space": nodes, "enqueue": [], "count_acceptances": None, **others}
+
+
+def trials() -> list[dict[str, str]]:
+    """The rows of ``trials.csv``."""
+    with Path("runs/small/trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What the command says, in one sentence and with an exit code, when it refuses its arguments."""
     assert main(list(arguments)) != 0
@@ -124,20 +135,13 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
     ):
         assert word in printed
     folder = Path("runs/small")
-    for name in ("config.yaml", "environment.json", "journal.log", "trials.csv", "confirm.md", "confirm.csv"):
+    files = (
+        "config.yaml environment.json journal.log trials.csv confirm.md confirm.csv acceptance_counts.json "
+        "reference.json confirm.jsonl tree.png plots/history.png plots/slice.png"
+    )
+    for name in files.split():
         assert (folder / name).stat().st_size > 0, name
-    for name in (
-        "acceptance_counts.json",
-        "reference.json",
-        "confirm.jsonl",
-        "tree.png",
-        "plots/history.png",
-        "plots/slice.png",
-    ):
-        assert (folder / name).stat().st_size > 0, name
-    with (folder / "trials.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert sum(row["state"] in ("complete", "pruned") for row in rows) == 5
+    assert sum(row["state"] in ("complete", "pruned") for row in trials()) == 5
     confirmed = {json.loads(line)["arm"] for line in (folder / "confirm.jsonl").read_text().splitlines()}
     assert {"engine", "hf-eager", "chain of 2", "80-node tree"} <= confirmed
 
@@ -157,12 +161,7 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
 def test_a_sweep_whose_space_is_exhausted_says_so_and_confirms(
     experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment["sweep"] |= {
-        "n_trials": 9,
-        "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}},
-        "enqueue": [],
-        "count_acceptances": None,
-    }
+    experiment["sweep"] |= search(1, 2, n_trials=9)
     assert main([write(experiment)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "The space is exhausted: 2 distinct configurations were measured, 9 were asked for" in printed
@@ -173,17 +172,12 @@ def test_a_sweep_whose_space_is_exhausted_says_so_and_confirms(
 def test_a_known_configuration_that_cannot_be_built_is_no_trial(
     experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment["sweep"] |= {
-        "n_trials": 2,
-        "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 9}},
-        "enqueue": [{"name": "of a draft model", "drafter": {"class_path": "DraftModel"}}],
-        "count_acceptances": None,
-    }
+    known = {"name": "of a draft model", "drafter": {"class_path": "DraftModel"}}
+    experiment["sweep"] |= search(1, 9, n_trials=2, enqueue=[known])
     del experiment["sweep"]["export"]
     assert main([write(experiment)]) == 0
     assert "Left out, for it cannot be built: of a draft model: " in " ".join(capsys.readouterr().out.split())
-    with Path("runs/small/trials.csv").open() as file:
-        assert [row["name"] for row in csv.DictReader(file)] == ["trial 0", "trial 1"]
+    assert [row["name"] for row in trials()] == ["trial 0", "trial 1"]
 
 
 def test_a_study_does_not_replace_the_results_of_a_run(
@@ -202,13 +196,7 @@ def test_a_study_does_not_replace_the_results_of_a_run(
 def test_an_export_goes_to_a_folder_of_the_studys_name_and_takes_no_other_studys_best(
     experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment["sweep"] |= {
-        "n_trials": 1,
-        "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}},
-        "enqueue": [],
-        "count_acceptances": None,
-        "export": {"kind": "static-tree"},
-    }
+    experiment["sweep"] |= search(1, 2, n_trials=1, export={"kind": "static-tree"})
     assert main([write(experiment), "--name", "mine"]) == 0
     best = Path("artifacts/mine/best.json").read_text()
     for dry_run in ([], ["--dry-run"]):
@@ -236,12 +224,7 @@ def test_every_candidate_is_composed_once_to_be_measured_and_once_to_be_confirme
         return compose(self, config, draft)
 
     monkeypatch.setattr(StudyConfig, "compose", counting)
-    experiment["sweep"] |= {
-        "n_trials": 2,
-        "space": {"builder.init_args.nodes": {"type": "int", "low": 3, "high": 4}},
-        "enqueue": [],
-        "count_acceptances": None,
-    }
+    experiment["sweep"] |= search(3, 4, n_trials=2)
     assert main([write(experiment)]) == 0
     assert sorted(composed[:2]) == [3, 4]
     assert len(composed) == 3, "the winner is confirmed, drawn and exported as one"
@@ -274,21 +257,14 @@ def test_a_sweep_under_a_latency_profile_optimises_what_it_models(
     from specexp.config.artifacts import load_artifact
 
     experiment["latency"] = {"name": "slow target", "target_ms": {1: 100, 11: 200}}
-    experiment["sweep"] = {
-        **{key: value for key, value in experiment["sweep"].items() if key != "count_acceptances"},
-        "n_trials": 2,
-        "space": {"builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}},
-        "enqueue": [],
-    }
+    experiment["sweep"] |= search(1, 2, n_trials=2)
     assert main([write(experiment)]) == 0
     printed = capsys.readouterr().out
     folder = Path("runs/small")
-
-    with (folder / "trials.csv").open() as file:
-        trials = [row for row in csv.DictReader(file) if row["state"] != "duplicate"]
-    assert len(trials) == 2
-    assert {row["clock"] for row in trials} == {"modelled: slow target (assumed)"}
-    for row in trials:  # the search decodes no plain tokens: they take what the profile says
+    distinct = [row for row in trials() if row["state"] != "duplicate"]
+    assert len(distinct) == 2
+    assert {row["clock"] for row in distinct} == {"modelled: slow target (assumed)"}
+    for row in distinct:  # the search decodes no plain tokens: they take what the profile says
         records = [
             json.loads(line)
             for line in (folder / f"records/trial_{int(row['trial']):04d}.jsonl").read_text().splitlines()
@@ -403,8 +379,7 @@ def test_a_sweep_over_executions_leaves_a_schedule_that_opens(
     left = [thread for thread in threading.enumerate() if thread.name == "specexp drafts"]
     assert left == [], "every trial closes what it started, also one that fails"
 
-    with Path("runs/small/trials.csv").open() as file:
-        rows = {row["name"]: row for row in csv.DictReader(file)}
+    rows = {row["name"]: row for row in trials()}
     assert {"serial", "broken", "batched"} < rows.keys()
     for row in rows.values():
         if row["execution.init_args.n"]:
@@ -489,8 +464,7 @@ def test_a_trial_that_breaks_while_decoding_is_recorded_and_the_next_one_runs(
     monkeypatch.setattr(Chain, "build", break_down)
     experiment["sweep"].update(n_trials=3, confirm=None)
     assert main([write(experiment)]) == 0
-    with Path("runs/small/trials.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = trials()
     assert rows[0]["state"] == "failed"
     assert rows[0]["reason"] == "RuntimeError: the builder broke"
     assert sum(row["state"] in ("complete", "pruned") for row in rows) == 3
@@ -577,13 +551,11 @@ def test_paths_are_looked_at_before_transformers_or_lightning_are_imported() -> 
         "heavy = {'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "
         "sys.exit(str(heavy) if heavy else status)"
     )
-    started = time.perf_counter()
     subprocess.run(
         [sys.executable, "-c", code, str(TREE_SHAPE), "--pair.target", "./nowhere"],
         check=True,
         capture_output=True,
     )
-    assert time.perf_counter() - started < 10  # about one second on an idle machine
 
 
 @pytest.mark.parametrize(
