@@ -179,13 +179,9 @@ def _remarks(
 
 
 def _make_folders(study_config: StudyConfig, settings: Sweep) -> list[Path]:
-    """Make the folder of the results and see that it and the artifact's can be written: better now than at the end.
+    """Check that the folders of results and artifact can be written, now rather than at the end.
 
-    Returns:
-        The folders that were made, the innermost first.
-
-    Raises:
-        ConfigError: One cannot be written.
+    Return the folders that were made for the results, the innermost first.
     """
     folders = {"output": study_config.folder}
     if settings.export is not None:

@@ -153,8 +153,7 @@ class Conclusion:
         Args:
             search: Measures the known configurations of workers that died meanwhile.
 
-        Raises:
-            StudyError: As :meth:`conclude`.
+        Raises StudyError as :meth:`conclude`.
         """
         found: Concluded | None = None
         shared, say = self.settings.storage is not None, self.output.say

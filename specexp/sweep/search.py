@@ -242,10 +242,7 @@ class _Search:
         """Get ready to go on after an error of Optuna's loop.
 
         The search can go on if the database was away for a while, or if another worker has failed the running trial
-        because this one was stopped for too long.
-
-        Raises:
-            Exception: The storage's error, where a trial can neither be measured nor ended.
+        because this one was stopped for too long. Otherwise the storage's error is raised.
         """
         number, self._current = self._current, None
         self.barren += 1
@@ -267,9 +264,6 @@ class _Search:
         """Sign the trial with its digest, and return the trial that measured the same configuration; None if none did.
 
         Of two workers that sign at the same moment the earlier trial goes on.
-
-        Raises:
-            ValueError: Another worker measures it.
         """
         trial.set_user_attr("digest", candidate.digest)
         same = self._same(trial, candidate.digest)

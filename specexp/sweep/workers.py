@@ -48,15 +48,12 @@ TURN_SECONDS = 0.2
 def resume(
     study: Study, turns: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, Any] | None = None
 ) -> int:
-    """Sign in, queue the trials of dead processes again, and queue the known configurations that never were.
+    """Sign in, queue known configurations that never were, and those of dead processes again; return their number.
 
     Args:
         alone: Whether no other process can be running trials of it, so that every running one is dead. Otherwise only
             those of dead processes of this machine are, and the storage's heartbeat finds the others.
         stated: The worker's device, and where its models are placed.
-
-    Returns:
-        Number of trials that were queued again.
     """
     begun = len(study.get_trials(deepcopy=False))
     study.set_user_attr(f"{WORKER}{worker()}", dict(stated or {}))
