@@ -6,7 +6,7 @@ import pytest
 
 from specexp.cluster.options import ClusterOptions, take_options
 from specexp.config import ConfigError
-from specexp.sweep.workers import checked_storage
+from specexp.sweep.command import checked_storage
 
 
 def test_the_options_of_a_cluster_are_split_off() -> None:
