@@ -285,7 +285,9 @@ class Lane:
         seconds["build"] += draft.build_seconds
         self.draft = draft
 
-    def absorb(self, decision: Decision, logits: torch.Tensor, hidden: torch.Tensor | None = None) -> Outcome:
+    def absorb(
+        self, decision: LaneVerdict, logits: torch.Tensor, hidden: torch.Tensor | None = None
+    ) -> Outcome:
         """Keep the accepted rows and commit the new tokens; after the last ones the lane has :attr:`ended`.
 
         Args:
@@ -355,14 +357,14 @@ class Lane:
         return useful
 
 
-class Decision(NamedTuple):
+class LaneVerdict(NamedTuple):
     """A verifier's verdict and, if they were read with it, the target's best tokens."""
 
     verdict: Verdict
     top: Top | None = None
 
 
-def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[Decision]:
+def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneVerdict]:
     """Decide a step of several lanes, those of one law on the host together. The time is charged in equal parts.
 
     Args:
@@ -372,7 +374,7 @@ def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[Decis
     for number, (lane, logits) in enumerate(zip(lanes, answers, strict=True)):
         law = lane.verifier.law if on_host(logits) else None
         groups.setdefault((None, number) if law is None else (law,), []).append(number)
-    decisions: dict[int, Decision] = {}
+    decisions: dict[int, LaneVerdict] = {}
     for numbers in groups.values():
         started = perf_counter()
         group = [lanes[number] for number in numbers]
@@ -384,7 +386,7 @@ def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[Decis
     return [decisions[number] for number in range(len(lanes))]
 
 
-def _decide_alike(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[Decision]:
+def _decide_alike(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneVerdict]:
     """Decide for lanes of one law, or for one lane whose logits are on a device.
 
     There a deterministic verifier's tokens, whether they are numbers, and the tokens to learn come in one copy. For a
@@ -404,10 +406,10 @@ def _decide_alike(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> lis
             check_logits(logits, "target", context)
         steps.append((context, tree, logits))
     verdicts = verifier.verify_together(steps) if len(steps) > 1 else [verifier.verify(*steps[0])]
-    return [Decision(verdict) for verdict in verdicts]
+    return [LaneVerdict(verdict) for verdict in verdicts]
 
 
-def _decide_there(lane: Lane, tree: TokenTree, logits: torch.Tensor, scores: torch.Tensor) -> Decision:
+def _decide_there(lane: Lane, tree: TokenTree, logits: torch.Tensor, scores: torch.Tensor) -> LaneVerdict:
     best, tokens = scores.max(dim=-1)
     wanted = [tokens, best.float()]
     k = 0 if lane.drafting is None else lane.drafting.learned_candidates
@@ -417,7 +419,7 @@ def _decide_there(lane: Lane, tree: TokenTree, logits: torch.Tensor, scores: tor
     read, highest, *top = to_host(*wanted)
     check_best(highest, "target", lane.context)
     [verdict] = walk([tree], lambda reached: [int(read[row]) for _, row in reached])
-    return Decision(verdict, (top[0], top[1]) if top else None)
+    return LaneVerdict(verdict, (top[0], top[1]) if top else None)
 
 
 # The loop over all lanes.

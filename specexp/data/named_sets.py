@@ -23,7 +23,7 @@ PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
 """Text in SPEED-Bench's file on the hub for a prompt of another data set."""
 
 
-class Columns(NamedTuple):
+class PromptColumns(NamedTuple):
     """The columns that make a prompt.
 
     Attributes:
@@ -43,7 +43,7 @@ class Columns(NamedTuple):
     several: bool = False
 
 
-_QUESTIONS = Columns("turns", "question_id", "category", several=True)
+_QUESTIONS = PromptColumns("turns", "question_id", "category", several=True)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TablePrompts(PromptSet):
         @dataclass(frozen=True)
         class Riddles(TablePrompts):
             path: str = "somebody/riddles"
-            columns = (Columns("text", "id", name="riddle"),)
+            columns = (PromptColumns("text", "id", name="riddle"),)
     """
 
     path: str
@@ -69,7 +69,7 @@ class TablePrompts(PromptSet):
 
     @property
     @abstractmethod
-    def columns(self) -> tuple[Columns, ...]:
+    def columns(self) -> tuple[PromptColumns, ...]:
         """The forms of the table. The first whose prompt column is present is read; if none is, the last."""
 
     @property
@@ -98,7 +98,7 @@ class TablePrompts(PromptSet):
         """Return the category of a row from its name in the table; None leaves the row out."""
         return name
 
-    def turns_of(self, row: Row, columns: Columns) -> list[str]:
+    def turns_of(self, row: Row, columns: PromptColumns) -> list[str]:
         """Return the turns of a row."""
         return row.texts(columns.turns) if columns.several else [row.text(columns.turns)]
 
@@ -132,7 +132,7 @@ class MTBench(TablePrompts):
     """
 
     path: str = "HuggingFaceH4/mt_bench_prompts"
-    columns = (Columns("prompt", "prompt_id", "category", several=True), _QUESTIONS)
+    columns = (PromptColumns("prompt", "prompt_id", "category", several=True), _QUESTIONS)
 
     @override
     def category_of(self, name: str) -> str | None:
@@ -154,12 +154,12 @@ class SpeedBench(TablePrompts):
     """
 
     columns = tuple(
-        Columns(turns, "question_id", "category", others=("sub_category", "difficulty", "multiturn"))
+        PromptColumns(turns, "question_id", "category", others=("sub_category", "difficulty", "multiturn"))
         for turns in ("turns", "messages")
     )
 
     @override
-    def turns_of(self, row: Row, columns: Columns) -> list[str]:
+    def turns_of(self, row: Row, columns: PromptColumns) -> list[str]:
         turns = row.texts("turns") if columns.turns == "turns" else _user_turns(row)
         if any(PLACEHOLDER in turn for turn in turns):
             raise row.refusal(
@@ -189,7 +189,7 @@ class HumanEval(TablePrompts):
 
     path: str = "openai/openai_humaneval"
     split: str = "test"
-    columns = (Columns("prompt", "task_id", name="code"),)
+    columns = (PromptColumns("prompt", "task_id", name="code"),)
 
 
 @dataclass(frozen=True)
@@ -204,10 +204,10 @@ class MBPP(TablePrompts):
     path: str = "google-research-datasets/mbpp"
     subset: str | None = "full"
     split: str = "test"
-    columns = (_QUESTIONS, Columns("text", "task_id", name="code", others=("test_list",)))
+    columns = (_QUESTIONS, PromptColumns("text", "task_id", name="code", others=("test_list",)))
 
     @override
-    def turns_of(self, row: Row, columns: Columns) -> list[str]:
+    def turns_of(self, row: Row, columns: PromptColumns) -> list[str]:
         return [mbpp_docstring(row)] if columns.turns == "text" else row.texts("turns")
 
 
@@ -227,7 +227,7 @@ class GSM8K(TablePrompts):
     path: str = "openai/gsm8k"
     subset: str | None = "main"
     split: str = "test"
-    columns = (Columns("question", name="math_reasoning"),)
+    columns = (PromptColumns("question", name="math_reasoning"),)
 
 
 @dataclass(frozen=True)
@@ -238,10 +238,10 @@ class Alpaca(TablePrompts):
     """
 
     path: str = "tatsu-lab/alpaca"
-    columns = (Columns("instruction", name="instruction", others=("input",)),)
+    columns = (PromptColumns("instruction", name="instruction", others=("input",)),)
 
     @override
-    def turns_of(self, row: Row, columns: Columns) -> list[str]:
+    def turns_of(self, row: Row, columns: PromptColumns) -> list[str]:
         instruction = row.text("instruction")
         return [f"{instruction}\n\n{row.text('input')}" if row.values.get("input") else instruction]
 
@@ -277,8 +277,10 @@ class RawText(TablePrompts):
 
     @property
     @override
-    def columns(self) -> tuple[Columns, ...]:
-        return (Columns(self.key, name=self.category),)  # whole texts: they are cut where they are tokenized
+    def columns(self) -> tuple[PromptColumns, ...]:
+        return (
+            PromptColumns(self.key, name=self.category),
+        )  # whole texts: they are cut where they are tokenized
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def test_every_part_is_told_with_its_arguments(reference: dict[str, str]) -> Non
     parts = [part for contract in contracts() for part in parts_of(contract).items()]
     assert len(parts) > 50
     for name, source in parts:
-        assert f"\n## {name}\n\n`{source.module}.{name}`" in told, f"{name} is missing"
+        assert f"\n## {name}\n\n`{source.__module__}.{name}`" in told, f"{name} is missing"
 
 
 def test_every_key_metric_kind_format_and_command_is_told(reference: dict[str, str]) -> None:

@@ -18,19 +18,19 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
 EAGLE = {"algorithm": "EAGLE3", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}
 
 BROKEN = [
-    (VllmSettings, {**NGRAM, "num_speculative_tokens": 0}, "num_speculative_tokens is 0"),
-    (VllmSettings, {**NGRAM, "method": "n-gram"}, "method is 'n-gram'"),
+    (VllmSettings, {**NGRAM, "num_speculative_tokens": 0}, "num_speculative_tokens must be .*, got 0"),
+    (VllmSettings, {**NGRAM, "method": "n-gram"}, "method must be .*, got 'n-gram'"),
     (VllmSettings, {**NGRAM, "num_speculative_token": 4}, "did you mean 'num_speculative_tokens'"),
-    (VllmSettings, {**NGRAM, "num_speculative_tokens_per_batch_size": [[1, 4, -1]]}, "batch_size.0.2 is -1"),
-    (VllmSettings, {**NGRAM, "synthetic_acceptance_rates": [1.5, 0.5]}, "is 1.5"),
-    (SglangSettings, {**EAGLE, "accept_threshold_acc": 0.9}, "accept_threshold_acc is 0.9"),
-    (SglangSettings, {"algorithm": "NGRAM", "ngram_match_type": "DFS"}, "ngram_match_type is 'DFS'"),
-    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "acceptance_rate_threshold": 1.5}, "is 1.5"),
-    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "draft_len_schedule": {"1": 4, "8": -1}}, "is -1"),
+    (VllmSettings, {**NGRAM, "num_speculative_tokens_per_batch_size": [[1, 4, -1]]}, "batch_size.0.2 must be .*, got -1"),
+    (VllmSettings, {**NGRAM, "synthetic_acceptance_rates": [1.5, 0.5]}, "must be .*, got 1.5"),
+    (SglangSettings, {**EAGLE, "accept_threshold_acc": 0.9}, "accept_threshold_acc must be .*, got 0.9"),
+    (SglangSettings, {"algorithm": "NGRAM", "ngram_match_type": "DFS"}, "ngram_match_type must be .*, got 'DFS'"),
+    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "acceptance_rate_threshold": 1.5}, "must be .*, got 1.5"),
+    (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "draft_len_schedule": {"1": 4, "8": -1}}, "must be .*, got -1"),
     (LlamaCppSettings, {"spec_type": "draft-simple"}, "needs spec_draft_model"),
     (LlamaCppSettings, {"spec_type": "ngram-simple", "spec_draft_n_max": 4}, "spec_draft_n_max must be left out"),
-    (LlamaCppSettings, {"spec_type": "ngram-map-k", "spec_ngram_map_k_size_n": 2000}, "map_k_size_n is 2000"),
-    (OpenVinoSettings, {"num_assistant_tokens": 0}, "num_assistant_tokens is 0"),
+    (LlamaCppSettings, {"spec_type": "ngram-map-k", "spec_ngram_map_k_size_n": 2000}, "map_k_size_n must be .*, got 2000"),
+    (OpenVinoSettings, {"num_assistant_tokens": 0}, "num_assistant_tokens must be .*, got 0"),
 ]  # fmt: skip
 
 

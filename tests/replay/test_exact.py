@@ -163,7 +163,7 @@ def test_ranked_candidates_under_rejection_sampling_are_exact_in_distribution(se
 
 def test_fewer_tokens_than_were_recorded_may_be_asked_for(setting):
     recording, verifier, coupled, prompts = setting
-    short = replace(GENERATION, max_new_tokens=6)
+    short = GENERATION.replaced(max_new_tokens=6)
     arm = ReplayArm(
         "replayed", recording, Parts(draft(source_for(recording), coupled), Chain(4), verifier), short
     )

@@ -72,7 +72,7 @@ def test_a_wrong_choice_ends_the_run(places):
 
 @pytest.mark.parametrize("arguments", [{"n": 0}, {"n": 2, "verify_batch": 3}], ids=str)
 def test_sizes_that_make_no_sense_are_refused(arguments):
-    with pytest.raises(ValueError, match=r"n is 0|verify_batch was 3, but only n=2"):
+    with pytest.raises(ValueError, match=r"n must be >= 1|verify_batch was 3, but only n=2"):
         Scheduled(**arguments)
 
 

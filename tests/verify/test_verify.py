@@ -302,7 +302,7 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
 @pytest.mark.parametrize(
     ("sections", "overrides", "said"),
     [
-        ({}, ["--verify.level", "2"], "verify.level is 2"),
+        ({}, ["--verify.level", "2"], "verify.level must be < 1, got 2"),
         ({}, ["--verify.sample", "9"], "did you mean 'verify.samples'?"),
         (
             {"verifier": {"class_path": "verify.test_verify.Lawless"}},

@@ -110,7 +110,7 @@ def test_the_samples_of_a_prompt_are_one_group(experiment, lines, tmp_path):
         ({"execution": SEED}, "has 2 turns, and the sequences of a group continue one"),
         (
             {"reasoning": {"search": {"class_path": "BreadthFirst", "init_args": {"breadth": 0}}}},
-            "breadth is 0",
+            "breadth must be >= 1, got 0",
         ),
     ],
 )

@@ -160,13 +160,13 @@ def test_a_teacher_with_another_vocabulary_is_refused(whole: tuple[Path, Any]) -
     [
         (["--model.init_args.tokns", "5"], "did you mean 'model.init_args.tokens'"),
         (["--model.init_args.seed", "first"], "model.init_args.seed must be an integer, got 'first'"),
-        (["--model.class_path", "specexp.fit.training_rows.CorpusRows"], "is no LightningModule"),
+        (["--model.class_path", "specexp.fit.training_rows.CorpusRows"], "is not a LightningModule"),
         (
             ["--model.init_args.tokens", "0"],
             "model.init_args.tokens must be >= 1, got 0",
         ),
         (["--trainer.precisoin", "32-true"], "did you mean 'trainer.precision'"),
-        (["--checkpoint_every", "0"], "an integer of at least 1"),
+        (["--checkpoint_every", "0"], "must be >= 1, got 0"),
         (["--work_folder", "runs"], "work_folder is unknown"),
     ],
 )

@@ -10,7 +10,7 @@ from specexp.artifacts import ArtifactError
 from specexp.deploy.export.export_format import ExportedFile, Format, Given
 
 
-class HuggingFace(Format):
+class HuggingFaceModel(Format):
     """A model, such as ``stdlib``, ``stdlib-draft`` or ``stdlib-middle``, with its tokenizer, in bfloat16."""
 
     name = "hf"
