@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeGuard, Union, get_args, get_origin
 
 from pydantic import Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -36,7 +36,7 @@ from specexp.core.checked import (
     refusal,
     violation,
 )
-from specexp.core.lazy import classes_of
+from specexp.core.lazy import class_named, classes_of
 from specexp.core.messages import did_you_mean, first_line
 
 FOLDERS = {
@@ -59,25 +59,41 @@ def parts_of(contract: type | str) -> dict[str, type]:
         contract: The class they derive from, or its dotted path.
     """
     base: type = import_object(contract) if isinstance(contract, str) else contract
-    home, _, own = base.__module__.rpartition(".")
-    package = home or own
-    if home.startswith("specexp"):
-        package = FOLDERS.get(base.__name__, package)
-        if package.startswith("experiments") and find_spec("experiments") is None:  # of a checkout alone
-            return {}
-        classes = classes_of(package)
-    else:
-        classes = {name: one for name, one in vars(import_module(package)).items() if isinstance(one, type)}
-    return {
-        name: one
-        for name, one in sorted(classes.items())
-        if issubclass(one, base) and one is not base and not inspect.isabstract(one)
-    }
+    package = _package_of(base)
+    if package is None:
+        return {}
+    classes = classes_of(package) if _is_own(base) else vars(import_module(package))
+    return {name: one for name, one in sorted(classes.items()) if _is_part(one, base)}
 
 
+@cache
 def find_part(contract: type, name: str) -> type | None:
     """The part of a family that goes by a short name; None where there is none."""
-    return parts_of(contract).get(name)
+    package = _package_of(contract)
+    if package is None or not _is_own(contract):
+        return parts_of(contract).get(name)
+    found = class_named(package, name)
+    return found if _is_part(found, contract) else None
+
+
+def _is_own(contract: type) -> bool:
+    return contract.__module__.startswith("specexp")
+
+
+def _package_of(contract: type) -> str | None:
+    """Where the parts of a family lie; None if they are a checkout's alone, and this is none."""
+    home, _, own = contract.__module__.rpartition(".")
+    package = FOLDERS.get(contract.__name__, home) if _is_own(contract) else home or own
+    return None if package.startswith("experiments") and find_spec("experiments") is None else package
+
+
+def _is_part(one: Any, contract: type) -> TypeGuard[type]:
+    return (
+        isinstance(one, type)
+        and issubclass(one, contract)
+        and one is not contract
+        and not inspect.isabstract(one)
+    )
 
 
 class Checker:
@@ -175,10 +191,10 @@ class Checker:
             hint = did_you_mean(last, parts or parts_of(base))
             hint = hint if parts or hint.startswith("; did") else ""
             raise ValueError(f": {name!r} cannot be imported ({first_line(error)}){hint}") from error
-        hint = did_you_mean(name, parts_of(base))
         if not isinstance(found, type) or not issubclass(found, base):
-            raise ValueError(f": {name!r} is not a {base.__name__}{hint}")
+            raise ValueError(f": {name!r} is not a {base.__name__}{did_you_mean(name, parts_of(base))}")
         if inspect.isabstract(found):
+            hint = did_you_mean(name, parts_of(base))
             raise ValueError(f": {name!r} is only the contract of its family{hint}")
         return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import textwrap
@@ -24,10 +23,12 @@ from specexp.core.checked import (
     CallOf,
     PartOf,
     Section,
+    argument_docs,
     arguments_of,
     import_object,
     keys_below,
     model_of,
+    summary_of,
 )
 from specexp.core.messages import did_you_mean
 
@@ -86,24 +87,6 @@ def explain_sections() -> str:
     return "\n".join(
         f"  {name:<11} {_short(meaning.get(name, ''), _WIDTH - 14)}".rstrip() for name in SECTIONS
     )
-
-
-def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
-    """What arguments mean, by name: a section's attribute docstrings, else the ``Args:`` of docstrings."""
-    if isinstance(component, type) and issubclass(component, Section):
-        fields = component.model_fields.items()
-        return {name: " ".join(one.description.split()) for name, one in fields if one.description}
-    found: dict[str, str] = {}
-    for layer in component.__mro__ if isinstance(component, type) else (component,):
-        for text in (layer.__doc__, getattr(vars(layer).get("__init__"), "__doc__", None)):
-            _, _, body = inspect.cleandoc(text or "").partition("Args:\n")
-            block = re.split(r"\n(?=\S)", body, maxsplit=1)[0]
-            for name, meaning in _MEANING.findall(textwrap.dedent(block)):
-                found.setdefault(name, " ".join(meaning.split()))
-    return found
-
-
-_MEANING = re.compile(r"^(\w+)(?: \([^)]*\))?: (.*(?:\n[ ]+.*)*)", re.MULTILINE)
 
 
 def _places(key: str, config: Config | None) -> list[_Place]:
@@ -268,11 +251,6 @@ def _short(text: str, width: int) -> str:
 def plain(text: str) -> str:
     """A docstring without the marks of reStructuredText."""
     return re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w]+)`", r"\1", text).replace("``", "")
-
-
-def summary_of(part: Any) -> str:
-    """The first sentence of a docstring."""
-    return " ".join((inspect.getdoc(part) or "").partition("\n\n")[0].split())
 
 
 def contracts() -> list[str]:

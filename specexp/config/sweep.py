@@ -89,18 +89,21 @@ class Suggesting(Protocol):
 
 
 class _Range(Section):
-    """Numbers of a search space."""
+    """Numbers of a search space.
+
+    Attributes:
+        type: ``int`` or ``float``.
+        low: Smallest number.
+        high: Largest number.
+        log: Whether they are drawn on a logarithmic scale.
+        step: Distance between two numbers; null for all of them.
+    """
 
     type: str
-    """``int`` or ``float``."""
     low: float
-    """Smallest number."""
     high: float
-    """Largest number."""
     log: bool = False
-    """Whether they are drawn on a logarithmic scale."""
     step: float | None = None
-    """Distance between two numbers; null for all of them."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -133,6 +136,10 @@ class _Range(Section):
 class IntRange(_Range):
     """Whole numbers of a search space.
 
+    Attributes:
+        step: Distance between two numbers.
+        at_most: An earlier key of the space whose value is never exceeded.
+
     Example:
         >>> str(IntRange(type="int", low=4, high=64, log=True))
         'int 4 to 64 (log)'
@@ -142,9 +149,7 @@ class IntRange(_Range):
     low: int
     high: int
     step: Annotated[int, Field(ge=1)] | None = None
-    """Distance between two numbers."""
     at_most: str | None = None
-    """An earlier key of the space whose value is never exceeded."""
 
     def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> int:
         """Draw a value.
@@ -168,11 +173,14 @@ class IntRange(_Range):
 
 
 class FloatRange(_Range):
-    """Numbers of a search space."""
+    """Numbers of a search space.
+
+    Attributes:
+        step: Distance between two numbers; null for all of them.
+    """
 
     type: Literal["float"]
     step: Annotated[float, Field(gt=0)] | None = None
-    """Distance between two numbers; null for all of them."""
 
     def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> float:
         """Draw a value, whatever was drawn before."""
@@ -182,6 +190,9 @@ class FloatRange(_Range):
 class Categorical(Section):
     """Choices of a search space.
 
+    Attributes:
+        choices: Texts and numbers, or parts with a ``name`` beside ``class_path`` and ``init_args``.
+
     Example:
         >>> str(Categorical(type="categorical", choices=[{"name": "fitted", "class_path": "FittedTree"}, "top-k"]))
         'one of fitted, top-k'
@@ -189,7 +200,6 @@ class Categorical(Section):
 
     type: Literal["categorical"]
     choices: list[Any]
-    """Texts and numbers, or parts with a ``name`` beside ``class_path`` and ``init_args``."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -255,47 +265,57 @@ are the same for all trials of a study: AR's seconds are measured once for them.
 
 
 class CountAcceptances(Section):
-    """The stage that records which rank paths are accepted in a wide tree."""
+    """The stage that records which rank paths are accepted in a wide tree.
+
+    Attributes:
+        builder: Builder of the wide tree.
+        data: Overrides of the experiment's ``data``.
+    """
 
     builder: Annotated[Any, SpecOf("specexp.core.contracts.TreeBuilder")]
-    """Builder of the wide tree."""
     data: dict[str, Any] = Field(default={})
-    """Overrides of the experiment's ``data``."""
 
 
 class Learn(Section):
-    """The prompts that every candidate's drafter and controller learn from before it is measured."""
+    """The prompts that every candidate's drafter and controller learn from before it is measured.
+
+    Attributes:
+        data: Overrides of the experiment's ``data``.
+    """
 
     data: dict[str, Any] = Field(default={})
-    """Overrides of the experiment's ``data``."""
 
 
 class Confirm(Section):
-    """The stage that re-measures the best trials on prompts the search did not see."""
+    """The stage that re-measures the best trials on prompts the search did not see.
+
+    Attributes:
+        best: How many trials are measured again.
+        again: Whether a study that has ended is confirmed once more, and both confirmations are pooled
+            (``--confirm-again``).
+        of_each: A key of the space, the best of each of whose choices is confirmed too.
+        data: Overrides of the experiment's ``data``.
+    """
 
     best: Annotated[int, Field(ge=1)] = 3
-    """How many trials are measured again."""
     again: bool = False
-    """Whether a study that has ended is confirmed once more, and both confirmations are pooled
-    (``--confirm-again``).
-    """
     of_each: str | None = None
-    """A key of the space, the best of each of whose choices is confirmed too."""
     data: dict[str, Any] = Field(default={})
-    """Overrides of the experiment's ``data``."""
 
 
 class Export(Section):
-    """The artifact a study leaves."""
+    """The artifact a study leaves.
+
+    Attributes:
+        to: Folder of the artifact; ``artifacts/<name>`` if empty.
+        kind: Kind of the artifact.
+        cold: Whether what drafter and controller had learned is left out (``--cold``); their speed without it
+            is then measured and stated beside the confirmed one.
+    """
 
     to: str = ""
-    """Folder of the artifact; ``artifacts/<name>`` if empty."""
     kind: StudyKind = "static-tree"
-    """Kind of the artifact."""
     cold: bool = False
-    """Whether what drafter and controller had learned is left out (``--cold``); their speed without it is
-    then measured and stated beside the confirmed one.
-    """
 
 
 @dataclass(frozen=True)
@@ -307,38 +327,41 @@ class Known:
 
 
 class Sweep(Section):
-    """A study."""
+    """A study.
+
+    Attributes:
+        space: Dotted key of the composition, and how its value is drawn.
+        direction: Which way ``speedup`` is optimised where the objectives do not say.
+        n_trials: Finished, distinct trials the study ends with, known configurations included.
+        objectives: Metrics, or metrics with directions; several make a multi-objective study, which does not
+            prune.
+        sampler: Sampler of Optuna; ``TPESampler(seed=0)`` if null.
+        pruner: Pruner of Optuna; ``WilcoxonPruner(p_threshold=0.1)`` if null.
+        storage: URL of a database that several workers share; a journal file in the study's folder if null.
+        enqueue: Configurations measured first: overrides, beside a ``name``.
+        constraints: Limits by name: ``max_draft_nodes``, or ``min_`` or ``max_`` before a metric.
+        count_acceptances: Whether rank paths are counted first, and how.
+        learn: Prompts that every candidate learns from before it is measured.
+        confirm: How the best are measured again; null for no confirmation.
+        export: What is left of the winner; null for nothing.
+        require_gain: Whether the command ends with 3 where nothing is faster than plain decoding, by the
+            interval (``--require-gain``).
+    """
 
     space: dict[str, SpaceEntry]
-    """Dotted key of the composition, and how its value is drawn."""
     direction: Way = "maximize"
-    """Which way ``speedup`` is optimised where the objectives do not say."""
     n_trials: Annotated[int, Field(ge=1)] = 24
-    """Finished, distinct trials the study ends with, known configurations included."""
     objectives: list[str] | dict[str, Way | None] = Field(default=["speedup"])
-    """Metrics, or metrics with directions; several make a multi-objective study, which does not prune."""
     sampler: Annotated[Any, SpecOf("optuna.samplers.BaseSampler")] | None = None
-    """Sampler of Optuna; ``TPESampler(seed=0)`` if null."""
     pruner: Annotated[Any, SpecOf("optuna.pruners.BasePruner")] | None = None
-    """Pruner of Optuna; ``WilcoxonPruner(p_threshold=0.1)`` if null."""
     storage: str | None = None
-    """URL of a database that several workers share; a journal file in the study's folder if null."""
     enqueue: list[dict[str, Any]] = Field(default=[])
-    """Configurations measured first: overrides, beside a ``name``."""
     constraints: dict[str, float] = Field(default={})
-    """Limits by name: ``max_draft_nodes``, or ``min_`` or ``max_`` before a metric."""
     count_acceptances: CountAcceptances | None = None
-    """Whether rank paths are counted first, and how."""
     learn: Learn | None = None
-    """Prompts that every candidate learns from before it is measured."""
     confirm: Confirm | None = None
-    """How the best are measured again; null for no confirmation."""
     export: Export | None = None
-    """What is left of the winner; null for nothing."""
     require_gain: bool = False
-    """Whether the command ends with 3 where nothing is faster than plain decoding, by the interval
-    (``--require-gain``).
-    """
 
     @field_validator("space", mode="before")
     @classmethod

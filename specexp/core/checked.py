@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 import typing
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -268,7 +269,6 @@ class Section(BaseModel):
         allow_inf_nan=False,
         arbitrary_types_allowed=True,
         protected_namespaces=(),
-        use_attribute_docstrings=True,
         validate_default=True,
     )
 
@@ -286,7 +286,16 @@ class Section(BaseModel):
         """Keys that a misspelt one may be meant for."""
         return cls.model_fields
 
-    def replaced(self, **changes: Any) -> Self:
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        described: dict[str, Any] = handler.resolve_ref_schema(handler(schema))
+        described["description"] = summary_of(cls)
+        for name, meaning in argument_docs(cls).items():
+            if name in described["properties"]:
+                described["properties"][name]["description"] = meaning
+        return described
+
+    def with_changes(self, **changes: Any) -> Self:
         """Another section with other values."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
@@ -298,7 +307,7 @@ class Section(BaseModel):
 class _Signature(Section):
     """The arguments of a class or function; their defaults are its own and not checked."""
 
-    model_config = ConfigDict(use_attribute_docstrings=False, validate_default=False)
+    model_config = ConfigDict(validate_default=False)
 
 
 @cache
@@ -443,6 +452,31 @@ def _steps(details: Any, given: Any) -> Key:
             continue
         steps.append(str(step))
     return tuple(steps)
+
+
+_MEANING = re.compile(r"^(\w+)(?: \([^)]*\))?: (.*(?:\n[ ]+.*)*)", re.MULTILINE)
+
+
+def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
+    """What arguments mean, by name: ``Args:`` of docstrings, ``Attributes:`` of a section's."""
+    heading = "Attributes:\n" if _is_section(component) else "Args:\n"
+    found: dict[str, str] = {}
+    for layer in component.__mro__ if isinstance(component, type) else (component,):
+        for text in (layer.__doc__, getattr(vars(layer).get("__init__"), "__doc__", None)):
+            _, _, body = inspect.cleandoc(text or "").partition(heading)
+            block = re.split(r"\n(?=\S)", body, maxsplit=1)[0]
+            for name, meaning in _MEANING.findall(textwrap.dedent(block)):
+                found.setdefault(name, " ".join(meaning.split()))
+    return found
+
+
+def summary_of(part: Any) -> str:
+    """The first sentence of a docstring."""
+    return " ".join((inspect.getdoc(part) or "").partition("\n\n")[0].split())
+
+
+def _is_section(component: Any) -> bool:
+    return isinstance(component, type) and issubclass(component, Section)
 
 
 def keys_below(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

@@ -83,8 +83,8 @@ def without_impossible(config: StudyConfig, sweep: Sweep, compose: Compose) -> P
             raise config.config.checker.error(
                 ("sweep", "space", key), f": no choice can be built: {next(filter(None, whys.values()))}"
             )
-        entries[key] = entry.replaced(choices=kept)
-    kept_choices = sweep.replaced(space=entries, enqueue=[])
+        entries[key] = entry.with_changes(choices=kept)
+    kept_choices = sweep.with_changes(space=entries, enqueue=[])
     pairs = []
     for (one, entry), (other, beside) in combinations(_whole_parts(kept_choices).items(), 2):
         for label, second in product(entry.by_label, beside.by_label):
@@ -95,7 +95,7 @@ def without_impossible(config: StudyConfig, sweep: Sweep, compose: Compose) -> P
     refused = [refusal(known.overrides) for known in sweep.known]
     out |= {known.name: why for known, why in zip(sweep.known, refused, strict=True) if why is not None}
     first = [given for given, why in zip(sweep.enqueue, refused, strict=True) if why is None]
-    return Possible(sweep.replaced(space=entries, enqueue=first), tuple(pairs), out)
+    return Possible(sweep.with_changes(space=entries, enqueue=first), tuple(pairs), out)
 
 
 def _whole_parts(sweep: Sweep) -> dict[str, Categorical]:

@@ -103,7 +103,9 @@ def without_draft_methods(config: Config, sweep: Sweep) -> tuple[Sweep, tuple[st
             ": every method needs a draft model and the pair has none: name one as pair.draft",
         )
     first = [known for known in sweep.enqueue if known.get(METHOD) not in out]
-    return sweep.replaced(space={**sweep.space, METHOD: methods.replaced(choices=kept)}, enqueue=first), out
+    return sweep.with_changes(
+        space={**sweep.space, METHOD: methods.replaced(choices=kept)}, enqueue=first
+    ), out
 
 
 def _needs_draft(config: Config, choice: Any) -> bool:
