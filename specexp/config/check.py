@@ -9,13 +9,12 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import UnionType
-from typing import Any, TypeGuard, Union, get_args, get_origin
+from typing import Any, TypeGuard, TypeVar, Union, get_args, get_origin
 
 from pydantic import Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -30,7 +29,6 @@ from specexp.core.checked import (
     Section,
     arguments_of,
     import_object,
-    is_nested,
     model_of,
     plain,
     refusal,
@@ -49,6 +47,7 @@ FOLDERS = {
 """Packages of families whose contract lies elsewhere in specexp; any other family lies beside its contract."""
 
 SourceOf = Callable[[Key], str]
+T = TypeVar("T")
 
 
 @cache
@@ -116,8 +115,8 @@ class Checker:
         Raises:
             ConfigError: the annotation does not allow it.
         """
-        with self._wording(value, key):
-            return plain(_adapter(annotation).validate_python(value, context=_Reading(self)))
+        adapter = _adapter(annotation)
+        return self._worded(value, key, lambda: plain(adapter.validate_python(value, context=_Reading(self))))
 
     def arguments(self, component: Callable[..., Any], given: Mapping[str, Any], key: Key) -> dict[str, Any]:
         """The arguments of a class or function with its defaults.
@@ -125,8 +124,7 @@ class Checker:
         Raises:
             ConfigError: an argument is unknown, missing or not allowed.
         """
-        with self._wording(given, key):
-            return _read_arguments(component, given, _Reading(self))
+        return self._worded(given, key, lambda: _read_arguments(component, given, _Reading(self)))
 
     def build(self, value: Any, annotation: Any, key: Key) -> Any:
         """The object that a checked value describes.
@@ -134,10 +132,10 @@ class Checker:
         Raises:
             ConfigError: a constructor refuses its arguments.
         """
-        if value is None or not is_nested(annotation):
+        if value is None:
             return value
-        with self._wording(value, key):
-            return _adapter(annotation).validate_python(value, context=_Building(self))
+        adapter = _adapter(annotation)
+        return self._worded(value, key, lambda: adapter.validate_python(value, context=_Building(self)))
 
     def build_part(self, value: Mapping[str, Any], base: type, key: Key) -> Any:
         """The part that checked ``class_path`` and ``init_args`` describe.
@@ -145,8 +143,7 @@ class Checker:
         Raises:
             ConfigError: its constructor refuses the arguments.
         """
-        with self._wording(value, key):
-            return _Building(self).part(base, value)
+        return self._worded(value, key, lambda: _Building(self).part(base, value))
 
     def call(self, component: Callable[..., Any], arguments: Mapping[str, Any], key: Key) -> Any:
         """Call a class or function with checked arguments.
@@ -154,8 +151,7 @@ class Checker:
         Raises:
             ConfigError: it refuses them.
         """
-        with self._wording(arguments, key):
-            return _Building(self).call(component, arguments)
+        return self._worded(arguments, key, lambda: _Building(self).call(component, arguments))
 
     def read(self, component: Callable[..., Any], given: Mapping[str, Any], key: Key) -> Any:
         """Check the arguments of a class or function, and call it.
@@ -212,11 +208,10 @@ class Checker:
         except ArtifactError as error:
             raise ValueError(f": {first_line(error)}") from error
 
-    @contextmanager
-    def _wording(self, given: Any, key: Key) -> Iterator[None]:
+    def _worded(self, given: Any, key: Key, read: Callable[[], T]) -> T:
         """Turn what pydantic refuses into a sentence with file and key."""
         try:
-            yield
+            return read()
         except ValidationError as error:
             steps, sentence = violation(error, given, key)
             whole = (*key, *steps)
@@ -372,7 +367,7 @@ def contracts_in(annotation: Any) -> Iterator[type]:
     for one in members_of(annotation):
         mark = next((mark for mark in getattr(one, "__metadata__", ()) if isinstance(mark, PartOf)), None)
         if mark is not None:
-            yield import_object(mark.base)
+            yield mark.contract
         elif isinstance(one, Checked) and not is_dataclass(one):
             yield one
 

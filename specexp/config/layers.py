@@ -26,6 +26,8 @@ SPACE_FIELDS = ("type", "low", "high", "log", "step", "at_most", "choices")
 
 def copied(value: Any) -> Any:
     """Mappings and lists anew, what is in them as it is: a file holds nothing else that can change."""
+    if isinstance(value, str | int | float | None):  # soonest told
+        return value
     if isinstance(value, Mapping):
         return {name: copied(inner) for name, inner in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value

@@ -78,9 +78,15 @@ class PartOf(_Marker):
 
     base: str
 
+    @cached_property
+    def contract(self) -> type:
+        """The base itself."""
+        found: type = import_object(self.base)
+        return found
+
     @override
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
-        return reader.part(import_object(self.base), value)
+        return reader.part(self.contract, value)
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class SpecOf(PartOf):
 
     @override
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
-        return reader.spec(import_object(self.base), value)
+        return reader.spec(self.contract, value)
 
 
 @dataclass(frozen=True)
@@ -275,8 +281,9 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, given: Any) -> Any:
+        known = cls.__pydantic_fields__
         for name in given if isinstance(given, Mapping) else ():
-            if name not in cls.model_fields:
+            if name not in known:
                 allowed = {"owner": cls.__name__, "allowed": list(cls.known_keys())}
                 raise refusal((str(name),), PydanticCustomError("unknown_key", " is unknown", allowed))
         return given
@@ -301,7 +308,7 @@ class Section(BaseModel):
 
     def as_values(self) -> dict[str, Any]:
         """The section as plain values."""
-        return {name: plain(getattr(self, name)) for name in type(self).model_fields}
+        return {name: plain(getattr(self, name)) for name in self.__pydantic_fields__}
 
 
 class _Signature(Section):

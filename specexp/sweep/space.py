@@ -104,7 +104,7 @@ def without_draft_methods(config: Config, sweep: Sweep) -> tuple[Sweep, tuple[st
         )
     first = [known for known in sweep.enqueue if known.get(METHOD) not in out]
     return sweep.with_changes(
-        space={**sweep.space, METHOD: methods.replaced(choices=kept)}, enqueue=first
+        space={**sweep.space, METHOD: methods.with_changes(choices=kept)}, enqueue=first
     ), out
 
 
