@@ -22,8 +22,8 @@ COMMANDS = {
     "export": ("specexp.deploy.export.command", "write an artifact in another engine's format"),
     "serve": ("specexp.deploy.server.command", "serve an artifact behind an OpenAI-compatible API"),
     "init": ("specexp.commands.init.command", "write a study of your own model and prompts"),
-    "doctor": ("specexp.commands.doctor.command", "show what this machine can do"),
-    "dashboard": ("specexp.commands.dashboard.command", "save a W&B workspace for an experiment"),
+    "doctor": ("specexp.commands.doctor", "show what this machine can do"),
+    "dashboard": ("specexp.commands.dashboard", "save a W&B workspace for an experiment"),
 }
 """The module of each command and what it does, in the order of the list that a user sees."""
 

@@ -71,7 +71,7 @@ def typed(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if command in DRY and "--dry-run" not in arguments:
             arguments.append("--dry-run")
         if command == "doctor":  # it measures passes for seconds
-            monkeypatch.setattr("specexp.commands.doctor.command.checks", list)
+            monkeypatch.setattr("specexp.commands.doctor.checks", list)
         if command == "serve":  # everything up to the first request
             monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: None)
             arguments[arguments.index("--port") + 1] = "0"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specexp.commands.dashboard.command import main
+from specexp.commands.dashboard import main
 from specexp.tracking.dashboard import build_workspace, describe_dashboard, describe_studies
 
 EXPERIMENT = """

@@ -7,9 +7,8 @@ import json
 
 import pytest
 
-from specexp.commands.doctor import machine, passes, software
-from specexp.commands.doctor.command import main
-from specexp.commands.doctor.diagnosis import Diagnosis
+from specexp.commands import doctor
+from specexp.commands.doctor import Diagnosis, main
 from specexp.core.kernels import CannotCompileError
 
 
@@ -18,7 +17,7 @@ def by_topic(diagnoses: object) -> dict[str, Diagnosis]:
 
 
 def test_every_line_is_a_finding(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "_REPEATS", 1)
+    monkeypatch.setattr(doctor, "_REPEATS", 1)
     assert main(["--json"]) == 0
     diagnoses = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {"python", "specexp", "packages", "processor", "memory", "disk", "wandb", "compiled passes"} <= {
@@ -31,7 +30,7 @@ def test_a_missing_or_old_package_is_a_problem_and_ends_the_examination(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = importlib.metadata.version
-    monkeypatch.setattr(software, "version", lambda name: {"optuna": "4.9.0"}.get(name) or real(name))
+    monkeypatch.setattr(doctor, "version", lambda name: {"optuna": "4.9.0"}.get(name) or real(name))
     assert main([]) == 1
     said = capsys.readouterr().out
     assert "! optuna: 4.9.0 is installed, and optuna<6,>=5 is needed\n    pip install 'optuna<6,>=5'" in said
@@ -43,15 +42,15 @@ def test_where_nothing_can_be_compiled_it_says_why(monkeypatch: pytest.MonkeyPat
         raise CannotCompileError("there is no C++ compiler")
 
     monkeypatch.setattr("specexp.models.compiled.CompiledModel", refuse)
-    monkeypatch.setattr(passes, "_REPEATS", 1)
-    (diagnosis,) = passes.compiled()
+    monkeypatch.setattr(doctor, "_REPEATS", 1)
+    (diagnosis,) = doctor.compiled()
     assert (diagnosis.verdict, diagnosis.said) == ("note", "there is no C++ compiler")
 
 
 def test_a_processor_without_bfloat16_and_a_busy_machine_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_lines", lambda file: {"model name": "Old", "flags": "sse2 avx2"})
+    monkeypatch.setattr(doctor, "_lines", lambda file: {"model name": "Old", "flags": "sse2 avx2"})
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
-    found = by_topic(machine.processor())
+    found = by_topic(doctor.processor())
     assert "AVX2" in found["processor"].said
     assert found["bfloat16"].verdict == "note"
     assert found["load"].said.startswith("99.0 processes")
@@ -59,4 +58,4 @@ def test_a_processor_without_bfloat16_and_a_busy_machine_are_noted(monkeypatch: 
 
 def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda folder, how: False)
-    assert {diagnosis.verdict for diagnosis in machine.memory() if diagnosis.topic == "disk"} == {"problem"}
+    assert {diagnosis.verdict for diagnosis in doctor.memory() if diagnosis.topic == "disk"} == {"problem"}

@@ -1,1 +1,0 @@
-"""``python -m specexp.dashboard``: the W&B workspace that compares the runs of a study."""
