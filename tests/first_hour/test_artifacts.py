@@ -45,14 +45,18 @@ def part(family: str, class_path: str, **init_args: Any) -> Callable[[Path], obj
         ("static-tree", declared("drafter.pkl"), "names 'drafter.pkl'; a plain *.json or *.safetensors name"),
         ("static-tree", declared("matrix.safetensors"), "which a static-tree does not hold"),
         ("static-tree", part("builder", "Chain", length=2), "both files must hold the same one"),
-        ("static-tree", lambda folder: made.rewrite(folder, "tree.json", [[-1]]), "tree.json: 0.0 is -1"),
+        (
+            "static-tree",
+            lambda folder: made.rewrite(folder, "tree.json", [[-1]]),
+            "tree.json: 0.0 must be an integer >= 0, got -1",
+        ),
         ("static-tree", lambda folder: made.rewrite(folder, "tree.json", [[0, 1]]), "[0] is missing"),
         (
             "static-tree",
             lambda folder: made.rewrite(folder, "parts.json", {"draftr": None}),
             "mean 'drafter'",
         ),
-        ("thresholds", part("builder", "Chain"), "builder is recorded twice"),
+        ("thresholds", part("builder", "Chain"), "builder is recorded; its own payload alone states it"),
         ("adjacency-matrix", part("drafter", "TokenRecycling", k=7), "k is 7"),
     ],
 )

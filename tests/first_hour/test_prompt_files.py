@@ -98,7 +98,7 @@ ROWS = [
     typed("nowhere.Prompts", "'nowhere.Prompts' cannot be imported"),
     typed("StdlibFunctions --data.field text", "field is for prompts"),
     typed("my.jsonl --data.field txt", "line 1 has no 'txt' (its fields are prompt)"),
-    typed("my.jsonl --data.too_long cut", "refuse, keep-last, keep-first, skip"),
+    typed("my.jsonl --data.too_long cut", "must be 'refuse', 'keep-last', 'keep-first' or 'skip'"),
     typed("my.jsonl --data.too_long skip", "max_prompt_tokens, which is not set"),
     typed("my.jsonl --data.offset 9", "data.offset: offset 9 passes over all 1 prompts"),
     # read after all
