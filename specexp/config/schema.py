@@ -46,7 +46,7 @@ class Pair(Section):
     )
     offload_folder: str | None = None
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
-    mode: Literal["eager", "compiled", "auto"] = "auto"
+    mode: str = "auto"
 
 
 class Generation(Section):

@@ -93,7 +93,7 @@ def test_a_near_tie_is_excused_in_low_precision_only(tokenizer, prompts, dtype, 
     target = tiny_llama(0, torch.bfloat16)
     with torch.no_grad():
         target.lm_head.weight[40:] = target.lm_head.weight[:8]  # 40 to 47 tie with 0 to 7 exactly
-    arm = DecoderArm("engine", Decoder(target), tokenizer, GENERATION.replaced(max_new_tokens=40))
+    arm = DecoderArm("engine", Decoder(target), tokenizer, GENERATION.with_changes(max_new_tokens=40))
     for prompt in prompts:
         reference = dataclasses.replace(arm.decode(prompt), dtype=dtype)
         index = next((i for i, token in enumerate(reference.token_ids) if token < 8), None)

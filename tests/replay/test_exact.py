@@ -3,7 +3,6 @@
 Of twenty prompts by default, of all fifty under ``-m slow``.
 """
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -163,7 +162,7 @@ def test_ranked_candidates_under_rejection_sampling_are_exact_in_distribution(se
 
 def test_fewer_tokens_than_were_recorded_may_be_asked_for(setting):
     recording, verifier, coupled, prompts = setting
-    short = GENERATION.replaced(max_new_tokens=6)
+    short = GENERATION.with_changes(max_new_tokens=6)
     arm = ReplayArm(
         "replayed", recording, Parts(draft(source_for(recording), coupled), Chain(4), verifier), short
     )
