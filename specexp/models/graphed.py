@@ -1,0 +1,363 @@
+"""``pair.mode: graphed``: passes of static shapes that a CUDA graph replays, for any full-attention decoder.
+
+A pass is one :class:`Step` for its bucket of lanes, rows and keys. All that changes between two passes is data in one
+input buffer: tokens, positions, the rows of the cache that are written, who sees whom, and the accepted rows of the
+pass before, which are moved together first (a *deferred commit*). So a pass is one copy to the device and one replay.
+The same code runs uncaptured on any device, which is how it is tested.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AttentionInterface, Cache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+from typing_extensions import override
+
+from specexp.core.compatibility import check_model
+from specexp.core.masks import additive_mask, check_attention, context_limit
+from specexp.core.runtime import Growth, Runtime, Slots, inference
+from specexp.core.self_check import tolerance, tree_error
+from specexp.core.tree import TokenTree
+from specexp.models.replay_steps import MOVES, Eager, Replayer, Shape, Step, bucket, key_bucket
+
+_PREFILL_CHUNK = 512
+_ATTENTION = "specexp_packed"
+
+
+class StaticSlots(Cache, Slots):  # type: ignore[misc]
+    """Keys and values of several slots, written at rows that a tensor names.
+
+    One more row than the capacity takes what padding writes.
+
+    Attributes:
+        storage: ``[2 * layers, slots, heads, capacity + 1, head_dim]``; another tensor after :meth:`reserve`.
+        moves: by slot, the rows ``[(from, to), ...]`` that the next pass moves.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        text = model.config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        layers = text.num_hidden_layers
+        shape = (2 * layers, 1, heads, 1, width)
+        self.storage = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.lengths = [0]
+        self.uncommitted = [0]
+        self.moves: dict[int, list[tuple[int, int]]] = {}
+        super().__init__(layers=[_StaticLayer(self, layer) for layer in range(layers)])
+
+    @property
+    def capacity(self) -> int:
+        """Rows a slot has room for."""
+        return int(self.storage.shape[3]) - 1
+
+    @property
+    def slots(self) -> int:
+        """Number of slots."""
+        return int(self.storage.shape[1])
+
+    @override
+    @inference
+    def reserve(self, capacity: int, slots: int = 1) -> None:
+        if capacity <= self.capacity and slots <= self.slots:
+            return
+        self.flush(range(self.slots))
+        old, rows = self.storage, self.capacity
+        capacity, slots = max(key_bucket(capacity), rows), max(slots, self.slots)
+        self.storage = old.new_zeros((old.shape[0], slots, old.shape[2], capacity + 1, old.shape[4]))
+        self.storage[:, : old.shape[1], :, :rows] = old[:, :, :, :rows]
+        self.lengths += [0] * (slots - len(self.lengths))
+        self.uncommitted += [0] * (slots - len(self.uncommitted))
+
+    @override
+    def commit(self, slot: int, rows: Sequence[int]) -> None:
+        past = self.lengths[slot]
+        moved = [(past + row, past + place) for place, row in enumerate(rows) if row != place]
+        if moved:
+            self.moves[slot] = moved
+        self.lengths[slot] = past + len(rows)
+        self.uncommitted[slot] = 0
+
+    @inference
+    def flush(self, slots: Sequence[int]) -> None:
+        """Move what is staged in these slots now."""
+        for slot in slots:
+            moved = self.moves.pop(slot, [])
+            if moved:
+                sources, places = torch.tensor(moved, device=self.storage.device).T
+                self.storage[:, slot, :, places] = self.storage[:, slot, :, sources]
+
+    @override
+    def truncate(self, slot: int, length: int) -> None:
+        self.flush([slot])
+        self.lengths[slot] = min(length, self.lengths[slot])
+        self.uncommitted[slot] = 0
+
+    @override
+    @inference
+    def fork(self, source: int, target: int, length: int) -> None:
+        self.flush([source])
+        self.moves.pop(target, None)
+        self.storage[:, target, :, :length] = self.storage[:, source, :, :length]
+        self.lengths[target] = length
+        self.uncommitted[target] = 0
+
+    @override
+    def nbytes(self) -> int:
+        return self.storage.nbytes
+
+    def open(self, first: int, lanes: int, keys: int, written: torch.Tensor) -> None:
+        """Name the window of the next forward pass, and the rows ``[lanes, rows]`` that it writes."""
+        self._window, self._written = (first, lanes, keys), written
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Write ``[lanes, heads, rows, head_dim]``; return the window's keys and values."""
+        first, lanes, end = self._window
+        rows = self._written[:, None, :, None].expand(keys.shape)
+        found = []
+        for kind, new in enumerate((keys, values)):
+            window = self.storage[2 * layer + kind, first : first + lanes]
+            window.scatter_(2, rows, new)
+            found.append(window[:, :, :end])
+        return tuple(found)
+
+
+class _StaticLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer of :class:`StaticSlots`, as ``transformers`` calls it during a forward pass."""
+
+    is_compileable = False
+    is_sliding = False
+
+    def __init__(self, owner: StaticSlots, layer: int) -> None:
+        super().__init__()
+        self._owner = owner
+        self._layer = layer
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: the storage is preallocated."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, ...]:
+        """Write the rows of the pass."""
+        return self._owner.write(self._layer, key_states, value_states)
+
+    def get_seq_length(self) -> int:
+        """0: positions and mask are given, and a length would be baked into the graph."""
+        return 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Key length and offset of a pass over ``query_length`` rows."""
+        return query_length, 0
+
+    def get_max_length(self) -> int:
+        """Rows a slot has room for."""
+        return self._owner.capacity
+
+    get_max_cache_shape = get_max_length
+
+
+class GraphedModel(Runtime):
+    """A decoder whose passes have static shapes.
+
+    Args:
+        model: the model, in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
+        replayer: how a step is run again; captured graphs on CUDA, and else the step's own code.
+        self_check: compare one small tree pass with the model's own passes over the same tokens.
+
+    Raises:
+        ValueError: the model is in training mode, is no decoder with full attention, or fails the self-check.
+    """
+
+    kind = "graphed"
+    cache: StaticSlots
+
+    def __init__(
+        self, model: PreTrainedModel, replayer: type[Replayer] | None = None, *, self_check: bool = True
+    ) -> None:
+        super().__init__()
+        check_model(model)
+        check_attention(model.config)
+        if model.training:
+            raise ValueError(f"the {model.config.model_type} model is in training mode: call model.eval() first")
+        self.model = model
+        self.device, self.dtype = model.device, model.dtype
+        self.vocab_size: int = model.config.get_text_config().vocab_size
+        self.context_limit = context_limit(model.config)
+        self._static = _with_packed_attention(model)
+        self._kind = replayer or Eager
+        self.cache = StaticSlots(model)
+        self._storage = self.cache.storage
+        self._steps: dict[Shape, Replayer] = {}
+        if self_check:
+            error = tree_error(self)
+            self.cache.truncate(0, 0)
+            self.passes = 0
+            if not error <= tolerance(self.dtype):
+                raise ValueError(
+                    f"the {model.config.model_type} model failed the self-check of its graphed pass (the logits of a "
+                    f"tree differ from its own by {error:.2g} of their spread): run it with pair.mode eager"
+                )
+
+    @override
+    @inference
+    def prefill(
+        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
+    ) -> torch.Tensor | None:
+        kept: list[torch.Tensor] = []
+        hidden: list[torch.Tensor] = []
+        self.cache.reserve(self.cache.lengths[slot] + len(token_ids) if slot < self.cache.slots else len(token_ids), slot + 1)
+        self.cache.flush([slot])
+        for start in range(0, len(token_ids), _PREFILL_CHUNK):
+            chunk = list(token_ids[start : start + _PREFILL_CHUNK])
+            past = self.cache.lengths[slot]
+            rows = torch.arange(past, past + len(chunk), device=self.device)[None]
+            visible = torch.arange(past + len(chunk), device=self.device)[None, None] <= rows[..., None]
+            self.cache.open(slot, 1, past + len(chunk), rows)
+            logits, states = self.forward(torch.tensor([chunk], device=self.device), rows, visible)
+            self.cache.lengths[slot] += len(chunk)
+            self.passes += 1
+            if all_logits:
+                kept.append(logits[0])
+            if self.keeps_hidden:
+                hidden.append(states[0])
+        self.hidden = (torch.cat(hidden),) if hidden else ()
+        return torch.cat(kept) if kept else None
+
+    @override
+    @inference
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+        for slot in slots:
+            if slot < self.cache.slots:
+                self.cache.uncommitted[slot] = 0
+        fed = [(tree.tokens, tree.shape.depths, tree.shape.ancestor_mask) for tree in trees]
+        logits, states = self._pass(slots, fed)
+        self.hidden = tuple(states)
+        return logits
+
+    @override
+    @inference
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+        fed = [(growth.tokens, growth.depths, growth.visible) for growth in growths]
+        logits, _ = self._pass(slots, fed)
+        for slot, growth in zip(slots, growths, strict=True):
+            self.cache.uncommitted[slot] += growth.tokens.size
+        return logits
+
+    def _pass(
+        self, slots: Sequence[int], fed: Sequence[tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Replay one step.
+
+        Args:
+            slots: distinct slots.
+            fed: for each the new tokens ``[m]``, their depths ``[m]``, and who sees whom ``[m, u + m]`` behind the
+                ``u`` uncommitted rows.
+
+        Returns:
+            For each slot logits ``[m, V]``, and hidden states ``[m, d]`` where they are kept.
+        """
+        cache, first = self.cache, min(slots)
+        lanes = bucket(max(slots) - first + 1)
+        rows = bucket(max(tokens.size for tokens, _, _ in fed))
+        width = bucket(max(visible.shape[1] for _, _, visible in fed), 8)
+        cache.reserve(0, first + lanes)
+        ends = [cache.lengths[slot] + visible.shape[1] for slot, (_, _, visible) in zip(slots, fed, strict=True)]
+        cache.reserve(max(ends))
+        if cache.storage is not self._storage:  # graphs hold the one before
+            self._steps.clear()
+            self._storage = cache.storage
+        for slot in slots:
+            if len(cache.moves.get(slot, ())) > MOVES:
+                cache.flush([slot])
+        shape = Shape(first, lanes, rows, width, min(key_bucket(max(ends)), cache.capacity), self.keeps_hidden)
+        replayer = self._steps.get(shape)
+        if replayer is None:
+            step = Step(shape, self)
+            replayer = self._steps[shape] = self._kind(step)
+        step = replayer.step
+        step.clear(cache.capacity)
+        for slot, (tokens, depths, visible) in zip(slots, fed, strict=True):
+            past = cache.lengths[slot]
+            step.fill(slot - first, past, past + visible.shape[1] - tokens.size, tokens, depths, visible)
+            step.move(slot - first, cache.moves.pop(slot, []))
+        replayer.replay()
+        self.passes += 1
+        sizes = [(slot - first, tokens.size) for slot, (tokens, _, _) in zip(slots, fed, strict=True)]
+        logits = [step.logits[lane, :size].clone() for lane, size in sizes]
+        hidden = step.hidden
+        return logits, [] if hidden is None else [hidden[lane, :size].clone() for lane, size in sizes]
+
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run the model's own layers over ``[lanes, rows]``; the cache's window is open.
+
+        Returns:
+            Logits ``[lanes, rows, V]``, and what the output layer reads ``[lanes, rows, d]``.
+        """
+        states: torch.Tensor = self._static.base_model(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=additive_mask(visible[:, None], self.dtype),
+            past_key_values=self.cache,
+            use_cache=True,
+        )[0]
+        head: Any = self._static.get_output_embeddings()
+        return head(states), states
+
+    @override
+    def keep_hidden(self, wanted: bool) -> None:
+        self.keeps_hidden = wanted
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GraphedModel:
+        """The same weights with an empty cache of its own."""
+        return GraphedModel(self.model, self._kind, self_check=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GraphedModel._of_weights, (self.model, self._kind)
+
+    @staticmethod
+    def _of_weights(model: PreTrainedModel, replayer: type[Replayer]) -> GraphedModel:
+        return GraphedModel(model, replayer, self_check=False)
+
+    @override
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,  # [b, heads, rows, d]
+    key: torch.Tensor,  # [b, kv heads, keys, d]
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,  # [b, 1, rows, keys], additive
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend with the query heads of a key head as further rows, so that keys are read once and never repeated."""
+    lanes, heads, rows, width = query.shape
+    groups = heads // key.shape[1]
+    packed = query.reshape(lanes, key.shape[1], groups * rows, width)
+    mask = attention_mask.expand(lanes, groups, rows, -1).reshape(lanes, 1, groups * rows, -1)
+    answer = torch.nn.functional.scaled_dot_product_attention(packed, key, value, mask, scale=scaling)
+    return answer.reshape(lanes, heads, rows, -1).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(_ATTENTION, packed_attention)
+
+
+def _with_packed_attention(model: PreTrainedModel) -> PreTrainedModel:
+    """Return modules with another attention around the same weights."""
+    shared: dict[int, Any] = {id(one): one for one in (*model.parameters(), *model.buffers())}
+    other = copy.deepcopy(model, shared)
+    other.config._attn_implementation = _ATTENTION
+    return other
