@@ -62,13 +62,20 @@ class Step:
         lanes, rows, width = shape.lanes, shape.rows, shape.width
         sections = {"tokens": rows, "positions": rows, "written": rows, "base": 1, "moved": MOVES, "moved_to": MOVES}
         words = lanes * sum(sections.values())
-        device, pinned = runtime.device, runtime.device.type == "cuda"
-        self._host = torch.zeros(8 * words + lanes * rows * width // 8, dtype=torch.uint8, pin_memory=pinned)
-        self.inputs = torch.zeros_like(self._host, device=device)
-        self._given, self._read = (_parts(buffer, lanes, sections) for buffer in (self._host, self.inputs))
-        self._numpy = {name: part.numpy() for name, part in self._given.items()}
-        self._bits = self._host[8 * words :].view(lanes, rows, width // 8).numpy()
-        self._bits_read = self.inputs[8 * words :].view(lanes, rows, width // 8)
+        device, size = runtime.device, 8 * words + lanes * rows * width // 8
+        pinned = device.type == "cuda" and torch.cuda.is_available()  # it is not where shapes alone are tried
+        given = torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy() if pinned else np.zeros(size, np.uint8)
+        self._host = torch.from_numpy(given)
+        self.inputs = torch.zeros(size, dtype=torch.uint8, device=device)
+        self._given, self._read = {}, {}
+        start = 0
+        for name, count in sections.items():
+            end = start + 8 * lanes * count
+            self._given[name] = given[start:end].view(np.int64).reshape(lanes, count)
+            self._read[name] = self.inputs[start:end].view(torch.int64).view(lanes, count)
+            start = end
+        self._bits = given[start:].reshape(lanes, rows, width // 8)
+        self._bits_read = self.inputs[start:].view(lanes, rows, width // 8)
         self._key_rows = torch.arange(shape.keys, device=device)
         self._bit = torch.arange(8, device=device, dtype=torch.uint8)
         text = runtime.model.config.get_text_config()
@@ -84,9 +91,9 @@ class Step:
     def clear(self, capacity: int) -> None:
         """Leave every lane idle: its rows are written to the spare row, and see one key."""
         for name, value in {"tokens": 0, "positions": 0, "base": 0}.items():
-            self._numpy[name].fill(value)
+            self._given[name].fill(value)
         for name in ("written", "moved", "moved_to"):
-            self._numpy[name].fill(capacity)
+            self._given[name].fill(capacity)
         self._bits.fill(0)
         self._bits[..., 0] = 1
 
@@ -101,11 +108,11 @@ class Step:
     ) -> None:
         """Feed a lane's rows, written from row ``start`` of its slot, behind ``past`` committed tokens."""
         size = tokens.size
-        self._numpy["tokens"][lane, :size] = tokens
-        self._numpy["positions"][lane] = past
-        self._numpy["positions"][lane, :size] += depths
-        self._numpy["written"][lane, :size] = np.arange(start, start + size)
-        self._numpy["base"][lane] = past
+        self._given["tokens"][lane, :size] = tokens
+        self._given["positions"][lane] = past
+        self._given["positions"][lane, :size] += depths
+        self._given["written"][lane, :size] = np.arange(start, start + size)
+        self._given["base"][lane] = past
         packed = np.packbits(visible, axis=1, bitorder="little")
         self._bits[lane, :size] = 0
         self._bits[lane, :size, : packed.shape[1]] = packed
@@ -113,8 +120,8 @@ class Step:
     def move(self, lane: int, moves: Sequence[tuple[int, int]]) -> None:
         """Stage rows of the pass before, ``(from, to)``."""
         for place, (source, target) in enumerate(moves):
-            self._numpy["moved"][lane, place] = source
-            self._numpy["moved_to"][lane, place] = target
+            self._given["moved"][lane, place] = source
+            self._given["moved_to"][lane, place] = target
 
     def send(self) -> None:
         """Copy the inputs to the device."""
@@ -138,16 +145,6 @@ class Step:
         self.logits.copy_(logits)
         if self.hidden is not None:
             self.hidden.copy_(states)
-
-
-def _parts(buffer: torch.Tensor, lanes: int, sections: dict[str, int]) -> dict[str, torch.Tensor]:
-    """Return views ``[lanes, count]`` of int64 at the beginning of a buffer of bytes."""
-    parts, start = {}, 0
-    for name, count in sections.items():
-        end = start + 8 * lanes * count
-        parts[name] = buffer[start:end].view(torch.int64).view(lanes, count)
-        start = end
-    return parts
 
 
 class Replayer(ABC):

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.fake_cuda import fake_cuda, on_fake_cuda
 from helpers.small_models import FULL_ATTENTION, build
 
 from specexp.core.runtime import Runtime
 from specexp.models.graphed import GraphedModel
-from specexp.models.replay_steps import Checked, Eager, Replayer
+from specexp.models.replay_steps import Checked, Eager, Replayer, Shape, Step
 from specexp.testing.runtimes import RuntimeContract
 
 
@@ -23,3 +24,16 @@ class TestGraphed(RuntimeContract):
 
     def runtime(self) -> Runtime:
         return GraphedModel(self.model, self.replayer)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_never_waits_for_the_device(name: str) -> None:
+    with torch.device("meta"):
+        model = build(name, MODELS[name], dtype=torch.bfloat16)
+    with fake_cuda():
+        runtime = GraphedModel(on_fake_cuda(model), Eager, self_check=False)
+        runtime.cache.reserve(100, 2)
+        step = Step(Shape(0, 2, 8, 8, 512, hidden=True), runtime)
+        step.send()
+        step.run()
+        assert step.logits.device == torch.device("cuda:0")
