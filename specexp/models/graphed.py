@@ -19,12 +19,11 @@ from transformers import AttentionInterface, Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 from typing_extensions import override
 
-from specexp.core.compatibility import check_model
-from specexp.core.masks import additive_mask, check_attention, context_limit
-from specexp.core.runtime import Growth, Runtime, Slots, inference
-from specexp.core.self_check import tolerance, tree_error
+from specexp.core.cache import additive_mask, check_attention, context_limit
+from specexp.core.language_model import tolerance, tree_error
+from specexp.core.runtime import Growth, Runtime, Slots, check_model, inference
 from specexp.core.tree import TokenTree
-from specexp.models.replay_steps import MOVES, Eager, Replayer, Shape, Step, bucket, key_bucket
+from specexp.models.replay_steps import MOVES, Eager, Graph, Replayer, Shape, Step, bucket, key_bucket
 
 _PREFILL_CHUNK = 512
 _ATTENTION = "specexp_packed"
@@ -177,6 +176,7 @@ class GraphedModel(Runtime):
     """
 
     kind = "graphed"
+    mode_rank = -1  # by name alone, until it has been measured on a GPU
     cache: StaticSlots
 
     def __init__(
@@ -186,7 +186,9 @@ class GraphedModel(Runtime):
         check_model(model)
         check_attention(model.config)
         if model.training:
-            raise ValueError(f"the {model.config.model_type} model is in training mode: call model.eval() first")
+            raise ValueError(
+                f"the {model.config.model_type} model is in training mode: call model.eval() first"
+            )
         self.model = model
         self.device, self.dtype = model.device, model.dtype
         self.vocab_size: int = model.config.get_text_config().vocab_size
@@ -206,6 +208,11 @@ class GraphedModel(Runtime):
                     f"tree differ from its own by {error:.2g} of their spread): run it with pair.mode eager"
                 )
 
+    @classmethod
+    @override
+    def run(cls, model: PreTrainedModel) -> GraphedModel:
+        return cls(model, Graph if model.device.type == "cuda" else Eager)
+
     @override
     @inference
     def prefill(
@@ -213,7 +220,9 @@ class GraphedModel(Runtime):
     ) -> torch.Tensor | None:
         kept: list[torch.Tensor] = []
         hidden: list[torch.Tensor] = []
-        self.cache.reserve(self.cache.lengths[slot] + len(token_ids) if slot < self.cache.slots else len(token_ids), slot + 1)
+        self.cache.reserve(
+            self.cache.lengths[slot] + len(token_ids) if slot < self.cache.slots else len(token_ids), slot + 1
+        )
         self.cache.flush([slot])
         for start in range(0, len(token_ids), _PREFILL_CHUNK):
             chunk = list(token_ids[start : start + _PREFILL_CHUNK])
@@ -269,7 +278,9 @@ class GraphedModel(Runtime):
         rows = bucket(max(tokens.size for tokens, _, _ in fed))
         width = bucket(max(visible.shape[1] for _, _, visible in fed), 8)
         cache.reserve(0, first + lanes)
-        ends = [cache.lengths[slot] + visible.shape[1] for slot, (_, _, visible) in zip(slots, fed, strict=True)]
+        ends = [
+            cache.lengths[slot] + visible.shape[1] for slot, (_, _, visible) in zip(slots, fed, strict=True)
+        ]
         cache.reserve(max(ends))
         if cache.storage is not self._storage:  # graphs hold the one before
             self._steps.clear()
@@ -277,7 +288,9 @@ class GraphedModel(Runtime):
         for slot in slots:
             if len(cache.moves.get(slot, ())) > MOVES:
                 cache.flush([slot])
-        shape = Shape(first, lanes, rows, width, min(key_bucket(max(ends)), cache.capacity), self.keeps_hidden)
+        shape = Shape(
+            first, lanes, rows, width, min(key_bucket(max(ends)), cache.capacity), self.keeps_hidden
+        )
         replayer = self._steps.get(shape)
         if replayer is None:
             step = Step(shape, self)

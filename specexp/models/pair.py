@@ -87,8 +87,9 @@ def load_pair(
         attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` is asked for;
             llama.cpp takes it in one step unless it is ``eager``, or the precision float32.
         mode: how both are run, also where ``pair.target`` itself is given to a decoder: ``eager`` by their own code,
-            ``compiled`` by passes compiled for this machine (models of the Llama family on a CPU), ``auto`` as an
-            artifact's study ran the target, and else compiled where that can be; llama.cpp knows one alone.
+            ``compiled`` by passes compiled for this machine (models of the Llama family on a CPU), ``graphed`` by
+            passes of static shapes, which CUDA graphs replay, ``auto`` as an artifact's study ran the target, and
+            else compiled where that can be; llama.cpp knows one alone.
         weights: if False, make the models on torch's meta device from their configurations, for a dry run. GGUF files
             are loaded, which maps them.
 

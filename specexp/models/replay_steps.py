@@ -60,11 +60,22 @@ class Step:
     def __init__(self, shape: Shape, runtime: GraphedModel) -> None:
         self.shape, self._runtime, self.cache = shape, runtime, runtime.cache
         lanes, rows, width = shape.lanes, shape.rows, shape.width
-        sections = {"tokens": rows, "positions": rows, "written": rows, "base": 1, "moved": MOVES, "moved_to": MOVES}
+        sections = {
+            "tokens": rows,
+            "positions": rows,
+            "written": rows,
+            "base": 1,
+            "moved": MOVES,
+            "moved_to": MOVES,
+        }
         words = lanes * sum(sections.values())
         device, size = runtime.device, 8 * words + lanes * rows * width // 8
         pinned = device.type == "cuda" and torch.cuda.is_available()  # it is not where shapes alone are tried
-        given = torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy() if pinned else np.zeros(size, np.uint8)
+        given = (
+            torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
+            if pinned
+            else np.zeros(size, np.uint8)
+        )
         self._host = torch.from_numpy(given)
         self.inputs = torch.zeros(size, dtype=torch.uint8, device=device)
         self._given, self._read = {}, {}
@@ -206,7 +217,7 @@ class Graph(Replayer):
     def __init__(self, step: Step) -> None:
         super().__init__(step)
         self._graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream()
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries choose and allocate before the capture
             for _ in range(2):

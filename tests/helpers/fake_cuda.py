@@ -20,12 +20,17 @@ aten = torch.ops.aten
 def fake_cuda() -> Iterator[None]:
     """Within it new tensors on ``cuda:0`` are fake."""
     patches = [
-        mock.patch.object(torch, "is_inference_mode_enabled", lambda: True),  # fake views know no inference mode
+        # fake views know no inference mode
+        mock.patch.object(torch, "is_inference_mode_enabled", return_value=True),
         mock.patch.object(torch.Tensor, "__getitem__", _get),  # torch without CUDA indexes on no CUDA device
         mock.patch.object(torch.Tensor, "contiguous", lambda self: aten.contiguous(self)),
         mock.patch.object(torch.Tensor, "__invert__", lambda self: aten.bitwise_not(self)),
-        mock.patch.object(torch.Tensor, "copy_", lambda self, source, non_blocking=False: aten.copy_(self, source)),
-        mock.patch.object(torch.Tensor, "__setitem__", lambda self, index, value: aten.copy_(_get(self, index), value)),
+        mock.patch.object(
+            torch.Tensor, "copy_", lambda self, source, non_blocking=False: aten.copy_(self, source)
+        ),
+        mock.patch.object(
+            torch.Tensor, "__setitem__", lambda self, index, value: aten.copy_(_get(self, index), value)
+        ),
     ]
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         for patch in patches:

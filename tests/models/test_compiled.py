@@ -157,7 +157,7 @@ def test_the_embedded_pair_runs_compiled_and_says_what_it_says_in_float32() -> N
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(PairError, match="mode is 'fast'; allowed are eager, compiled, auto"):
+    with pytest.raises(PairError, match="mode is 'fast'; allowed are eager, compiled, graphed, auto"):
         load_pair("stdlib", mode="fast")
 
 

@@ -10,7 +10,6 @@ from specexp.models.graphed import GraphedModel
 from specexp.models.replay_steps import Checked, Eager, Replayer, Shape, Step
 from specexp.testing.runtimes import RuntimeContract
 
-
 MISTRAL = {**FULL_ATTENTION["Llama"], "sliding_window": None, "num_key_value_heads": 1}
 MODELS = {name: FULL_ATTENTION[name] for name in ("Llama", "Qwen2", "Qwen3", "GPT2")} | {"Mistral": MISTRAL}
 

@@ -21,7 +21,7 @@ from specexp.core.runtime import CannotRunError
 
 
 class Graphed(LanguageModel):
-    kind = "graphed"
+    kind = "mirrored"
     mode_rank = {rank}
     takes_device_map = False
 
@@ -34,14 +34,14 @@ class Graphed(LanguageModel):
     @classmethod
     def check_mode(cls, models, device):
         if device != "cpu":
-            raise ValueError(f"mode is 'graphed' and device is {{device!r}}: allowed is cpu")
+            raise ValueError(f"mode is 'mirrored' and device is {{device!r}}: allowed is cpu")
 """
 
 
 @pytest.fixture(params=[2, -1])
 def rank(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The rank of a mode ``graphed``, which lies in a file of its own."""
-    (tmp_path / f"graphed_{request.param + 1}.py").write_text(GRAPHED.format(rank=request.param))
+    """The rank of a mode ``mirrored``, which lies in a file of its own."""
+    (tmp_path / f"mirrored_{request.param + 1}.py").write_text(GRAPHED.format(rank=request.param))
     monkeypatch.setattr(specexp.models, "__path__", [*specexp.models.__path__, str(tmp_path)])
     modes.cache_clear()
     yield request.param
@@ -50,12 +50,12 @@ def rank(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_it_runs_by_its_name_and_by_rank(rank: int) -> None:
     model = build("Llama", {**FULL_ATTENTION["Llama"], "head_dim": 16}, dtype=torch.float32)
-    assert runtime_of(model, "graphed").kind == "graphed"
+    assert runtime_of(model, "mirrored").kind == "mirrored"
     assert runtime_of(model, "eager").kind == "eager"
-    assert runtime_of(model, "auto").kind == ("graphed" if rank > 1 else "compiled")
-    set_mode(model, "graphed")
+    assert runtime_of(model, "auto").kind == ("mirrored" if rank > 1 else "compiled")
+    set_mode(model, "mirrored")
     decoder = Decoder(model)
-    assert decoder.model.provenance()["runtime"] == "graphed"
+    assert decoder.model.provenance()["runtime"] == "mirrored"
     assert len(decoder.generate([1, 2], max_new_tokens=3).token_ids) == 3
 
 
@@ -69,13 +69,13 @@ def test_auto_falls_back_and_tells_why(rank: int) -> None:
 
 def test_a_configuration_names_it(rank: int, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("pair: {mode: graphed}\n")
-    assert load_config(file).get("pair.mode") == "graphed"
-    assert load_pair("stdlib", mode="graphed", weights=False).target is not None
-    with pytest.raises(PairError, match="mode is 'graphed', and a device_map"):
-        load_pair("stdlib", mode="graphed", device_map="auto")
+    file.write_text("pair: {mode: mirrored}\n")
+    assert load_config(file).get("pair.mode") == "mirrored"
+    assert load_pair("stdlib", mode="mirrored", weights=False).target is not None
+    with pytest.raises(PairError, match="mode is 'mirrored', and a device_map"):
+        load_pair("stdlib", mode="mirrored", device_map="auto")
 
 
 def test_an_unknown_mode_is_refused_with_those_there_are() -> None:
-    with pytest.raises(PairError, match="mode is 'jit'; allowed are eager, compiled, auto"):
+    with pytest.raises(PairError, match="mode is 'jit'; allowed are eager, compiled, graphed, auto"):
         load_pair("stdlib", mode="jit")
