@@ -28,7 +28,7 @@ BUDGETS = {
     "verifiers": (399, 7),
     "artifacts": (2_276, 16),
     "data": (3_373, 22),
-    "models": (2_341, 15),
+    "models": (2_934, 16),
     "scheduling": (1_887, 13),
     "tracking": (720, 5),
     "config": (4_249, 14),
@@ -44,7 +44,7 @@ BUDGETS = {
     "commands": (1_398, 21),
     "testing": (2_675, 13),
     "experiments": (6_713, 47),
-    "tests": (41_566, 295),
+    "tests": (41_689, 297),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 17

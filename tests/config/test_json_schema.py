@@ -117,4 +117,4 @@ def test_what_a_schema_can_tell_is_refused_by_both(
 def test_a_part_of_another_package_is_allowed(validator: Draft202012Validator) -> None:
     part = {"class_path": "somebodys.Echo", "init_args": {"times": 3}}
     assert validator.is_valid({"drafter": part})
-    assert validator.is_valid({"drafter": {"class_path": "Union", "init_args": {"drafters": [part]}}})
+    assert validator.is_valid({"drafter": {"class_path": "Union", "init_args": {"drafters": [part, part]}}})

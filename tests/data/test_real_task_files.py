@@ -51,7 +51,7 @@ class TestGSM8K(RealFile):
     items = 100
 
     def evaluations(self):
-        return {"7": 7.0}
+        return {"It follows.\nScore: 7": 7.0}
 
     @pytest.fixture
     def task(self, specexp_data):
@@ -83,7 +83,7 @@ class TestBlocksworld(RealFile):
     items = 152
 
     def evaluations(self):
-        return {"good": 10.0}
+        return {"It is possible.\nEvaluation: good": 10.0}
 
     @pytest.fixture
     def task(self, specexp_data):

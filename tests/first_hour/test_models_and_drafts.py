@@ -78,7 +78,7 @@ def named(name: str, sentence: str) -> tuple[Spoil, Row]:
 
 SPOILT = [
     # names and files
-    named("sdtlib", "did you mean 'stdlib'?"),
+    named("sdtlib", "there are 'stdlib', 'stdlib-middle'"),
     named("model/model.safetensors", "'model/model.safetensors' is a file"),
     named("./m.gguf", "m.gguf' is no existing file"),
     spoil(

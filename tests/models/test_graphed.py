@@ -6,8 +6,7 @@ from helpers.fake_cuda import fake_cuda, on_fake_cuda
 from helpers.small_models import FULL_ATTENTION, build
 
 from specexp.core.runtime import Runtime
-from specexp.models.graphed import GraphedModel
-from specexp.models.replay_steps import Checked, Eager, Replayer, Shape, Step
+from specexp.models.graphed import Checked, Eager, GraphedModel, Replayer, Shape, Step
 from specexp.testing.runtimes import RuntimeContract
 
 MISTRAL = {**FULL_ATTENTION["Llama"], "sliding_window": None, "num_key_value_heads": 1}
