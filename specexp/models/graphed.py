@@ -207,7 +207,7 @@ class GraphedModel(Runtime):
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.context_limit = context_limit(model.config)
         self._static = _with_packed_attention(model)
-        self._kind = replayer or Eager
+        self._kind = replayer or EagerReplay
         self.cache = StaticSlots(model)
         self._storage = self.cache.storage
         self._steps: dict[Shape, Replayer] = {}
@@ -224,7 +224,7 @@ class GraphedModel(Runtime):
     @classmethod
     @override
     def run(cls, model: PreTrainedModel) -> GraphedModel:
-        return cls(model, Graph if model.device.type == "cuda" else Eager)
+        return cls(model, GraphReplay if model.device.type == "cuda" else EagerReplay)
 
     @override
     @inference
@@ -529,7 +529,7 @@ class Replayer(ABC):
         """Send the inputs and run the step over them."""
 
 
-class Eager(Replayer):
+class EagerReplay(Replayer):
     """The step's own code."""
 
     @override
@@ -538,7 +538,7 @@ class Eager(Replayer):
         self.step.run()
 
 
-class Checked(Replayer):
+class CheckedReplay(Replayer):
     """The step's own code, under what a captured graph would suffer; for tests.
 
     Raises:
@@ -571,7 +571,7 @@ class Checked(Replayer):
         return [tensor.data_ptr() for tensor in (*tensors, *([] if step.hidden is None else [step.hidden]))]
 
 
-class Graph(Replayer):
+class GraphReplay(Replayer):
     """A CUDA graph of the step, captured while every lane is idle."""
 
     def __init__(self, step: Step) -> None:
