@@ -28,7 +28,7 @@ BUDGETS = {
     "verifiers": (399, 7),
     "artifacts": (2_276, 16),
     "data": (3_373, 22),
-    "models": (2_934, 16),
+    "models": (2_935, 16),
     "scheduling": (1_887, 13),
     "tracking": (720, 5),
     "config": (4_249, 14),

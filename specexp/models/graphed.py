@@ -108,7 +108,8 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
     @override
     def truncate(self, slot: int, length: int) -> None:
         self.flush([slot])
-        self.lengths[slot] = min(length, self.lengths[slot])
+        if length < self.lengths[slot]:
+            self.lengths[slot] = length
         self.uncommitted[slot] = 0
 
     @override
