@@ -149,7 +149,7 @@ Fields = Mapping[str, tuple[str, ...] | None]
 
 
 class LearnedArtifact(Artifact):
-    """What one part learned, or was trained to: fields that one argument of its constructor takes.
+    """The learned state of one part: fields that one argument of its constructor takes.
 
     A kind is a row of class attributes, see :mod:`specexp.artifacts.kinds.learned`. Its value is all fields by name.
 

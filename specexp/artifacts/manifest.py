@@ -40,7 +40,7 @@ class _Metric(BaseModel):
 
 
 class _Provenance(BaseModel):
-    """What every provenance holds; ``runtime`` and ``dtype`` are missing in older artifacts."""
+    """Fields of every provenance; ``runtime`` and ``dtype`` are missing in older artifacts."""
 
     study: str | None
     trial: int | None

@@ -24,7 +24,7 @@ from specexp.artifacts.validation import ArtifactError
 
 @dataclass(frozen=True)
 class Trust:
-    """What an artifact may import besides specexp's own parts.
+    """Packages that an artifact may import besides specexp's own parts.
 
     Attributes:
         packages: top-level names of installed packages.

@@ -23,7 +23,7 @@ _WORDS = {
     "dataclass_type": "an object",
     "none_required": "null",
 }
-"""What a value must be, by pydantic's type of the error."""
+"""Requirements on a value, by pydantic's type of the error."""
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 

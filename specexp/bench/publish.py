@@ -17,7 +17,7 @@ import yaml
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.config import Config
-from specexp.config.command import told
+from specexp.config.command import current_result
 
 try:
     import fcntl
@@ -139,7 +139,7 @@ def publish(
         with tracker.run(tracker.name, job_type=kind, config=config) as run:
             for part in report.whole():
                 track(part, folder, run)
-    known = told()
+    known = current_result()
     known.next = next(iter(report.onward.values()), "")
     known.answer, known.folder, known.page = report.answer, str(folder), str(folder / PAGE)
     for part in report.whole():

@@ -42,7 +42,7 @@ class FixedShape(TreeShape):
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """What has to be asked of a drafter, depth by depth, to fill this shape with tokens."""
+        """Return the requests to a drafter, depth by depth, that fill this shape with tokens."""
         levels = []
         for depth in range(1, self.max_depth + 1):
             rows = np.flatnonzero(self.depths == depth)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from specexp.config import Config, ConfigError
-from specexp.config.command import check_tracking, fail, run_command, told
+from specexp.config.command import check_tracking, current_result, fail, run_command
 from specexp.core.messages import first_line
 from specexp.tracking.dashboard import Dashboard, build_workspace, describe_dashboard, describe_studies
 from specexp.tracking.mode import logged_in
@@ -49,7 +49,7 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
         why = f"W&B did not take the dashboard for {place}: {first_line(error)}"
         return fail(f"{why}; --dry-run shows the panels", 1)
     print(url)
-    told().next = f"open {url}"
+    current_result().next = f"open {url}"
     return 0
 
 

@@ -73,7 +73,7 @@ def packages() -> Iterator[Diagnosis]:
 
 
 def extras() -> Iterator[Diagnosis]:
-    """What is left out without them."""
+    """Features that are missing without them."""
     from packaging.requirements import Requirement
 
     try:
@@ -144,7 +144,7 @@ _FASTER = {
     "amx_bf16": "AMX",
     "asimd": "NEON",
 }
-"""What compiled passes and libraries gain by, as Linux calls it."""
+"""Processor features that speed up compiled passes and libraries, by Linux's names."""
 _BUSY = 0.25
 """Load a core, at which measured seconds are no longer the machine's own."""
 _LITTLE_DISK = 2e9
@@ -179,7 +179,7 @@ def processor() -> Iterator[Diagnosis]:
 
 
 def memory() -> Iterator[Diagnosis]:
-    """Of the machine, and where things are written."""
+    """Facts about the machine, and the folders that are written to."""
     known = _lines("/proc/meminfo")
     if "MemTotal" in known:
         total, free = (int(known[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
@@ -204,7 +204,7 @@ def memory() -> Iterator[Diagnosis]:
 
 
 def devices() -> Iterator[Diagnosis]:
-    """What torch can run a model on."""
+    """The devices that torch can run a model on."""
     import torch
 
     threads, cores = (
@@ -276,7 +276,7 @@ def compiled() -> Iterator[Diagnosis]:
 
 
 def _milliseconds(model: Runtime) -> float:
-    """Of a plain step's pass behind a few tokens, the middle of some."""
+    """Median time of a plain step's pass behind a few tokens."""
     from specexp.core.tree import root_tree
 
     model.prefill(0, list(range(5, 37)))

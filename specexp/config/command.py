@@ -50,7 +50,7 @@ def fail(why: object, status: int = 2) -> int:
     Returns:
         ``status``.
     """
-    told().error = said = masked(str(why))
+    current_result().error = said = masked(str(why))
     print(f"error: {said}", file=sys.stderr)
     return status
 
@@ -91,7 +91,7 @@ def run_command(
     Args:
         usage: What is printed for ``--help``, and where no file is given.
         arguments: File, ``--dry-run`` and overrides; the process's own if None.
-        act: What is done with the configuration, told whether it is a dry run; returns the exit code.
+        act: Runs the configuration; its second argument is whether this is a dry run. Returns the exit code.
         short: Dotted keys by the short option that means them, such as ``n-trials``.
         after: What the same command does after an interrupt.
 
@@ -220,10 +220,10 @@ class CommandResult:
         return masked(json.dumps(_plain(known), allow_nan=False, default=str))
 
 
-_CURRENT: ContextVar[CommandResult | None] = ContextVar("told", default=None)
+_CURRENT: ContextVar[CommandResult | None] = ContextVar("current_result", default=None)
 
 
-def told() -> CommandResult:
+def current_result() -> CommandResult:
     """Return the result of the running command; outside of one, a result that is dropped."""
     return _CURRENT.get() or CommandResult()
 

@@ -176,7 +176,7 @@ def _lines_of(component: Callable[..., Any]) -> list[str]:
 
 
 def allowed_words(owner: Callable[..., Any], name: str, annotation: Any = None) -> str:
-    """What an argument may be, for a person: ``an integer >= 1, or null``."""
+    """Describe the allowed values of an argument: ``an integer >= 1, or null``."""
     schema = schema_of(owner)
     known = (arguments_of(owner) or {}).get(name)
     if (known is not None and known.annotation is annotation) or annotation is None:

@@ -242,7 +242,7 @@ def _label(value: Any) -> str:
 
 
 COUNTS = "acceptance_counts.json"
-"""What a study's recording is called in its folder."""
+"""Name of a study's recording in its folder."""
 
 
 def build_sweep(config: Config) -> Sweep | None:

@@ -74,7 +74,7 @@ _SCALAR = (bool, int, float, str, type(None))
 
 
 class Suggesting(Protocol):
-    """What draws values: a trial of Optuna, or a draw of which nothing is stored."""
+    """A source of drawn values: a trial of Optuna, or a draw of which nothing is stored."""
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """One of the choices."""
@@ -232,7 +232,7 @@ class Categorical(Section):
         return self.by_label[trial.suggest_categorical(key, list(self.by_label))]
 
     def label_of(self, value: Any) -> Any:
-        """What a study stores for a value; LookupError for one that is no choice."""
+        """Return the stored form of a value; LookupError for one that is no choice."""
         for label, choice in self.by_label.items():
             if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                 return label

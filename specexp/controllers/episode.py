@@ -119,7 +119,7 @@ class StepMeans:
 
     @property
     def signals(self) -> dict[str, float]:
-        """What a state may know, by signal."""
+        """Signals that a state may know."""
         means = self._means
         return {
             "acceptance": means["acceptance"],
@@ -128,12 +128,12 @@ class StepMeans:
         }
 
     def remember_step(self, new_tokens: int, cost: float) -> None:
-        """What a step gave and took."""
+        """Count a step's accepted tokens and its time."""
         self._move("tokens", new_tokens, _LONG)
         self._move("cost", cost, _LONG)
 
     def remember_grafts(self, drafted: DraftSummary) -> None:
-        """What phrases below a draft added."""
+        """Count the tokens that phrases added below a draft."""
         if drafted.reach is not None:
             self._means["graft_reach"] = max(self._means["graft_reach"], drafted.reach)
         self._move("graft_rows", drafted.graft_rows, _RECENT)
@@ -145,7 +145,7 @@ class StepMeans:
         self._move("change", change, _RECENT)
 
     def remember_signals(self, drafted: DraftSummary, costs: Costs) -> None:
-        """What the signals of the next step are made of."""
+        """Running means that the next step's signals are computed from."""
         if drafted.depth == 0:
             return
         self._move("acceptance", min(drafted.accepted, drafted.depth) / drafted.depth, _RECENT)

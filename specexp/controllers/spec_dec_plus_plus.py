@@ -75,7 +75,7 @@ class AcceptanceHead:
         self.weights -= _RATE * gradient / (np.sqrt(self.squares) + 1e-8)
 
     def arrays(self) -> dict[str, Floats]:
-        """What was learned, by name."""
+        """Learned weights by name."""
         return {"weights": self.weights.copy(), "squares": self.squares.copy()}
 
     def load(self, arrays: Mapping[str, Any]) -> None:

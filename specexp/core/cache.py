@@ -112,13 +112,13 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     )
 
 
-class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer's window on the shared storage; ``transformers`` calls :meth:`update` during a forward pass."""
 
     is_compileable = False
     is_sliding = False
 
-    def __init__(self, owner: SlotCache, layer: int) -> None:
+    def __init__(self, owner: Any, layer: int) -> None:
         super().__init__()
         self._owner = owner
         self._layer = layer
@@ -131,15 +131,18 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write ``[b, heads, rows, dim]`` behind each open slot's past and return everything up to there."""
-        return self._owner._write(self._layer, key_states, value_states)
+        return self._owner.write(self._layer, key_states, value_states)
 
     def get_seq_length(self) -> int:
+        """Committed tokens of the first open slot."""
         return self._owner.lengths[self._owner._open[0]]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Key length and offset of a pass over ``query_length`` rows."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
+        """Rows a slot has room for."""
         return self._owner.capacity
 
     get_max_cache_shape = get_max_length
@@ -168,7 +171,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         self.lengths = [0] * slots
         self.uncommitted = [0] * slots
         self._open: tuple[int, ...] = (0,)
-        super().__init__(layers=[_SlotLayer(self, layer) for layer in range(self._num_layers)])
+        super().__init__(layers=[SlotLayer(self, layer) for layer in range(self._num_layers)])
 
     def _shape(self, slots: int, capacity: int) -> tuple[int, ...]:
         # [keys and values of every layer, slots, heads, rows, head_dim]
@@ -206,9 +209,10 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         """Name the slots of the next forward pass, in the order of its batch."""
         self._open = tuple(slots)
 
-    def _write(
+    def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write ``[b, heads, rows, dim]`` behind the open slots' pasts; return everything up to there."""
         self._take_form(keys.shape[1], max(keys.shape[3], values.shape[3]))
         rows = keys.shape[2]
         starts = [self.lengths[slot] + self.uncommitted[slot] for slot in self._open]

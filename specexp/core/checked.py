@@ -333,7 +333,7 @@ def model_of(component: Callable[..., Any]) -> type[Section]:
 
 
 def plain(value: Any) -> Any:
-    """What a validation returned, with mappings in the place of models."""
+    """Return the result of a validation, with mappings in place of models."""
     if isinstance(value, Section):
         return value.as_values()
     if isinstance(value, dict):
@@ -465,7 +465,7 @@ _MEANING = re.compile(r"^(\w+)(?: \([^)]*\))?: (.*(?:\n[ ]+.*)*)", re.MULTILINE)
 
 
 def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
-    """What arguments mean, by name: ``Args:`` of docstrings, ``Attributes:`` of a section's."""
+    """Meanings of arguments by name: ``Args:`` of docstrings, ``Attributes:`` of a section's."""
     heading = "Attributes:\n" if _is_section(component) else "Args:\n"
     found: dict[str, str] = {}
     for layer in component.__mro__ if isinstance(component, type) else (component,):

@@ -198,7 +198,7 @@ class LatencyProfile(metaclass=Checked):
         return replace(self, overheads={}, **own)
 
     def target_seconds(self, tokens: int, prefix: int | None = None) -> float:
-        """Of a target pass over ``tokens`` tokens, the root among them."""
+        """Milliseconds of a target pass over ``tokens`` tokens, the root among them."""
         by_prefix = self.target_prefix_ms + self.target_prefix_token_ms * tokens
         return self._pass(_between(self._target_points, tokens), by_prefix, prefix)
 
@@ -260,7 +260,7 @@ class LatencyProfile(metaclass=Checked):
         return sum(self.outcome_parts(outcome))
 
     def plain_seconds(self, prompt_tokens: int, new_tokens: int) -> float:
-        """Of plain decoding, a step for every new token."""
+        """Milliseconds of plain decoding, a step for every new token."""
         plain = self.of(PLAIN)
         if not plain.by_prefix:
             return new_tokens * plain.step_seconds(1)

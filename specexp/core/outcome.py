@@ -110,7 +110,7 @@ keeping the accepted rows, and learning. They add up to the step."""
 
 @dataclass
 class GenerationResult:
-    """What decoding one sequence gave, and what it took; every metric of the papers derives from these.
+    """Tokens, counts and times of decoding one sequence; every metric of the papers derives from these.
 
     Attributes:
         token_ids: the new tokens, once the output has ended; EOS, where it came, is the last.

@@ -1,4 +1,4 @@
-"""What a caller passes for a prompt and its end, as token ids."""
+"""Prompts and their ends as token ids, from the forms that callers pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command does before it imports anything: from then on signals are answered and passwords in URLs are hidden.
+"""The first act of a command, before other imports: answer signals and hide passwords in URLs from then on.
 
 This module imports nothing that takes time. A signal while modules are imported, or before the command acts, ends the
 process at once, for nothing was begun; later one raises :class:`Interrupted`, so that whatever is open is closed.

@@ -20,11 +20,11 @@ from specexp.config.command import (
     OPTIONS,
     answered,
     check_here,
+    current_result,
     fail,
     run_command,
     say,
     telling,
-    told,
 )
 from specexp.config.config import check_trainer
 from specexp.config.layers import read_layers
@@ -117,10 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except PromptSetError as error:  # a source of the corpus cannot be read
             return fail(error)
         if (to := values.get("export_to")) is not None and runner.is_global_zero:
-            told().folder = str(to)
+            current_result().folder = str(to)
             # A model is a study's target; heads and corpora are named where an experiment asks for them.
             if Path(to, "config.json").exists():
-                told().next = command_line("init", "my-study", "--target", to)
+                current_result().next = command_line("init", "my-study", "--target", to)
         return 0
 
     with telling(given) as found:
@@ -168,10 +168,12 @@ def _learn(config: Config, dry: bool) -> int:
         found = report(config, module)
         publish(found, Path(config.get("output")) / config.get("name"))
         if found.artifacts:
-            told().artifact = str(found.artifacts[0].folder)
+            current_result().artifact = str(found.artifacts[0].folder)
             name = f"{config.get('name')}_learned"  # its own folder holds the results of learning
             again = experiment_again(config)
-            told().next = command_line("run", *again, "--artifact", told().artifact, "--name", name)
+            current_result().next = command_line(
+                "run", *again, "--artifact", current_result().artifact, "--name", name
+            )
     except ArtifactError as error:
         return fail(error, 1)
     return fail(f"{why}; it learned from the others", 1) if module.failed else 0

@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AttentionInterface, Cache, PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin
 from typing_extensions import override
 
-from specexp.core.cache import additive_mask, check_attention, context_limit
+from specexp.core.cache import SlotLayer, additive_mask, check_attention, context_limit
 from specexp.core.language_model import tolerance, tree_error
 from specexp.core.runtime import Growth, Runtime, Slots, check_model, inference
 from specexp.core.tree import TokenTree
@@ -141,40 +140,16 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
         return tuple(found)
 
 
-class _StaticLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer of :class:`StaticSlots`, as ``transformers`` calls it during a forward pass."""
+class _StaticLayer(SlotLayer):
+    """One layer of :class:`StaticSlots`; positions and mask are given, and a length would be baked into the graph."""
 
-    is_compileable = False
-    is_sliding = False
-
-    def __init__(self, owner: StaticSlots, layer: int) -> None:
-        super().__init__()
-        self._owner = owner
-        self._layer = layer
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the storage is preallocated."""
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
-    ) -> tuple[torch.Tensor, ...]:
-        """Write the rows of the pass."""
-        return self._owner.write(self._layer, key_states, value_states)
-
+    @override
     def get_seq_length(self) -> int:
-        """0: positions and mask are given, and a length would be baked into the graph."""
         return 0
 
+    @override
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Key length and offset of a pass over ``query_length`` rows."""
         return query_length, 0
-
-    def get_max_length(self) -> int:
-        """Rows a slot has room for."""
-        return self._owner.capacity
-
-    get_max_cache_shape = get_max_length
 
 
 class GraphedModel(Runtime):
@@ -391,7 +366,7 @@ def _with_packed_attention(model: PreTrainedModel) -> PreTrainedModel:
 
 
 class Shape(NamedTuple):
-    """What a step was made for.
+    """The sizes that a step is made for.
 
     Attributes:
         first: slot of the first lane.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specexp.bench.experiment import check_experiment
 from specexp.config import Config, arms_of, is_multi_sequence, save_resolved
-from specexp.config.command import check_here, fail, run_command, told
+from specexp.config.command import check_here, current_result, fail, run_command
 from specexp.config.config import recording_folder
 from specexp.config.next_step import command_line, experiment_again, measured_by
 
@@ -133,8 +133,8 @@ def run(config: Config) -> Profiled:
     profiled = save_profile(config, timed, prompts)
     tracker = tracker_of(config, name, folder)
     publish(report(*profiled), folder, tracker, console, kind="profile", config=config.to_dict())
-    told().artifact = str(profiled.artifact.folder)
-    told().next = next_step(config, profiled.artifact.folder)
+    current_result().artifact = str(profiled.artifact.folder)
+    current_result().next = next_step(config, profiled.artifact.folder)
     return profiled
 
 

@@ -22,7 +22,7 @@ from specexp.bench.progress import StageBar
 from specexp.bench.publish import Attached, Report, publish, track
 from specexp.bench.record import PromptRecord, line_of, read_records
 from specexp.bench.report import failed_answers
-from specexp.config.command import told
+from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
 from specexp.sweep.confirm import AR, Confirmation, confirm, select
 from specexp.sweep.confirmation_table import answer, sentences, table
@@ -187,7 +187,7 @@ class Conclusion:
 
     @staticmethod
     def _earlier(turns: optuna.Study) -> dict[str, Any]:
-        """What was concluded last, by whom and where: a worker on another machine has no ``concluded.json``."""
+        """The last conclusion, with its worker and folder: a worker on another machine has no ``concluded.json``."""
         ends = [turn.user_attrs.get("concluded") for turn in turns.get_trials(deepcopy=False)]
         return next(filter(None, reversed(ends)), {})
 
@@ -271,7 +271,7 @@ class Conclusion:
             raise StudyError(
                 f"{failed}; the confirmation is of the others, and {folder / CONFIRM} says why for each"
             )
-        told().summary = summary_of(winner)
+        current_result().summary = summary_of(winner)
         return found
 
     def _confirm(self, study: Study, kept: Concluded | None, earlier: Sequence[PromptRecord]) -> Confirmation:

@@ -65,7 +65,7 @@ class Watch(Analysis):
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What a confirmation gave."""
+    """The result of a confirmation."""
 
     confirmed: Sequence[Confirmed]
     records: Sequence[PromptRecord]  # records of all arms, of this confirmation and those it is pooled with

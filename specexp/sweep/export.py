@@ -41,7 +41,7 @@ class Deployed:
 
 @dataclass(frozen=True)
 class Exported:
-    """What a study leaves."""
+    """The exported artifacts of a study."""
 
     said: Sequence[str]
     gain: bool

@@ -50,7 +50,7 @@ class StudyOutput:
 
 
 def next_steps(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
-    """What to do with the artifact, where one is exported; ``best`` may decode plainly, ``best-tree`` always drafts."""
+    """The next command for an exported artifact; ``best`` may decode plainly, ``best-tree`` always drafts."""
     if settings.export is None:
         return {}
     config, to = study_config.config, settings.export.to
@@ -141,7 +141,7 @@ def method_of(config: Config, winner: Confirmed) -> str:
 
 
 def setting_of(config: Config) -> dict[str, Any]:
-    """What makes figures of two studies comparable, for the configuration of a run; passwords are hidden."""
+    """Settings that must agree where figures of two studies are compared; passwords are hidden."""
     whole = config.to_dict()
     device = whole["pair"]["device"]
     sections = {name: whole.get(name) for name in ("pair", "verifier", "data", "generation", "latency")}

@@ -23,7 +23,7 @@ from specexp.bench.publish import PAGE, sole_writer
 from specexp.bench.report import busy_machine
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import save_resolved
-from specexp.config.command import told
+from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
 from specexp.sweep.journal import check_journal
 from specexp.sweep.output import StudyOutput, TrackedTrials, next_steps, setting_of
@@ -223,7 +223,7 @@ class Session:
 
     def report(self, ended: Concluded | None) -> None:
         """Set the command's result, for its last line and for machines."""
-        found, folder, export = told(), self.output.folder, self.settings.export
+        found, folder, export = current_result(), self.output.folder, self.settings.export
         found.answer = "" if ended is None else ended.answer
         found.folder = str(folder)
         if (folder / PAGE).exists():

@@ -1,4 +1,4 @@
-"""What a study searches: the product of all keys of its space, its objectives and its limits."""
+"""The search space of a study: the product of all keys of its space, its objectives and its limits."""
 
 from __future__ import annotations
 

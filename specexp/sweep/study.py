@@ -47,7 +47,7 @@ CANDIDATES = {
     NodeKind.DRAWN: "drawn",
     NodeKind.DRAWN_WITH_REPLACEMENT: "drawn with replacement",
 }
-"""What a fixed shape's ranks count."""
+"""Meaning of a fixed shape's ranks."""
 
 WARM_UP_TOKENS = 8
 

@@ -124,7 +124,7 @@ class LosslessVerifierContract(VerifierContract):
 
 
 class DeterministicVerifierContract(LosslessVerifierContract):
-    """What a :class:`~specexp.core.contracts.DeterministicVerifier` promises besides."""
+    """Further promises of a :class:`~specexp.core.contracts.DeterministicVerifier`."""
 
     def test_it_walks_as_plain_decoding_would(self, verifier: Verifier) -> None:
         """Each accepted token, and the bonus, is what a root alone would have given at that place."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from specexp.bench.experiment import check_experiment
 from specexp.config import Config, ConfigError, save_resolved
-from specexp.config.command import check_here, run_command, told
+from specexp.config.command import check_here, current_result, run_command
 from specexp.config.next_step import command_line, experiment_again, model_options, trust_options
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ def _act(config: Config, dry_run: bool) -> int:
         return 0
     found = run(config)
     if not found.passed:
-        told().next = command_line("doctor", why="its lines belong beside the report into an issue")
+        current_result().next = command_line("doctor", why="its lines belong beside the report into an issue")
     elif config.artifact:
         options = [*model_options(config), *trust_options(config)]
-        told().next = command_line("serve", config.artifact, *options, "--port", 8000)
+        current_result().next = command_line("serve", config.artifact, *options, "--port", 8000)
     else:
-        told().next = command_line("run", *experiment_again(config), why="says what it is worth")
+        current_result().next = command_line("run", *experiment_again(config), why="says what it is worth")
     return (0 if found.known else 3) if found.passed else 1
 
 
@@ -130,5 +130,5 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
         found = verify(config, backend, prompts, skipped, lambda line: console.print(line, style="dim"), bar)
     made = report(found)
     publish(made, folder, console=console)
-    told().answer = made.title
+    current_result().answer = made.title
     return found

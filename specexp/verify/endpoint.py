@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from specexp.config.command import SHOWING, fail, telling, told
+from specexp.config.command import SHOWING, current_result, fail, telling
 from specexp.core.messages import counted, first_line, shown
 from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import Streamed, complete, model_of
@@ -231,7 +231,7 @@ def _act(arguments: Sequence[str]) -> int:
         return fail(first_line(error).removeprefix("argument "))
     except OSError as error:
         return fail(f"--output: {given.output} cannot be written ({error.strerror or error})")
-    known = told()
+    known = current_result()
     known.answer, known.folder = report.counts(), given.output
     known.next = {
         0: "experiments/engines/compare.yaml measures a server against others",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from specexp.config import Config, ConfigError
-from specexp.config.command import run_command, told
+from specexp.config.command import current_result, run_command
 
 ROOT = Path(__file__).parents[2]
 TREE = "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args: {nodes: 12}}\n"
@@ -20,7 +20,7 @@ TREE = "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args
 
 def acts(config: Config, dry_run: bool) -> int:
     print("a table, and progress")
-    found = told()
+    found = current_result()
     found.answer, found.page, found.next = "Trees win.", "runs/x/report.html", "go on"
     found.summary = {"speedup": 1.5, "nothing": float("nan")}
     return 0

@@ -1,4 +1,4 @@
-"""What a call of ``generate`` asks for, and which fields of its generation config cannot be obeyed here.
+"""The request in a call of ``generate``, and the fields of its generation config that cannot be obeyed here.
 
 A field that is in no table, such as one of a later transformers, is refused as soon as it is set.
 """

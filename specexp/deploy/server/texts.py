@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _UNFINISHED = "\ufffd"
-"""What a tokenizer writes for bytes that are no character yet."""
+"""The text of bytes that are no character yet, as tokenizers write it."""
 
 
 class Texts:

@@ -1,1 +1,1 @@
-"""What a recording advises: the best tree for each device, and the settings that would save time."""
+"""Advice from a recording: the best tree for each device, and the settings that would save time."""

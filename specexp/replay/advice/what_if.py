@@ -18,7 +18,7 @@ from specexp.config import (
     save_resolved,
 )
 from specexp.config.check import Checker
-from specexp.config.command import check_here, run_command, told
+from specexp.config.command import check_here, current_result, run_command
 from specexp.config.layers import read_layers
 from specexp.config.schema import WhatIf
 from specexp.core.latency import LatencyProfile
@@ -75,7 +75,7 @@ def run(config: Config) -> Answer:
     title = config.get("question") or "What if"
     # the tables have many columns
     publish(report(found, title), folder, tracker, terminal(180), kind="what_if", config=config.to_dict())
-    told().next = (
+    current_result().next = (
         f"run the tree of a device ({folder / 'trees.json'}) with models on such a device, to confirm it"
     )
     return found

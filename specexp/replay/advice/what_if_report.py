@@ -93,7 +93,7 @@ def best_table(found: Answer) -> Table:
 
 
 def cross_table(found: Answer) -> Table:
-    """What every device's best tree is worth on all of them."""
+    """The speedup of each device's best tree on all devices."""
     comparison, devices = found.comparison, found.comparison.devices
     names = letters(len(devices))
     table = Table(

@@ -23,7 +23,7 @@ from specexp.config import (
     is_replayed,
     save_resolved,
 )
-from specexp.config.command import check_here, run_command, told
+from specexp.config.command import check_here, current_result, run_command
 from specexp.config.next_step import command_line, experiment_again, init_options
 from specexp.controllers import ConfidenceThreshold, Fixed
 from specexp.core.latency import LatencyProfile
@@ -44,7 +44,7 @@ of another one python -m specexp.profile and python -m specexp.record are run fi
 --dry-run checks the file and says what it would be explained from; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --builder.init_args.length 6 --tracking.mode disabled."""
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
-"""Of a chain that ends where the draft is unsure."""
+"""Thresholds to try for a chain that ends where the draft is unsure."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,15 @@ def _act(config: Config, dry_run: bool) -> int:
     best = found.settings[0]
     if best.over_now.is_faster:
         changed = {**({"backend": "live"} if is_replayed(config) else {}), **best.overrides}
-        told().next = command_line(
+        current_result().next = command_line(
             "run", *experiment_again(config, changed), why="says what it is worth with models"
         )
     elif config.get("sweep") is not None:
-        told().next = command_line("sweep", *experiment_again(config), why="searches further away")
+        current_result().next = command_line("sweep", *experiment_again(config), why="searches further away")
     else:
-        told().next = command_line("init", "my-study", *init_options(config), why="searches further away")
+        current_result().next = command_line(
+            "init", "my-study", *init_options(config), why="searches further away"
+        )
     return 0
 
 

@@ -24,7 +24,7 @@ _CHANGED_BY = {
     "rows beyond the first": "fewer nodes (builder); more pay on a device that computes more at once",
     "beside the passes": "pair.mode: compiled, a builder of a fixed shape, a controller that decides less often",
 }
-"""What changes each share of a step's time."""
+"""Changes that lower each share of a step's time."""
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 

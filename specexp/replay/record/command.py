@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, ends_last, run_shards, take_shard
 from specexp.config import Config, ConfigError, build_outline
-from specexp.config.command import GOES_ON, check_here, fail, run_command, told
+from specexp.config.command import GOES_ON, check_here, current_result, fail, run_command
 from specexp.config.next_step import command_line, experiment_again, measured_by
 from specexp.core.messages import counted
 
@@ -108,14 +108,14 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
     console.print(
         f"{counted(turns, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}", markup=False
     )
-    told().folder = str(recording.folder)
+    current_result().folder = str(recording.folder)
     if config.get("latency") is None:  # a replay needs seconds
-        told().next = command_line(
+        current_result().next = command_line(
             "profile",
             *experiment_again(config),
             why="measures the seconds by which the recording is replayed",
         )
     else:
         replayed = experiment_again(config, {"backend": "replay", "recording": str(recording.folder)})
-        told().next = command_line(measured_by(config), *replayed, why="decodes without the models")
+        current_result().next = command_line(measured_by(config), *replayed, why="decodes without the models")
     return recording

@@ -37,7 +37,7 @@ _TOP_K = 8
 
 @dataclass(frozen=True)
 class RecordingPlan:
-    """What is to be recorded, before any model is loaded.
+    """The plan of a recording, before any model is loaded.
 
     Attributes:
         config: The composition, its drafter and builder filled in where the file names none.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
 
 Lost = tuple[str, ...]
-"""What a format drops, in words."""
+"""Names of what a format drops."""
 
 
 @dataclass(frozen=True)
