@@ -45,7 +45,7 @@ class CausalLMTraining(BudgetedTraining):
         teacher: Folder or hub id of a model to distil from; its vocabulary must be the same.
         distillation: Weight of the divergence from the teacher; the rest is cross-entropy.
         distill_from: Share of the budget after which the teacher is used; before, training is several times as fast.
-        repetition_from: Share of the budget after which the last row of a batch is made repetitive, see `repetition`.
+        repetition_from: Share of the budget after which the last row of a step is made repetitive, see `repetition`.
         mean_from: Share of the budget after which weights enter the mean that is validated and exported, see
             `PlateauMean`; by default the last weights are exported.
         mean_every: Steps between two weights of that mean.
@@ -125,7 +125,8 @@ class CausalLMTraining(BudgetedTraining):
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         batch, given = given_tokens(batch)
         role = -given.to(torch.int8)  # [batch, length]; 0 counts
-        if self.progress >= self.repetition_from:
+        last_of_step = (batch_idx + 1) % self.accumulated == 0
+        if last_of_step and self.progress >= self.repetition_from:
             rng = random.Random(f"{self.seed}/{self.batches_done}")
             batch = batch.clone()
             batch[-1:], role[-1:] = repeating_rows(batch[-1:], self.line_ends, rng)

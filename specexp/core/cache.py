@@ -131,11 +131,13 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write ``[b, heads, rows, dim]`` behind each open slot's past and return everything up to there."""
-        return self._owner.write(self._layer, key_states, value_states)
+        keys, values = self._owner.write(self._layer, key_states, value_states)
+        return keys, values
 
     def get_seq_length(self) -> int:
         """Committed tokens of the first open slot."""
-        return self._owner.lengths[self._owner._open[0]]
+        length: int = self._owner.lengths[self._owner._open[0]]
+        return length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Key length and offset of a pass over ``query_length`` rows."""
@@ -143,7 +145,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_max_length(self) -> int:
         """Rows a slot has room for."""
-        return self._owner.capacity
+        capacity: int = self._owner.capacity
+        return capacity
 
     get_max_cache_shape = get_max_length
 

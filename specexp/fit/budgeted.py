@@ -42,9 +42,14 @@ class BudgetedTraining(lightning.LightningModule):
         raise NotImplementedError
 
     @property
+    def accumulated(self) -> int:
+        """Batches in a step."""
+        return self.trainer.accumulate_grad_batches if self._trainer else 1
+
+    @property
     def batches_done(self) -> int:
-        """Batches trained on, by each process."""
-        return self.global_step * self.trainer.accumulate_grad_batches if self._trainer else 0
+        """Batches of the steps done, by each process."""
+        return self.global_step * self.accumulated if self._trainer else 0
 
     @property
     def tokens_done(self) -> int:
@@ -58,7 +63,7 @@ class BudgetedTraining(lightning.LightningModule):
 
     def lr_scale(self) -> float:
         """Return the factor on the peak learning rates of the next step."""
-        rise = min(1.0, (self.batches_done + 1) / WARM_UP)
+        rise = min(1.0, (self.global_step + 1) / WARM_UP)
         if self.plateau == 1.0 or self.progress < self.plateau:
             return rise
         return rise * max((1.0 - self.progress) / (1.0 - self.plateau), 0.005)
@@ -76,13 +81,14 @@ class BudgetedTraining(lightning.LightningModule):
     @override
     def on_train_batch_end(self, outputs: Any, batch: torch.Tensor, batch_idx: int) -> None:
         self.log("train/lr_scale", self.lr_scale())
-        if self.batches_done % 20 == 0 and self.trainer.is_global_zero:
+        step_ends = (batch_idx + 1) % self.accumulated == 0
+        if step_ends and self.global_step % 20 == 0 and self.trainer.is_global_zero:
             train, validation = (
                 float(self.trainer.callback_metrics.get(f"{split}/loss", math.nan))
                 for split in ("train", "validation")
             )
             print(
-                f"step {self.batches_done}  tokens {self.tokens_done}  loss {train:.3f}  "
+                f"step {self.global_step}  tokens {self.tokens_done}  loss {train:.3f}  "
                 f"validation {validation:.4f}",
                 flush=True,
             )

@@ -32,7 +32,7 @@ ARCHITECTURE = {
     "tie_word_embeddings": True,
 }
 STEP = 2 * 128
-"""Tokens of a step."""
+"""Tokens of a step, which is two batches of a row."""
 
 
 def config(cache: Path, work: Path, steps: int = 6, **arguments: Any) -> dict[str, Any]:
@@ -54,14 +54,15 @@ def config(cache: Path, work: Path, steps: int = 6, **arguments: Any) -> dict[st
                 "cache_dir": str(cache),
                 "tokenizer_from": str(cache / "tokenizer"),
                 "sources": {"library": {"class_path": LIBRARY}},  # read from the cache
-                **{"row_length": 128, "batch_size": 2, "validation_rows": 2},
+                **{"row_length": 128, "batch_size": 1, "validation_rows": 2},
             },
         },
         "trainer": {
             "logger": False,
             "accelerator": "cpu",
             "enable_progress_bar": False,
-            "val_check_interval": 4,
+            "val_check_interval": 8,
+            "accumulate_grad_batches": 2,
         },
         "checkpoint_every": 2,
     }
