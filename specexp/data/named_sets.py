@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -11,7 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
-from specexp.data.source import Row, SourceTable, is_text, read_table
+from specexp.data.source import Row, check_columns, is_text, read_table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -27,12 +26,11 @@ class PromptColumns(NamedTuple):
     """The columns that make a prompt.
 
     Attributes:
-        turns: column of the prompt, a text or (``several``) a list of one or more texts.
-        prompt_id: column of the id; by default the row number from 0.
-        category: column of the category; by default ``name`` is the category.
-        name: category of all rows.
-        others: other columns that the table must have.
-        several: whether the prompt is a list of turns.
+        turns: Column of the prompt, a text or a list of texts.
+        prompt_id: Column of the id; by default the row number from 0.
+        category: Column of the category; by default ``name`` is the category.
+        name: Category of all rows.
+        others: Other columns that the table must have.
     """
 
     turns: str
@@ -40,10 +38,9 @@ class PromptColumns(NamedTuple):
     category: str | None = None
     name: str = ""
     others: tuple[str, ...] = ()
-    several: bool = False
 
 
-_QUESTIONS = PromptColumns("turns", "question_id", "category", several=True)
+_QUESTIONS = PromptColumns("turns", "question_id", "category")
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,9 @@ class TablePrompts(PromptSet):
     """A table in its original format; an implementation names the columns that make a prompt.
 
     Args:
-        path: a file in its original format, its URL, or a hub data set.
-        subset: the subset of a hub data set; a file has none.
-        split: the split of a hub data set; a file has none.
+        path: A file in its original format, its URL, or a hub data set.
+        subset: The subset of a hub data set; a file has none.
+        split: The split of a hub data set; a file has none.
 
     Example::
 
@@ -77,35 +74,29 @@ class TablePrompts(PromptSet):
         """Number of rows that are read, from the first; None reads all of them."""
         return None
 
-    def rows(self, table: SourceTable) -> Iterable[PromptRow]:
-        """Yield the prompts of a table, in its order.
-
-        Raises:
-            PromptSetError: a column is missing, or a row has a value of another form.
-        """
-        columns = next((one for one in self.columns if table.has(one.turns)), self.columns[-1])
-        keys = (columns.prompt_id, columns.category, *columns.others, columns.turns)
-        for row in table.rows(*(key for key in keys if key is not None)):
-            category = (
-                columns.name if columns.category is None else self.category_of(row.text(columns.category))
-            )
-            if category is None:
-                continue
-            prompt_id = str(row.number - 1) if columns.prompt_id is None else row.label(columns.prompt_id)
-            yield PromptRow(prompt_id, category, self.turns_of(row, columns))
-
     def category_of(self, name: str) -> str | None:
         """Return the category of a row from its name in the table; None leaves the row out."""
         return name
 
-    def turns_of(self, row: Row, columns: PromptColumns) -> list[str]:
-        """Return the turns of a row."""
-        return row.texts(columns.turns) if columns.several else [row.text(columns.turns)]
+    def turns_of(self, row: Row, column: str) -> list[str]:
+        """Return the turns of a row, whose prompt is in ``column``."""
+        return row.texts(column) if isinstance(row.values[column], list) else [row.text(column)]
 
     @override
     def load(self) -> Dataset:
-        table = read_table(self.path, subset=self.subset, split=self.split, limit=self.limit)
-        return prompt_rows(self.rows(table), where=self.path)
+        rows = read_table(self.path, subset=self.subset, split=self.split, limit=self.limit)
+        columns = next((one for one in self.columns if one.turns in rows[0].values), self.columns[-1])
+        keys = (columns.prompt_id, columns.category, *columns.others, columns.turns)
+        check_columns(rows, [key for key in keys if key is not None])
+        prompts = []
+        for row in rows:
+            category: str | None = columns.name
+            if columns.category is not None:
+                category = self.category_of(row.text(columns.category))
+            if category is not None:
+                prompt_id = str(row.number - 1) if columns.prompt_id is None else row.label(columns.prompt_id)
+                prompts.append(PromptRow(prompt_id, category, self.turns_of(row, columns.turns)))
+        return prompt_rows(prompts, where=self.path)
 
 
 @dataclass(frozen=True)
@@ -132,7 +123,7 @@ class MTBench(TablePrompts):
     """
 
     path: str = "HuggingFaceH4/mt_bench_prompts"
-    columns = (PromptColumns("prompt", "prompt_id", "category", several=True), _QUESTIONS)
+    columns = (PromptColumns("prompt", "prompt_id", "category"), _QUESTIONS)
 
     @override
     def category_of(self, name: str) -> str | None:
@@ -148,9 +139,9 @@ class SpeedBench(TablePrompts):
     ``messages`` or, on the hub, as ``turns``. Rows whose text is still to be fetched are refused.
 
     Args:
-        path: the prepared file, on this machine.
-        subset: not used: a file is one subset.
-        split: not used.
+        path: The prepared file, on this machine.
+        subset: Not used, since a file is one subset.
+        split: Not used.
     """
 
     columns = tuple(
@@ -159,8 +150,8 @@ class SpeedBench(TablePrompts):
     )
 
     @override
-    def turns_of(self, row: Row, columns: PromptColumns) -> list[str]:
-        turns = row.texts("turns") if columns.turns == "turns" else _user_turns(row)
+    def turns_of(self, row: Row, column: str) -> list[str]:
+        turns = super().turns_of(row, column) if column == "turns" else _user_turns(row)
         if any(PLACEHOLDER in turn for turn in turns):
             raise row.refusal(
                 f": question {row.label('question_id')} is a placeholder; fetch the texts with SPEED-Bench's own "
@@ -171,16 +162,13 @@ class SpeedBench(TablePrompts):
 
 def _user_turns(row: Row) -> list[str]:
     given = row.values.get("messages")
-    if not isinstance(given, list) or not given:
-        raise row.error("messages", "a list of messages of the user", given)
-    for message in given:
-        if (
-            not isinstance(message, dict)
-            or message.get("role") != "user"
-            or not is_text(message.get("content"))
-        ):
+    turns = []
+    for message in given if isinstance(given, list) and given else [given]:
+        content = message.get("content") if isinstance(message, dict) else None
+        if not is_text(content) or message["role"] != "user":
             raise row.error("messages", "messages of the user, each with a content", message)
-    return [str(message["content"]) for message in given]
+        turns.append(str(content))
+    return turns
 
 
 @dataclass(frozen=True)
@@ -207,8 +195,8 @@ class MBPP(TablePrompts):
     columns = (_QUESTIONS, PromptColumns("text", "task_id", name="code", others=("test_list",)))
 
     @override
-    def turns_of(self, row: Row, columns: PromptColumns) -> list[str]:
-        return [mbpp_docstring(row)] if columns.turns == "text" else row.texts("turns")
+    def turns_of(self, row: Row, column: str) -> list[str]:
+        return [mbpp_docstring(row)] if column == "text" else super().turns_of(row, column)
 
 
 def mbpp_docstring(row: Row) -> str:
@@ -241,24 +229,24 @@ class Alpaca(TablePrompts):
     columns = (PromptColumns("instruction", name="instruction", others=("input",)),)
 
     @override
-    def turns_of(self, row: Row, columns: PromptColumns) -> list[str]:
+    def turns_of(self, row: Row, column: str) -> list[str]:
         instruction = row.text("instruction")
         return [f"{instruction}\n\n{row.text('input')}" if row.values.get("input") else instruction]
 
 
 @dataclass(frozen=True)
 class RawText(TablePrompts):
-    """The first ``items`` texts of a source, of each the first ``prompt_tokens`` tokens.
+    """The first ``items`` texts of a source, each cut to its first ``prompt_tokens`` tokens.
 
-    DySpec and Sequoia measure so, with 128 tokens and 128 new ones. A shorter text is a prompt as a whole. Large
-    sources are streamed. The row number, from 0, is the prompt id.
+    DySpec and Sequoia measure like this, with 128 tokens and 128 new ones. Large sources are streamed. The row number,
+    from 0, is the prompt id.
 
     Args:
-        path: a file (``.txt``: one text a line), its URL, or a hub data set.
-        key: the column that holds the text; in a ``.txt`` file it is ``text``.
-        category: the category of all rows.
-        items: how many texts to read, from the first.
-        prompt_tokens: how many tokens of each text are the prompt.
+        path: A file (``.txt``: one text a line), its URL, or a hub data set.
+        key: The column of the text; in a ``.txt`` file it is ``text``.
+        category: The category of all rows.
+        items: Number of texts to read, from the first.
+        prompt_tokens: Number of tokens of each text that are the prompt; a shorter text is one as a whole.
 
     Example::
 
@@ -278,9 +266,8 @@ class RawText(TablePrompts):
     @property
     @override
     def columns(self) -> tuple[PromptColumns, ...]:
-        return (
-            PromptColumns(self.key, name=self.category),
-        )  # whole texts: they are cut where they are tokenized
+        # Whole texts: the workload cuts them when it tokenizes them.
+        return (PromptColumns(self.key, name=self.category),)
 
 
 @dataclass(frozen=True)

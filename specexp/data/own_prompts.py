@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
@@ -25,15 +24,8 @@ FIELDS = (
 )
 """Fields that prompts are read from by default."""
 _IDS = ("prompt_id", "question_id", "task_id", "custom_id", "session_id", "id")
-
-ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "model": "assistant",
+ROLES = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"} | {
+    role: role for role in ("system", "user", "assistant")
 }
 """Role of a chat template, by its name in files."""
 REQUESTED = (
@@ -41,27 +33,27 @@ REQUESTED = (
     *("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "stream"),
     *("tools", "tool_choice", "functions", "response_format", "suffix"),
 )
-"""Fields of a request, besides its prompt, that a run does not obey."""
+"""Fields of a request that a run ignores."""
 
 
 class OwnPrompts(PromptSet):
     """Prompts of your own; ``data.prompts: my.jsonl`` is short for it.
 
     The field that holds them is recognised in the first row: ``prompt``, ``text``, ``question``, ``instruction`` (with
-    its ``input``), ``article``, ``turns``, ``messages``, ``conversations``, or the ``body`` of an OpenAI request; where
-    there are two, or none, ``data.field`` names it. The value decides the kind of prompt: a text, a list of texts
-    (turns), or chat messages, which are a prompt up to the user's last one, with the system prompt and earlier answers;
-    an answer after it is left out. Ids are taken from ``prompt_id``, ``question_id``, ``task_id``, ``custom_id``,
-    ``session_id`` or ``id``, the category from ``category``.
+    its ``input``), ``article``, ``turns``, ``messages``, ``conversations``, or the ``body`` of an OpenAI request. If
+    there are two or none, ``data.field`` names it. A prompt is a text, a list of texts (turns), or chat messages up to
+    the user's last one, with the system prompt and earlier answers; an answer after it is left out. Ids are read from
+    ``prompt_id``, ``question_id``, ``task_id``, ``custom_id``, ``session_id`` or ``id``, the category from
+    ``category``.
 
-    So traffic is read as other tools keep it: logs and batch files of OpenAI requests, input of ``vllm bench serve``
-    (``custom`` and ShareGPT), AIPerf's single and multi-turn files and the ``inputs.json`` that its runs leave.
+    Thus logs and batch files of OpenAI requests, input of ``vllm bench serve`` (``custom`` and ShareGPT), AIPerf's
+    single and multi-turn files and the ``inputs.json`` of its runs are read as they are.
 
     Args:
-        path: a file (``.jsonl``, ``.json``, ``.csv``, ``.parquet``; ``.txt``: one prompt a line, without its line
+        path: A file (``.jsonl``, ``.json``, ``.csv``, ``.parquet``; ``.txt``: one prompt a line, without its line
             break; also compressed), its URL, a folder that ``datasets`` saved, or a hub data set.
-        subset: the subset of a hub data set; a file has none.
-        split: the split of a hub data set or saved folder; a file has none.
+        subset: The subset of a hub data set; a file has none.
+        split: The split of a hub data set or saved folder; a file has none.
 
     Example::
 
@@ -95,7 +87,7 @@ class OwnPrompts(PromptSet):
         for name, given in (("subset", self.subset is not None), ("split", self.split != "train")):
             if given and Path(self.path).is_file():
                 raise PromptSetError(
-                    f"{self.path}: a file has no {name}s, so {getattr(self, name)!r} means nothing; leave it out.",
+                    f"{self.path}: a file has no {name}s; leave {getattr(self, name)!r} out.",
                     ("prompts", "init_args", name),
                 )
         source = read_rows(self.path, subset=self.subset, split=self.split, streaming=count is not None)
@@ -108,8 +100,8 @@ class OwnPrompts(PromptSet):
             return []
         requested = ", ".join(f"{name} ({count})" for name, count in self._ignored.most_common())
         return [
-            f"{self.path}: what its requests ask beside their prompts is not obeyed: {requested}; generation and "
-            "verifier say how much is generated, and how."
+            f"{self.path}: these fields of its requests are not obeyed: {requested}; set generation and verifier "
+            "instead."
         ]
 
     def _prompts(self, rows: Iterable[Row]) -> Iterator[PromptRow]:
@@ -122,10 +114,9 @@ class OwnPrompts(PromptSet):
             found = _conversation(row, self.field)
             self._ignored.update(found.ignored)
             has_id = id_field is not None and row.values.get(id_field) is not None
-            category = row.values.get("category")
             yield PromptRow(
                 row.label(str(id_field)) if has_id else str(row.number - 1),
-                str(category) if is_text(category) else "own",
+                row.text("category") if is_text(row.values.get("category")) else "own",
                 found.turns,
                 found.context,
                 found.chat,
@@ -133,7 +124,7 @@ class OwnPrompts(PromptSet):
 
 
 def _requests(rows: Iterable[Row]) -> Iterator[Row]:
-    """One row a request: AIPerf's sessions and their ``payloads`` are flattened, other rows are unchanged.
+    """Yield one row a request; sessions of AIPerf are split into their ``payloads``.
 
     A request of a later turn holds the earlier ones with their answers, so each is a prompt by itself.
     """
@@ -141,17 +132,15 @@ def _requests(rows: Iterable[Row]) -> Iterator[Row]:
     for row in rows:
         sessions: Any = row.values.get("data")
         if not (_are_objects(sessions) and any("payloads" in one for one in sessions)):
-            sessions = None
-        for index, session in enumerate(sessions or [row.values], start=1):
-            place = f"session {index}" if sessions else row.place or f"row {row.number}"
-            held = session.get("payloads")
-            if "payloads" not in session:
-                number += 1
-                yield Row(row.where, number, session, place)
-                continue
-            if not _are_objects(held):
-                raise Row(row.where, index, session, place).error("payloads", "a list of requests", held)
-            for turn, payload in enumerate(held, start=1):
+            sessions = [row.values] if "payloads" in row.values else []
+        if not sessions:
+            number += 1
+            yield Row(row.where, number, row.values, row.place)
+        for index, session in enumerate(sessions, start=1):
+            place, payloads = f"session {index}", session.get("payloads")
+            if not _are_objects(payloads):
+                raise Row(row.where, index, session, place).error("payloads", "a list of requests", payloads)
+            for turn, payload in enumerate(payloads, start=1):
                 number += 1
                 values = {"custom_id": f"{session.get('session_id', index)}/{turn}", "body": payload}
                 yield Row(row.where, number, values, f"{place}, request {turn}")
@@ -162,37 +151,27 @@ def _are_objects(value: Any) -> bool:
 
 
 def _recognised_field(row: Row) -> str:
-    """The field of a row that holds the prompt."""
+    """Return the field of a row that holds the prompt."""
     present = [name for name in FIELDS if name in row.values]
     found = [name for name in present if row.values[name]] or present
     if len(found) == 1:
         return found[0]
-    chosen = (found or list(row.values) or ["NAME"])[0]
-    if found:
-        why = f" has {' and '.join(map(repr, found))}, and a prompt is read from one of them"
-    else:
-        names = ", ".join(map(str, row.values)) or "none"
-        why = f" has the fields {names}, and a prompt is read from one of {', '.join(FIELDS)}"
-    rows: Any = row.values.get(chosen)
-    if not found and _are_objects(rows) and any(name in rows[0] for name in FIELDS):
-        raise row.refusal(f"{why}: save the array in {chosen!r} alone, as a file of its own.")
-    raise row.refusal(f"{why}: choose it with --data.field {chosen}.")
+    names = found or list(map(str, row.values))
+    raise row.refusal(
+        f" has {'the prompts' if found else 'the fields'} {', '.join(names) or 'none'}, and a prompt is read from one "
+        f"of {', '.join(FIELDS)}: choose it with --data.field {(names or ['NAME'])[0]}."
+    )
 
 
-@dataclass(frozen=True)
-class _Conversation:
+class _Conversation(NamedTuple):
     turns: list[str]
-    context: list[Message] = field(default_factory=list)
+    context: list[Message] = []  # noqa: RUF012 (never changed)
     chat: bool = False
     ignored: tuple[str, ...] = ()
 
 
 def _conversation(row: Row, key: str) -> _Conversation:
-    """The prompt in a field of a row.
-
-    A text is one turn, a list of texts one turn each, a list of messages (``role, content`` or ``from, value``) a
-    conversation up to the user's last one, and an object with ``messages`` or ``prompt`` a request.
-    """
+    """Return the prompt in a field of a row."""
     found = _read(row, key, row.values.get(key))
     ignored = (*(name for name in REQUESTED if row.values.get(name) is not None), *found.ignored)
     system = next((name for name in ("system", "system_prompt") if is_text(row.values.get(name))), None)
@@ -200,11 +179,12 @@ def _conversation(row: Row, key: str) -> _Conversation:
         first: Message = {"role": "system", "content": row.text(system)}
         return _Conversation(found.turns, [first, *found.context], True, ignored)
     if key == "instruction" and row.values.get("input"):  # Alpaca's; most instructions have none
-        found = replace(found, turns=[f"{found.turns[0]}\n\n{row.text('input')}", *found.turns[1:]])
-    return replace(found, ignored=ignored)
+        found = found._replace(turns=[f"{found.turns[0]}\n\n{row.text('input')}", *found.turns[1:]])
+    return found._replace(ignored=ignored)
 
 
 def _read(row: Row, key: str, value: Any) -> _Conversation:
+    """Read a value: a text, a list of texts (turns), a list of messages, or a request that holds one of these."""
     if is_text(value):
         return _Conversation([value])
     if _are_objects(value):
@@ -220,31 +200,34 @@ def _read(row: Row, key: str, value: Any) -> _Conversation:
         return _Conversation(list(value))
     if isinstance(value, dict):
         return _request(row, key, value)
-    if value is None and key not in row.values:
+    if key not in row.values:
         raise row.refusal(f" has no {key!r} (its fields are {', '.join(map(str, row.values))}).")
     raise row.error(key, "a text that is not blank, a list of such texts, or a list of chat messages", value)
 
 
 def _request(row: Row, key: str, body: dict[str, Any]) -> _Conversation:
-    inner = next((name for name in ("messages", "prompt") if body.get(name) is not None), None)
+    given = {name: value for name, value in body.items() if value is not None}
+    inner = next((name for name in ("messages", "prompt") if name in given), None)
     if inner is None:
         raise row.refusal(
-            f", key {key!r} has the fields {', '.join(map(str, body)) or 'of nothing'}; of requests those with "
-            "messages or prompt are read."
+            f", key {key!r} has the fields {', '.join(given) or 'none'}; requests with messages or prompt are read."
         )
-    if inner == "prompt" and isinstance(body[inner], list) and not is_text(next(iter(body[inner]), None)):
-        raise row.error(f"{key}.{inner}", "a text, not the ids of tokens", body[inner])
-    ignored = tuple(name for name in body if name not in (inner, "model", "user", "metadata"))
-    return replace(_read(row, f"{key}.{inner}", body[inner]), ignored=ignored)
+    if inner == "prompt" and isinstance(given[inner], list) and not is_text(next(iter(given[inner]), None)):
+        raise row.error(f"{key}.{inner}", "a text, not the ids of tokens", given[inner])
+    ignored = tuple(name for name in given if name not in (inner, "model", "user", "metadata"))
+    return _read(row, f"{key}.{inner}", given[inner])._replace(ignored=ignored)
 
 
 def _message(row: Row, key: str, number: int, given: dict[str, Any]) -> Message:
     where = f", key {key!r}: message {number}"
-    name = given.get("role", given.get("from"))
+    # datasets fills fields that other messages have with None.
+    name = given.get("role") or given.get("from")
     role = ROLES.get(str(name))
     if role is None:
-        raise row.refusal(f"{where} is of {shown(name)}; roles are {', '.join(ROLES)}.")
-    content = given.get("content", given.get("value"))
+        raise row.refusal(f"{where} has the role {shown(name)}; roles are {', '.join(ROLES)}.")
+    content = given.get("content")
+    if content is None:
+        content = given.get("value")
     if isinstance(content, list):  # OpenAI's parts
         other = [part for part in content if not isinstance(part, dict) or part.get("type") != "text"]
         if other:
@@ -253,5 +236,5 @@ def _message(row: Row, key: str, number: int, given: dict[str, Any]) -> Message:
     if not is_text(content):
         if role == "assistant" and given.get("tool_calls"):
             raise row.refusal(f"{where} is a call of tools; only text is read.")
-        raise row.refusal(f"{where} has no text, but {shown(content)}.")
+        raise row.refusal(f"{where} has no text, found {shown(content)}.")
     return Message(role=role, content=str(content))

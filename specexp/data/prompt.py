@@ -11,7 +11,8 @@ from specexp.data.prompt_set import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ANSWER = "specexp-answer-stands-here"  # placeholder of an answer while a chat template is rendered
+ANSWER = "specexp-answer-stands-here"
+"""Placeholder of an answer while a chat template is rendered."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class Prompt:
                 included; empty for turn 0.
 
         Raises:
-            IndexError: there is no such turn.
-            ValueError: previous tokens are missing or not expected, or the chat template leaves out answers.
+            IndexError: There is no such turn.
+            ValueError: Previous tokens are missing or not expected, or the chat template leaves out answers.
         """
         if not 0 <= turn < len(self.turns):
             raise IndexError(
@@ -67,8 +68,8 @@ class Prompt:
             )
         if (turn == 0) == bool(previous_token_ids):
             raise ValueError(
-                f"prompt {self.prompt_id!r}, turn {turn}: previous_token_ids are what came before, "
-                "none for turn 0 and at least one token for a later turn."
+                f"prompt {self.prompt_id!r}, turn {turn}: previous_token_ids must be empty for turn 0 and hold at "
+                "least one token for a later turn."
             )
         if turn == 0:
             return list(self.token_ids)
@@ -88,7 +89,7 @@ class Prompt:
         return length
 
     def _after_answer(self, tokenizer: PreTrainedTokenizerBase, turn: int) -> str:
-        """The chat template's text from the answer before ``turn`` to the next answer."""
+        """Return the chat template's text from the answer before ``turn`` to the next answer."""
         messages = list(self.context)
         for text in self.turns[:turn]:
             messages += [{"role": "user", "content": text}, {"role": "assistant", "content": ANSWER}]
@@ -121,13 +122,9 @@ def first_turn_ids(
 
 
 def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-    """Return whether a text ends in white space that becomes other tokens when a word follows.
+    """Return whether a text ends in white space that becomes other tokens when a word follows, as ``"Answer: "``.
 
     A model has rarely seen a word after such tokens, so it continues the text badly.
-
-    Example::
-
-        ends_inside_a_token(tokenizer, "Answer: ")  # True where " yes" is one token
     """
     if not text[-1:].isspace():
         return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from specexp.core.checked import Checked
 
@@ -52,8 +52,8 @@ class PromptSet(metaclass=Checked):
     """Prompts to decode. The constructor of an implementation is its configuration schema, and reads nothing.
 
     Attributes:
-        prompt_tokens: Length to which raw texts are cut, by :class:`~specexp.data.workload.Workload`, in tokens; None
-            for sets whose texts are prompts as they are.
+        prompt_tokens: Length in tokens to which :class:`~specexp.data.workload.Workload` cuts raw texts; None for sets
+            whose texts are prompts as they are.
 
     Example::
 
@@ -72,10 +72,8 @@ class PromptSet(metaclass=Checked):
     @classmethod
     def reader_of(cls, given: str) -> str | None:
         """Return the class that reads a path or hub name given in place of a class; None if it names a class."""
-        last = given.rpartition(".")[2]
-        is_path = (
-            "." in given and not last[:1].isupper()
-        )  # class names are capitalised, endings of files are not
+        # Class names are capitalised, endings of files are not.
+        is_path = "." in given and not given.rpartition(".")[2][:1].isupper()
         if any(mark in given for mark in "/\\~") or is_path or Path(given).exists():
             return "OwnPrompts"
         return None
@@ -99,7 +97,7 @@ class PromptSet(metaclass=Checked):
         """Return all prompts in the order of the file, as :func:`prompt_rows` makes them; the same at every call.
 
         Raises:
-            PromptSetError: the source is missing, unreadable, empty or of another format.
+            PromptSetError: The source is missing, unreadable, empty or of another format.
         """
 
 
@@ -107,23 +105,22 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
     """Collect rows into a data set with the common columns, in the given order.
 
     Args:
-        rows: at least one row, each with a new ``prompt_id``.
-        where: the source as errors name it, a path or a class name.
+        rows: At least one row, each with a new ``prompt_id``.
+        where: The source as errors name it, a path or a class name.
 
     Raises:
-        PromptSetError: there is no row, or two rows share a ``prompt_id``.
+        PromptSetError: There is no row, or two rows share a ``prompt_id``.
     """
-    columns: dict[str, list[Any]] = {column: [] for column in PromptRow._fields}
     numbers: dict[str, int] = {}
+    collected = []
     for number, row in enumerate(rows, start=1):
         earlier = numbers.setdefault(row.prompt_id, number)
         if earlier != number:
             raise PromptSetError(
-                f"{where}: rows {earlier} and {number} share the prompt id {row.prompt_id!r}; ids are unique.",
+                f"{where}: rows {earlier} and {number} share the prompt id {row.prompt_id!r}; ids are unique."
             )
-        for column, value in row._asdict().items():
-            columns[column].append(value)
-    if not numbers:
+        collected.append(row._asdict())
+    if not collected:
         raise PromptSetError(f"{where}: the data set is empty; at least one prompt is needed.")
     from datasets import Dataset, Features, List, Value  # takes a second, so errors are reported first
 
@@ -132,4 +129,4 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
     features = Features(
         prompt_id=text, category=text, turns=List(text), context=List(message), chat=Value("bool")
     )
-    return Dataset.from_dict(columns, features=features)
+    return Dataset.from_list(collected, features=features)

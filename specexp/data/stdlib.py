@@ -36,8 +36,8 @@ class StdlibFunctions(PromptSet):
     """Openings of standard library functions; needs no network and no file.
 
     Args:
-        split: splits share no module. A search uses ``validation`` and the confirmed figures come from ``test``;
-            ``train`` is what the embedded models have seen.
+        split: Splits share no module. A search uses ``validation`` and the confirmed figures come from ``test``;
+            the embedded models were trained on ``train``.
 
     Example::
 
@@ -54,17 +54,17 @@ class StdlibFunctions(PromptSet):
 
 @cache  # a search, its confirmation and its counts read the same files, which do not change meanwhile
 def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
-    """Prompts from functions of the standard library, its tests left out, in one fixed shuffled order.
+    """Return prompts from functions of the standard library without its tests, in one fixed shuffled order.
 
     A prompt is the signature, the docstring and the first part of the body, cut after a line break (the embedded
     tokenizer joins a line break with the punctuation before it). The category is the module.
 
     Args:
-        split: which modules.
-        root: the folder of the standard library; the running interpreter's own when absent.
+        split: The split of the modules.
+        root: The folder of the standard library, by default the running interpreter's own.
 
     Raises:
-        PromptSetError: the library's source is not there.
+        PromptSetError: The library's source is not there.
     """
     folder = root or Path(sysconfig.get_paths()["stdlib"])
     rows: dict[str, PromptRow] = {}
@@ -83,7 +83,7 @@ def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
 
 
 def prompt_of(function: str) -> str | None:
-    """The beginning of a function's source; None when it is too short, or its head too long, to make a prompt.
+    """Return the beginning of a function's source; None if it is too short, or its head too long, for a prompt.
 
     The cut is after the line break nearest to 40 % of the source, after the docstring and at least one line of the
     body. The next line is not blank, because the tokenizer joins successive line breaks.

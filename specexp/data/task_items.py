@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """An item with the task it is of."""
+    """An item and its task."""
 
     task: Task
     item: Item
 
 
 class TaskItems(PromptSet):
-    """The items of one or several tasks; the task is the category, and an item's text stands for its prompts.
+    """The items of one or several tasks; the task is the category, and the text of an item is the only turn.
 
     Args:
-        tasks: at least one, with different names.
-        items: how many items of each task, from the first; None for all.
+        tasks: At least one, with different names.
+        items: Number of items of each task, from the first; None for all.
 
     Example::
 

@@ -51,7 +51,7 @@ class Text(NamedTuple):
     """A document and the name of its module, file or problem.
 
     Attributes:
-        given: parts of the text, in their order, that no loss is taken on: questions drawn at random.
+        given: Parts of the text, in their order, without loss: questions drawn at random.
     """
 
     name: str
@@ -63,10 +63,10 @@ class Probe(NamedTuple):
     """A held-out problem as a reasoning task asks it, with a check of the answer.
 
     Attributes:
-        kind: the kind of question, as tables name it.
-        prompt: the whole prompt.
-        is_right: whether a continuation, cut at ``ending``, is right; None if it is unreadable.
-        ending: where the continuation ends.
+        kind: The kind of question in tables.
+        prompt: The whole prompt.
+        is_right: Whether a continuation, cut at ``ending``, is right; None if it is unreadable.
+        ending: The end of the continuation.
     """
 
     kind: str
@@ -213,15 +213,15 @@ def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class HeldOut(PromptSet):
-    """Prompts out of a source of training text, from its held-out texts.
+    """Prompts from the held-out texts of a source of training text.
 
-    Of a source whose problems can be checked every problem is asked as its task asks it; of others a prompt is the
+    If the problems of the source can be checked, a prompt is a problem as its task asks it; otherwise it is the
     beginning of a text. The category is the source, or the kind of problem.
 
     Args:
-        source: whose texts; the same arguments as in training hold the same texts out.
-        split: a search uses ``validation``, and the confirmed figures come from ``test``.
-        items: at most so many prompts.
+        source: The source; the same arguments as in training hold out the same texts.
+        split: A search uses ``validation``, and the confirmed figures come from ``test``.
+        items: Maximal number of prompts.
 
     Example::
 
@@ -248,18 +248,18 @@ class HeldOut(PromptSet):
         return prompt_rows({row.prompt_id: row for row in rows}.values(), where=f"HeldOut({name})")
 
     def _rows(self, name: str) -> Iterator[PromptRow]:
-        asked = False
+        has_problems = False
         for probe in self.source.probes(self.split):
-            asked = True
+            has_problems = True
             yield PromptRow(f"{name}-{fingerprint(probe.prompt)[:12]}", probe.kind, [probe.prompt])
-        for text in () if asked else self.source.texts(self.split):
+        for text in () if has_problems else self.source.texts(self.split):
             yield PromptRow(f"{text.name}-{fingerprint(text.text)[:12]}", name, [opening(text.text)])
 
 
 def opening(text: str) -> str:
-    """The first lines of a text, about 40 % of it but no more than 600 characters, as a prompt to be continued.
+    """Return the first lines of a text, about 40 % of it but at most 600 characters, as a prompt to be continued.
 
-    It ends after a line break and before a line that is not blank; of a single line, before a blank. Tokenizers join
+    It ends after a line break and before a line that is not blank; in a single line, before a blank. Tokenizers join
     successive line breaks, and a blank with the word after it.
 
     Example:

@@ -16,7 +16,7 @@ from pydantic import Field
 from specexp.core.checked import Checked
 from specexp.core.messages import counted, first_line
 from specexp.data.prompt import Prompt, ends_inside_a_token, first_turn_ids
-from specexp.data.prompt_set import Message, PromptSet, PromptSetError
+from specexp.data.prompt_set import PromptSet, PromptSetError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -56,13 +56,11 @@ class Preparation:
 
     def notes(self) -> list[str]:
         """Return the changes in sentences; none if prompts are decoded as they are."""
-        taken = counted(self.taken, "prompt")
-        notes = list(self.remarks)
+        taken, notes = counted(self.taken, "prompt"), list(self.remarks)
         if self.cut:
-            end = "last" if self.too_long == "keep-last" else "first"
             notes.append(
-                f"{len(self.cut)} of {taken} cut to the {end} {self.max_prompt_tokens} of up to "
-                f"{max(self.cut.values())} tokens (too_long: {self.too_long})."
+                f"{len(self.cut)} of {taken} cut to the {self.too_long.removeprefix('keep-')} {self.max_prompt_tokens} "
+                f"of up to {max(self.cut.values())} tokens (too_long: {self.too_long})."
             )
         if self.skipped:
             skipped = counted(len(self.skipped), "prompt")
@@ -83,10 +81,10 @@ class Preparation:
         """Return a sentence, to be printed before decoding, if prompts end inside a token."""
         if not self.end_inside_a_token:
             return []
-        first, count = self.end_inside_a_token[0], len(self.end_inside_a_token)
         return [
-            f"{count} of {counted(self.taken, 'prompt')} end in white space that becomes other tokens when a word "
-            f"follows (the first is {first!r}); specexp does no token healing, so remove it."
+            f"{len(self.end_inside_a_token)} of {counted(self.taken, 'prompt')} end in white space that becomes other "
+            f"tokens when a word follows (the first is {self.end_inside_a_token[0]!r}); specexp does no token healing, "
+            "so remove it."
         ]
 
     def files(self) -> dict[str, str]:
@@ -106,19 +104,18 @@ class Workload(metaclass=Checked):
     ``max_prompts``, share no prompt: search on the one, confirm on the other.
 
     Args:
-        prompts: the set the prompts come from.
-        max_prompts: how many prompts are taken at most; None for all that are left after ``offset``.
-        shuffle_seed: the seed of one fixed shuffled order, the same for every trial and every arm; None for the file's
-            order.
-        offset: how many prompts of that order are skipped.
-        max_prompt_tokens: the longest first turn, in tokens, template and special tokens included; None for no limit.
+        prompts: The set the prompts come from.
+        max_prompts: Maximal number of prompts; None for all that are left after ``offset``.
+        shuffle_seed: Seed of one fixed shuffled order, the same for every trial and arm; None for the file's order.
+        offset: Number of prompts of that order that are skipped.
+        max_prompt_tokens: The longest first turn, in tokens, template and special tokens included; None for no limit.
             Later turns depend on the answers: see :meth:`Prompt.longest_context`.
-        too_long: what happens to a longer one. ``refuse``: the run stops before it starts. ``keep-last``: the last
+        too_long: Policy for a longer one. ``refuse``: the run stops before it starts. ``keep-last``: the last
             tokens stay, since the question is mostly at the end, and with them a leading BOS token. ``keep-first``:
             the first tokens stay. ``skip``: it is left out, and no other takes its place. All are counted and reported.
-        chat_template: whether turns are written with the tokenizer's chat template. If null, chat messages are and
+        chat_template: Whether turns are written with the tokenizer's chat template. If null, chat messages are and
             other prompts are not; if false, messages are joined by blank lines.
-        field: the field of prompts of your own that holds them, where several could; recognised if null.
+        field: The field of your own prompts that holds them; recognised if null.
 
     Attributes:
         preparation: Changes to the prompts when they were last loaded.
@@ -142,8 +139,8 @@ class Workload(metaclass=Checked):
     ) -> None:
         if too_long != "refuse" and max_prompt_tokens is None:
             raise ValueError(
-                f"too_long: {too_long} says what happens to prompts of more than max_prompt_tokens, which is not set: "
-                "set it, or leave too_long out"
+                f"too_long: {too_long} is for prompts of more than max_prompt_tokens, which is not set: set it, or "
+                "leave too_long out"
             )
         if chat_template and prompts.prompt_tokens is not None:
             raise ValueError(
@@ -160,10 +157,10 @@ class Workload(metaclass=Checked):
         self.preparation = Preparation()
 
     def load(self, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
-        """The chosen prompts in their order, at least one.
+        """Return the chosen prompts in their order, at least one.
 
         Raises:
-            PromptSetError: the set cannot be read, ``offset`` passes over all of it, a prompt is too long or has no
+            PromptSetError: The set cannot be read, ``offset`` passes over all of it, a prompt is too long or has no
                 token, all were left out, or the tokenizer has no chat template and one is needed.
         """
         self.preparation = Preparation(
@@ -173,55 +170,28 @@ class Workload(metaclass=Checked):
         )
         prompts = [prompt for row in self.rows() if (prompt := self._prompt(tokenizer, row)) is not None]
         self.preparation.taken = len(prompts)
-        self.preparation.repeated = len(prompts) - len(
-            {(prompt.token_ids, prompt.turns) for prompt in prompts}
-        )
+        self.preparation.repeated = len(prompts) - len({(one.token_ids, one.turns) for one in prompts})
         self.preparation.remarks = self.prompts.remarks()
         if not prompts:
             raise PromptSetError(
-                f"all {len(self.preparation.skipped)} prompts of {self._name} have more tokens than max_prompt_tokens: "
-                f"{self.max_prompt_tokens}, and too_long: skip leaves none; raise it.",
+                f"all {len(self.preparation.skipped)} prompts of {self.prompts.label} have more tokens than "
+                f"max_prompt_tokens: {self.max_prompt_tokens}, and too_long: skip leaves none; raise it.",
                 ("max_prompt_tokens",),
             )
         return prompts
 
-    def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Prompt | None:
-        """A row as a prompt; None where it is too long and left out."""
-        chat_template = bool(row.get("chat")) if self.chat_template is None else self.chat_template
-        if chat_template and tokenizer.chat_template is None:
-            raise PromptSetError(self._no_template(row["prompt_id"]), ("chat_template",))
-        turns = tuple(row["turns"])
-        context = tuple(row.get("context") or ())
-        prompt_id = row["prompt_id"]
-        ids = self._token_ids(tokenizer, prompt_id, turns[0], chat_template, context)
-        if ids is None:
-            return None
-        # A template's own text follows a turn, and the first tokens of a raw text end at a token's end.
-        ends_as_written = not chat_template and self.prompts.prompt_tokens is None
-        if ends_as_written and any(ends_inside_a_token(tokenizer, turn) for turn in turns):
-            self.preparation.end_inside_a_token.append(prompt_id)
-        return Prompt(prompt_id, row["category"], turns, tuple(ids), row["index"], chat_template, context)
-
-    def _no_template(self, prompt_id: str) -> str:
-        if self.chat_template:
-            return "chat_template is true, but the tokenizer has none; set it to false, or take a chat model."
-        return (
-            f"prompt {prompt_id!r} of {self._name} is made of chat messages, but the tokenizer has no chat template; "
-            "take a chat model, or set data.chat_template: false, which joins their texts with blank lines."
-        )
-
     def rows(self) -> Dataset:
-        """The chosen prompts in their order, not tokenized: ``prompt_id``, ``category``, ``turns`` and ``index``.
+        """Return the chosen prompts in their order, not tokenized: ``prompt_id``, ``category``, ``turns``, ``index``.
 
         Raises:
-            PromptSetError: the set cannot be read, or ``offset`` passes over all of it.
+            PromptSetError: The set cannot be read, or ``offset`` passes over all of it.
         """
-        # An order of its own needs all of them.
+        # A shuffled order needs all of them.
         whole = self.max_prompts is None or self.shuffle_seed is not None
         rows = self.prompts.first(None if whole else self.offset + int(self.max_prompts or 0))
         if self.offset >= len(rows):
             raise PromptSetError(
-                f"offset {self.offset} passes over all {len(rows)} prompts of {self._name}; "
+                f"offset {self.offset} passes over all {len(rows)} prompts of {self.prompts.label}; "
                 f"it can be at most {len(rows) - 1}.",
                 ("offset",),
             )
@@ -231,52 +201,62 @@ class Workload(metaclass=Checked):
         end = len(rows) if self.max_prompts is None else min(self.offset + self.max_prompts, len(rows))
         return rows.select(range(self.offset, end))
 
-    @property
-    def _name(self) -> str:
-        return self.prompts.label
-
-    def _token_ids(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        prompt_id: str,
-        text: str,
-        chat_template: bool,
-        context: tuple[Message, ...],
-    ) -> list[int] | None:
-        """The first turn's tokens, as many as may be; None where it is left out."""
+    def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Prompt | None:
+        """Return a row as a prompt; None if it is too long and left out."""
+        prompt_id, turns, context = row["prompt_id"], tuple(row["turns"]), tuple(row.get("context") or ())
+        name = f"prompt {prompt_id!r} of {self.prompts.label}"
+        chat_template = bool(row.get("chat")) if self.chat_template is None else self.chat_template
+        if chat_template and tokenizer.chat_template is None:
+            raise PromptSetError(
+                "chat_template is true, but the tokenizer has none; set it to false, or take a chat model."
+                if self.chat_template
+                else f"{name} is made of chat messages, but the tokenizer has no chat template; take a chat model, or "
+                "set data.chat_template: false, which joins their texts with blank lines.",
+                ("chat_template",),
+            )
         try:
-            whole = first_turn_ids(tokenizer, text, chat_template, context)
+            whole = first_turn_ids(tokenizer, turns[0], chat_template, context)
         except Exception as error:  # templates are programs, and some refuse a role
             by = " with the tokenizer's chat template" if chat_template else ""
-            raise PromptSetError(
-                f"prompt {prompt_id!r} of {self._name} cannot be tokenized{by} ({first_line(error)})."
-            ) from error
+            raise PromptSetError(f"{name} cannot be tokenized{by} ({first_line(error)}).") from error
         ids = whole[: self.prompts.prompt_tokens]
         if len(ids) < len(whole):
             self.preparation.openings.append(prompt_id)
         if not ids:
-            raise PromptSetError(f"prompt {prompt_id!r} of {self._name} has no token with this tokenizer.")
-        limit = self.max_prompt_tokens
-        if limit is None or len(ids) <= limit:
-            return ids
+            raise PromptSetError(f"{name} has no token with this tokenizer.")
+        if self.max_prompt_tokens is not None and len(ids) > self.max_prompt_tokens:
+            kept = self._shortened(name, ids, self.max_prompt_tokens, tokenizer.bos_token_id, chat_template)
+            counts = self.preparation.skipped if kept is None else self.preparation.cut
+            counts[prompt_id] = len(ids)
+            if kept is None:
+                return None
+            ids = kept
+        # A template's own text follows a turn, and the first tokens of a raw text end at a token's end.
+        ends_as_written = not chat_template and self.prompts.prompt_tokens is None
+        if ends_as_written and any(ends_inside_a_token(tokenizer, turn) for turn in turns):
+            self.preparation.end_inside_a_token.append(prompt_id)
+        return Prompt(prompt_id, row["category"], turns, tuple(ids), row["index"], chat_template, context)
+
+    def _shortened(
+        self, name: str, ids: list[int], limit: int, bos_token_id: int | None, chat_template: bool
+    ) -> list[int] | None:
+        """Return the kept tokens of a prompt that is too long; None if it is left out."""
         if self.too_long == "refuse":
             raise PromptSetError(
-                f"prompt {prompt_id!r} of {self._name} has {len(ids)} tokens, more than max_prompt_tokens: "
-                f"{limit}; raise it, or set too_long: keep-last, keep-first or skip.",
+                f"{name} has {len(ids)} tokens, more than max_prompt_tokens: {limit}; raise it, or set too_long: "
+                "keep-last, keep-first or skip.",
                 ("max_prompt_tokens",),
             )
         if self.too_long == "skip":
-            self.preparation.skipped[prompt_id] = len(ids)
             return None
-        self.preparation.cut[prompt_id] = len(ids)
-        if self.too_long == "keep-first":
-            if chat_template:
-                raise PromptSetError(
-                    f"prompt {prompt_id!r} of {self._name} has {len(ids)} tokens, and too_long: keep-first would cut "
-                    "off where its chat template lets the answer begin; set too_long: keep-last or skip.",
-                    ("too_long",),
-                )
-            return ids[:limit]
-        # Models trained with a BOS token answer badly without it.
-        kept = ids[:1] if ids[0] == tokenizer.bos_token_id and limit > 1 else []
-        return kept + ids[len(ids) - (limit - len(kept)) :]
+        if self.too_long == "keep-last":
+            # Models trained with a BOS token answer badly without it.
+            kept = ids[:1] if ids[0] == bos_token_id and limit > 1 else []
+            return kept + ids[len(ids) - (limit - len(kept)) :]
+        if chat_template:
+            raise PromptSetError(
+                f"{name} has {len(ids)} tokens, and too_long: keep-first would cut off the end of its chat template, "
+                "where the answer begins; set too_long: keep-last or skip.",
+                ("too_long",),
+            )
+        return ids[:limit]

@@ -150,7 +150,7 @@ def test_every_request_that_a_run_of_aiperf_left_is_a_prompt(tmp_path: Path):
         ([], r"inputs.json: session 2, key 'payloads': expected a list of requests, found \[\]"),
         (
             [{"input": "Why?"}],
-            "session 2, request 1, key 'body' has the fields input; of requests those with",
+            "session 2, request 1, key 'body' has the fields input; requests with messages",
         ),
     ],
 )
@@ -177,16 +177,9 @@ def test_what_requests_ask_beside_their_prompts_is_told(tmp_path: Path):
     prompts = OwnPrompts(str(path))
     prompts.load()
     (remark,) = prompts.remarks()
-    assert "is not obeyed: max_tokens (2), temperature (1); generation and verifier say" in remark
+    assert "not obeyed: max_tokens (2), temperature (1); set generation and verifier" in remark
 
 
-def test_no_more_of_a_file_is_read_than_is_asked_for(tmp_path: Path):
-    path = tmp_path / "my.jsonl"
-    path.write_text(lines({"prompt": "A"}, {"prompt": "B"}) + "what follows is not even JSON\n")
-    workload = Workload(OwnPrompts(str(path)), max_prompts=1, offset=1)
-    assert workload.rows()["turns"] == [["B"]]
-    with pytest.raises(PromptSetError, match="line 3 is no JSON"):
-        Workload(OwnPrompts(str(path)), max_prompts=1, shuffle_seed=0).rows()
 
 
 def test_errors_call_own_prompts_by_their_file(tmp_path: Path, tokenizer):

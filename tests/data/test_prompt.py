@@ -80,7 +80,7 @@ def test_there_is_no_turn_beyond_the_last(tokenizer):
 
 @pytest.mark.parametrize(("turn", "previous"), [(0, [1]), (1, [])])
 def test_only_a_later_turn_has_previous_tokens(tokenizer, turn, previous):
-    with pytest.raises(ValueError, match="none for turn 0 and at least one token for a later turn"):
+    with pytest.raises(ValueError, match="empty for turn 0 and hold at least one token"):
         make_prompt(tokenizer, "A", "B").turn_ids(tokenizer, turn, previous)
 
 

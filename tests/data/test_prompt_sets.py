@@ -188,20 +188,20 @@ REFUSED = [
     (GSM8K, "empty.json", "", r"empty\.json: the data set is empty"),
     (GSM8K, "empty.json", "[]", r"empty\.json: the data set is empty"),
     (GSM8K, "q.docx", "?", r"q\.docx: its format is not known.*\.jsonl"),
-    (GSM8K, "q.jsonl", "How many?\n", r"q\.jsonl: line 1 is no JSON \(.+\)"),
+    (GSM8K, "q.jsonl", "How many?\n", r"q\.jsonl: line 1 is not JSON \(.+\)"),
     (HumanEval, "q.jsonl.gz", "\x1f but no archive", r"q\.jsonl\.gz: cannot be read"),
     (GSM8K, "q.jsonl", [{"questions": "How many?"}], r"no key 'question' .*did you mean 'questions'\?"),
-    (GSM8K, "q.jsonl", [{"task_id": 1, "prompt": "def f():"}], "is this the right prompt set"),
-    (GSM8K, "q.jsonl", [HOW, {"question": None}], "line 2, key 'question': expected a text .*, found"),
-    (GSM8K, "q.jsonl", [HOW, {"question": "  "}], "line 2, key 'question': expected a text .*, found"),
-    *((SpecBench, "q.jsonl", [QUESTIONS[2], {**QUESTIONS[1], "turns": bad}], "line 2, key 'turns': expected a list of")
-      for bad in ([], None, ["Hello", " "], "Hello?")),
+    (GSM8K, "q.jsonl", [{"task_id": 1, "prompt": "def f():"}], "no key 'question' .*; allowed are"),
+    (GSM8K, "q.jsonl", [HOW, {"question": None}], "row 2, key 'question': expected a text .*, found"),
+    (GSM8K, "q.jsonl", [HOW, {"question": "  "}], "row 2, key 'question': expected a text .*, found"),
+    *((SpecBench, "q.jsonl", [QUESTIONS[2], {**QUESTIONS[1], "turns": bad}], "row 2, key 'turns': expected a")
+      for bad in ([], None, ["Hello", " "])),
     (SpecBench, "q.jsonl", [QUESTIONS[0], QUESTIONS[1], QUESTIONS[0]], "rows 1 and 3 share the prompt id '81'"),
     (SpeedBench, "q.jsonl", [{**QUESTIONS[0], "turns": [f"{PLACEHOLDER} FROM"], **SPEED}], "is a placeholder; fetch"),
     (SpeedBench, "q.jsonl", [{"question_id": 1, "category": "a", "messages": [{"role": "system", "content": "Hi"}],
-                              **SPEED}], "line 1, key 'messages': expected messages of"),
+                              **SPEED}], "row 1, key 'messages': expected messages of"),
     (SpeedBench, "q.jsonl", [{"question_id": 1, "category": "a", "messages": "Sort.", **SPEED}],
-     "line 1, key 'messages': expected a list of messages"),
+     "row 1, key 'messages': expected messages of"),
     (SpeedBench, "q.jsonl", QUESTIONS, "no key 'sub_category' among"),
 ]  # fmt: skip
 

@@ -57,7 +57,7 @@ def test_solutions_leave_the_tokens_of_their_prompts_as_they_are(specexp_data, e
         (HumanEval(human_eval), human_eval, "canonical_solution"),
         (MBPP(mbpp), mbpp, "code"),
     ):
-        solutions = read_table(path, subset=None, split="test").rows(key)
+        solutions = read_table(path, key)
         for row, solution in zip(prompts.load(), solutions, strict=True):
             # Some begin with blank lines, which the tokenizer joins with the prompt's line break.
             text = re.sub(r"^\s*\n", "", solution.text(key))

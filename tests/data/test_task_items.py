@@ -30,7 +30,7 @@ def test_the_task_is_the_category_and_part_of_the_name(files):
 
 def test_a_broken_file_names_line_and_key(files):
     (files / "test.jsonl").write_text('{"question": "why?", "answer": "no"}\n')
-    with pytest.raises(PromptSetError, match=r"test.jsonl: line 1, key 'answer'") as refused:
+    with pytest.raises(PromptSetError, match=r"test.jsonl: row 1, key 'answer'") as refused:
         TaskItems([GSM8K(str(files / "test.jsonl"))]).load()
     assert refused.value.key == ("prompts", "init_args", "tasks")
 

@@ -174,11 +174,11 @@ class TestBlocksworld(TaskContract):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"answer": "#### 1"}', "line 2, key 'question': expected a text"),
-        ('{"question": " ", "answer": "#### 1"}', "line 2, key 'question': expected a text"),
-        ('{"question": "a"}', "line 2, key 'answer': expected a text"),
-        ('{"question": "a", "answer": "1"}', "line 2, key 'answer': expected a number after ####, found '1'"),
-        ('{"question": "a", "answer": "#### one"}', "line 2, key 'answer': expected a number after ####"),
+        ('{"answer": "#### 1"}', "row 2, key 'question': expected a text"),
+        ('{"question": " ", "answer": "#### 1"}', "row 2, key 'question': expected a text"),
+        ('{"question": "a"}', "row 2, key 'answer': expected a text"),
+        ('{"question": "a", "answer": "1"}', "row 2, key 'answer': expected a number after ####, found '1'"),
+        ('{"question": "a", "answer": "#### one"}', "row 2, key 'answer': expected a number after ####"),
     ],
 )
 def test_a_wrong_row_of_gsm8k_is_named(tmp_path, line, message):
@@ -191,7 +191,7 @@ def test_a_wrong_row_of_gsm8k_is_named(tmp_path, line, message):
 
 def test_a_wrong_line_of_creative_writing_is_named(writing):
     writing.write_text(LINES[0] + "\n\nOnly. Three. Here.\n")
-    with pytest.raises(PromptSetError, match=r"sentences.txt: line 3: 4 sentences are needed, 3 are there"):
+    with pytest.raises(PromptSetError, match=r"sentences.txt: line 3: 4 sentences are needed, found 3"):
         CreativeWriting(str(writing)).load()
 
 
@@ -203,7 +203,7 @@ def test_a_file_that_is_missing_empty_or_no_text_is_named(tmp_path, task):
     ):
         task(str(path)).load()
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(PromptSetError, match=r"items.txt: (is not text|line 1 is not UTF-8)"):
+    with pytest.raises(PromptSetError, match=r"items.txt: (line 1 )?is not UTF-8"):
         task(str(path)).load()
     path.write_text("\n\n")
     with pytest.raises(PromptSetError, match=r"items.txt(: the data set is empty|, line 3: is not JSON)"):

@@ -231,9 +231,9 @@ def test_texts_of_which_only_the_first_tokens_are_prompts_are_counted(tokenizer)
 def test_policies_that_would_leave_nothing_or_break_a_template_are_refused(tokenizer, chat_tokenizer):
     with pytest.raises(PromptSetError, match=r"all 1 prompts of Letters .* too_long: skip leaves none"):
         Workload(Letters(["much too long"]), max_prompt_tokens=5, too_long="skip").load(tokenizer)
-    with pytest.raises(PromptSetError, match="keep-first would cut off where"):
+    with pytest.raises(PromptSetError, match="keep-first would cut off the end of"):
         Workload(Chat(), max_prompt_tokens=5, too_long="keep-first").load(chat_tokenizer)
-    with pytest.raises(ValueError, match=r"too_long: skip says what happens .* which is not set"):
+    with pytest.raises(ValueError, match=r"too_long: skip is for prompts .* which is not set"):
         Workload(Letters(), too_long="skip")
 
 

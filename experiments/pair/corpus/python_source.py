@@ -138,7 +138,7 @@ class ProgrammingTasks(TextSource):
 
     @override
     def texts(self, split: Split) -> Iterator[Text]:
-        for row in read_table(self.path, subset="full").rows("text", "code", "task_id", "test_list"):
+        for row in read_table(self.path, "text", "code", "task_id", "test_list", subset="full"):
             task = int(row.label("task_id"))
             if task in _MBPP_SPLITS[split]:
                 code = "\n".join(line.rstrip() for line in row.text("code").expandtabs(4).splitlines())
@@ -163,5 +163,5 @@ class HumanEvalTasks(TextSource):
     @override
     def texts(self, split: Split) -> Iterator[Text]:
         if split == "test":
-            for row in read_table(self.path, split="test").rows("task_id", "prompt", "canonical_solution"):
+            for row in read_table(self.path, "task_id", "prompt", "canonical_solution", split="test"):
                 yield Text(row.label("task_id"), row.text("prompt") + row.text("canonical_solution"))

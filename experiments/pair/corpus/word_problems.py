@@ -90,7 +90,7 @@ class GradeSchool(TextSource):
 
     def problems(self, split: Split) -> Iterator[Worked]:
         """Yield the problems of a split with steps."""
-        for row in read_table(self.path, subset="main", split="train").rows("question", "answer"):
+        for row in read_table(self.path, "question", "answer", subset="main", split="train"):
             if split_of_name(row.text("question")) == split:
                 worked = worked_of(row.text("question"), row.text("answer"))
                 if worked.steps:

@@ -50,7 +50,7 @@ class PromptDataModule(LightningDataModule):
     @override
     def test_dataloader(self) -> DataLoader[Prompt]:
         # A list is a map-style data set; shuffling is the workload's, and a worker process would only cost time.
-        return DataLoader(self.prompts, batch_size=1, shuffle=False, collate_fn=_only)  # type: ignore[arg-type]
+        return DataLoader(self.prompts, batch_size=1, shuffle=False, collate_fn=lambda batch: batch[0])  # type: ignore[arg-type]
 
     @override
     def train_dataloader(self) -> DataLoader[Prompt]:
@@ -59,8 +59,3 @@ class PromptDataModule(LightningDataModule):
     @override
     def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
         return batch  # it has no tensor, and Lightning's own transfer refuses a frozen dataclass
-
-
-def _only(batch: list[Prompt]) -> Prompt:
-    (prompt,) = batch
-    return prompt

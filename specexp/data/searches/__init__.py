@@ -1,8 +1,5 @@
 """Searches: which partial solutions are expanded, and which one the last generation comes from."""
 
-from specexp.data.searches.best_first import BestFirst
-from specexp.data.searches.breadth_first import BreadthFirst
-from specexp.data.searches.monte_carlo import MonteCarlo
 from specexp.data.searches.search import (
     Answer,
     Continuations,
@@ -14,6 +11,7 @@ from specexp.data.searches.search import (
     ThoughtTree,
     Values,
 )
+from specexp.data.searches.strategies import BestFirst, BreadthFirst, MonteCarlo
 
 __all__ = [
     "Answer",

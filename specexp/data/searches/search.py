@@ -84,8 +84,7 @@ class ThoughtTree:
 
     def best(self) -> State:
         """Return the deepest state with the highest value, the first of equals."""
-        depth = max(state.depth for state in self._values)
-        return max((state for state in self._values if state.depth == depth), key=self.sort_key)
+        return max(self._values, key=lambda state: (state.depth, self.sort_key(state)))
 
     def sort_key(self, state: State) -> float:
         """Return the value of a state, or minus infinity if it has none."""
@@ -184,23 +183,12 @@ class Search(metaclass=Checked):
         return SearchResult(final, best, tree)
 
 
-def inner_states(thoughts: int, depth: int) -> int:
-    """Return the number of states above the deepest, in a whole tree with paths of ``depth`` generations.
-
-    Example:
-        >>> inner_states(3, depth=4)  # 1 + 3 + 9
-        13
-    """
-    return sum(thoughts**level for level in range(depth - 1))
-
-
 def _continued(
     states: Sequence[State], n: int, last: bool = False
 ) -> Generator[Request, Answer, Sequence[Sequence[str]]]:
-    request = Continuations(tuple(states), n, last)
-    texts = cast("Sequence[Sequence[str]]", (yield request))
-    _check_count("list(s) of continuations", len(texts), len(request.states), request.states)
-    for state, below in zip(request.states, texts, strict=True):
+    texts = cast("Sequence[Sequence[str]]", (yield Continuations(tuple(states), n, last)))
+    _check_count("list(s) of continuations", len(texts), len(states), states)
+    for state, below in zip(states, texts, strict=True):
         _check_count("continuation(s)", len(below), n, [state])
     return texts
 

@@ -20,19 +20,11 @@ ARITY: Mapping[str, int] = {ON: 2, ON_TABLE: 1, CLEAR: 1, HOLDING: 1, HAND_EMPTY
 
 @dataclass(frozen=True)
 class Operator:
-    """A kind of action in the sense of STRIPS; its blocks are written ``"?0"`` and ``"?1"``.
-
-    Attributes:
-        blocks: how many it names.
-        needs: facts that have to hold before.
-        makes: facts that hold afterwards.
-        ends: facts that hold no longer.
-    """
+    """A kind of action in the sense of STRIPS, with the number of its blocks; it ends the facts that it needs."""
 
     blocks: int
     needs: Facts
     makes: Facts
-    ends: Facts
 
 
 OPERATORS: Mapping[str, Operator] = {
@@ -40,42 +32,34 @@ OPERATORS: Mapping[str, Operator] = {
         1,
         needs=frozenset({(CLEAR, "?0"), (ON_TABLE, "?0"), (HAND_EMPTY,)}),
         makes=frozenset({(HOLDING, "?0")}),
-        ends=frozenset({(CLEAR, "?0"), (ON_TABLE, "?0"), (HAND_EMPTY,)}),
     ),
     "put-down": Operator(
         1,
         needs=frozenset({(HOLDING, "?0")}),
         makes=frozenset({(CLEAR, "?0"), (ON_TABLE, "?0"), (HAND_EMPTY,)}),
-        ends=frozenset({(HOLDING, "?0")}),
     ),
     "stack": Operator(
         2,
         needs=frozenset({(CLEAR, "?1"), (HOLDING, "?0")}),
         makes=frozenset({(HAND_EMPTY,), (CLEAR, "?0"), (ON, "?0", "?1")}),
-        ends=frozenset({(CLEAR, "?1"), (HOLDING, "?0")}),
     ),
     "unstack": Operator(
         2,
         needs=frozenset({(ON, "?0", "?1"), (CLEAR, "?0"), (HAND_EMPTY,)}),
         makes=frozenset({(HOLDING, "?0"), (CLEAR, "?1")}),
-        ends=frozenset({(ON, "?0", "?1"), (CLEAR, "?0"), (HAND_EMPTY,)}),
     ),
 }
+"""The operators by name; ``"?0"`` and ``"?1"`` are the blocks of an action."""
 
 _SENTENCES = {
-    ON: "{} lies on {}",
-    ON_TABLE: "{} lies on the table",
-    CLEAR: "{} is clear",
-    HOLDING: "the arm holds {}",
-    HAND_EMPTY: "the arm is empty",
+    ON: "{} {lies} on {}",
+    ON_TABLE: "{} {lies} on the table",
+    CLEAR: "{} {is} clear",
+    HOLDING: "the arm {holds} {}",
+    HAND_EMPTY: "the arm {is} empty",
 }
-_DENIALS = {
-    ON: "{} does not lie on {}",
-    ON_TABLE: "{} does not lie on the table",
-    CLEAR: "{} is not clear",
-    HOLDING: "the arm does not hold {}",
-    HAND_EMPTY: "the arm is not empty",
-}
+_AFFIRMED = {"lies": "lies", "is": "is", "holds": "holds"}
+_DENIED = {"lies": "does not lie", "is": "is not", "holds": "does not hold"}
 _WORDS = {
     "pick-up": "pick up {}",
     "put-down": "put down {}",
@@ -90,7 +74,7 @@ _ACTION = re.compile(
 
 
 class IllegalActionError(ValueError):
-    """An action whose preconditions do not hold, or that names a block that is not there; the message says which."""
+    """An action whose preconditions, named in the message, do not hold."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +90,11 @@ class Action:
     blocks: tuple[str, ...]
 
     def __str__(self) -> str:
-        """In words, as prompts write it."""
         return _WORDS[self.operator].format(*self.blocks)
 
     @classmethod
     def parse(cls, text: str) -> Action | None:
-        """The action a line begins with, in words or as in PDDL; None if it begins with none.
+        """Return the action that a line begins with, in words or as in PDDL; None if it begins with none.
 
         Example:
             >>> Action.parse("(pick-up a)"), Action.parse("Stack block a on top of b."), Action.parse("wait")
@@ -126,20 +109,14 @@ class Action:
         return None if None in blocks else cls(name, blocks)
 
     def ground(self, facts: Facts) -> Facts:
-        """Facts of its operator, with its own blocks in place of ``"?0"`` and ``"?1"``."""
+        """Return facts of its operator with its own blocks in place of ``"?0"`` and ``"?1"``."""
         places = {f"?{place}": block for place, block in enumerate(self.blocks)}
         return frozenset(tuple(places.get(word, word) for word in fact) for fact in facts)
 
 
 @dataclass(frozen=True)
 class BlocksProblem:
-    """Where the blocks are, and where they should be.
-
-    Attributes:
-        blocks: their names, in the order of the file.
-        start: the facts that hold; all others do not.
-        goal: facts that have to hold at the end; others may.
-    """
+    """The blocks in the order of the file, the facts that hold, and the facts that must hold at the end."""
 
     blocks: tuple[str, ...]
     start: Facts
@@ -147,10 +124,7 @@ class BlocksProblem:
 
 
 def apply(facts: Facts, action: Action) -> Facts:
-    """The state after an action.
-
-    Raises:
-        IllegalActionError: a precondition does not hold; the message names all that do not.
+    """Return the state after an action; raises IllegalActionError if its preconditions do not hold.
 
     Example:
         >>> table = frozenset({("ontable", "a"), ("clear", "a"), ("handempty",)})
@@ -158,19 +132,15 @@ def apply(facts: Facts, action: Action) -> Facts:
         frozenset({('holding', 'a')})
     """
     operator = OPERATORS[action.operator]
-    missing = action.ground(operator.needs) - facts
-    if missing:
-        reasons = " and ".join(sorted(_DENIALS[name].format(*blocks) for name, *blocks in missing))
+    needs = action.ground(operator.needs)
+    reasons = unmet(facts, needs)
+    if reasons is not None:
         raise IllegalActionError(f"{action}: {reasons}")
-    return (facts - action.ground(operator.ends)) | action.ground(operator.makes)
+    return (facts - needs) | action.ground(operator.makes)
 
 
 def run_plan(facts: Facts, plan: Iterable[Action]) -> Facts:
-    """The state after all actions of a plan.
-
-    Raises:
-        IllegalActionError: as :func:`apply`, with the number of the action, from 1.
-    """
+    """Return the state after all actions; raises IllegalActionError with the number of the first illegal one."""
     for number, action in enumerate(plan, start=1):
         try:
             facts = apply(facts, action)
@@ -180,19 +150,18 @@ def run_plan(facts: Facts, plan: Iterable[Action]) -> Facts:
 
 
 def sentence(fact: Fact) -> str:
-    """One fact in words.
+    """Return a fact in words.
 
     Example:
         >>> sentence(("holding", "a"))
         'The arm holds a.'
     """
-    name, *named = fact
-    words = _SENTENCES[name].format(*named)
+    words = _SENTENCES[fact[0]].format(*fact[1:], **_AFFIRMED)
     return f"{words.replace('the arm', 'The arm')}."
 
 
 def describe(facts: Facts) -> str:
-    """Where the blocks are, in words; what is clear follows from it and is left out.
+    """Return the positions of the blocks in words; which are clear follows from them.
 
     Example:
         >>> describe(frozenset({("on", "a", "b"), ("ontable", "b"), ("ontable", "c"), ("handempty",)}))
@@ -207,9 +176,9 @@ def describe(facts: Facts) -> str:
 
 
 def unmet(facts: Facts, goal: Facts) -> str | None:
-    """What of the goal does not hold, in words; None if all does."""
-    missing = sorted(goal - facts)
-    return " and ".join(_DENIALS[name].format(*named) for name, *named in missing) if missing else None
+    """Return the facts of a goal that do not hold, in words; None if all do."""
+    missing = sorted(_SENTENCES[name].format(*named, **_DENIED) for name, *named in goal - facts)
+    return " and ".join(missing) or None
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -220,14 +189,14 @@ Expression = str | list["Expression"]
 
 
 class PDDLError(ValueError):
-    """A text is not the PDDL that was expected; the message is what is missing or wrong."""
+    """A text is not the expected PDDL."""
 
 
 def read_problem(text: str) -> BlocksProblem:
     """Read a problem in PDDL: ``:objects``, ``:init`` and a ``:goal`` that is one fact or a conjunction.
 
     Raises:
-        PDDLError: a part is missing, or a fact is about something else than the problem's blocks.
+        PDDLError: A part is missing, or a fact names other blocks than the problem's.
     """
     expression = _parse(text)
     parts = [part for part in expression if isinstance(part, list) and part]
@@ -244,7 +213,7 @@ def read_problem(text: str) -> BlocksProblem:
 
 
 def _parse(text: str) -> list[Expression]:
-    """The first expression of a text, as nested lists, in lower case, since PDDL ignores case."""
+    """Return the first expression of a text as nested lists, in lower case, since PDDL ignores case."""
     stack: list[list[Expression]] = [[]]
     for token in re.findall(r"[()]|[^\s()]+", re.sub(r";.*", "", text).lower()):
         if token == "(":

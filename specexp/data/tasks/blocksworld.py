@@ -32,19 +32,16 @@ _EVALUATION = re.compile(r"Evaluation:\W*(good|bad)\b", re.IGNORECASE)
 class Blocksworld(Task):
     """Blocks to be put on each other by picking up, putting down, stacking and unstacking.
 
-    A thought is one action, and so is the last generation; ``done`` ends a plan. The evaluator remarks on the newest
-    action and calls it good (value 10) or bad (value 1), which is a score of the other tasks' range. The plan is
-    checked by simulating it. Depth 7 is that of the instances solved in 6 steps: six actions and ``done``. The paper
-    measures on 145 items; the split holds 152.
+    A thought is one action, and so is the last generation; ``done`` ends a plan. The evaluator calls the newest action
+    good (value 10) or bad (value 1), in the range of the other tasks' scores. The plan is checked by simulating it.
+    Depth 7 is that of the instances solved in 6 steps: six actions and ``done``. The paper measures on 145 items; the
+    split holds 152.
 
     Args:
-        path: the split, as ``split_v1_step_6_data.json``, which is a list of ``[instance, a valid plan, its length]``.
-        instances: where the instances are, by the paths that the split gives: a JSON file of PDDL texts by path, or
-            the folder that the paths start from.
-        unparsable: the value of a state whose evaluation is neither good nor bad.
-
-    Raises:
-        PromptSetError: from :meth:`load`, with the file and the row or path.
+        path: The split, as ``split_v1_step_6_data.json``, a list of ``[instance, a valid plan, its length]``.
+        instances: The instances, by the paths in the split: a JSON file of PDDL texts by path, or the folder that the
+            paths start from.
+        unparsable: The value of a state whose evaluation is neither good nor bad.
     """
 
     name: ClassVar[str] = "Blocksworld"
@@ -52,12 +49,7 @@ class Blocksworld(Task):
     paper_items: ClassVar[int] = 145
     value_ending = Ending(("\n\n", "\nStart:"), 64)
 
-    def __init__(
-        self,
-        path: str,
-        instances: str,
-        unparsable: Annotated[float, Field(le=1)] = 0.0,
-    ) -> None:
+    def __init__(self, path: str, instances: str, unparsable: Annotated[float, Field(le=1)] = 0.0) -> None:
         self.path = path
         self.instances = instances
         self.unparsable = unparsable

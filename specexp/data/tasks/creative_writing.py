@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.data.source import Row, read_table
-from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt, score_out_of_ten
+from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt
 
 SENTENCES = 4
 _END = "[end]"
@@ -21,16 +21,13 @@ class CreativeWriting(Task):
     """Four paragraphs, each of which ends with one of four random sentences.
 
     A thought is a plan of the whole passage; the last generation is the passage, written by the best plan. The
-    evaluator remarks on a plan and scores it from 1 to 10. (The paper's evaluator prompt shows a passage, but its
-    Algorithm 1 values the state before the last generation, the plan.) The paper measures on the 100 items of the file.
-    The check is whether there are four paragraphs and each ends with its sentence, not how well they read.
+    evaluator scores a plan from 1 to 10. (The paper's evaluator prompt shows a passage, but its Algorithm 1 values the
+    state before the last generation, the plan.) The paper measures on the 100 items of the file. The check is whether
+    there are four paragraphs and each ends with its sentence, not how well they read.
 
     Args:
-        path: the original ``data_100_random_text.txt``, four sentences a line.
-        unparsable: the value of a plan whose score cannot be read.
-
-    Raises:
-        PromptSetError: from :meth:`load`, with file and line.
+        path: The original ``data_100_random_text.txt``, four sentences a line.
+        unparsable: The value of a plan whose score cannot be read.
     """
 
     name: ClassVar[str] = "Creative Writing"
@@ -44,7 +41,7 @@ class CreativeWriting(Task):
 
     @override
     def load(self) -> list[Item]:
-        rows = list(read_table(self.path).rows("text"))
+        rows = read_table(self.path, "text")
         found = [split_sentences(row.text("text")) for row in rows]
         known = {one for sentences in found if len(sentences) == SENTENCES for one in sentences}
         return [_item(row, known) for row in rows]
@@ -66,10 +63,6 @@ class CreativeWriting(Task):
         return _VALUE.format(sentences=item.problem, plans=_plans(thoughts))
 
     @override
-    def read_value(self, answer: str) -> float | None:
-        return score_out_of_ten(answer)
-
-    @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
         # Quotation marks, case, white space and the final stop do not count.
         written = paragraphs(thoughts[-1]) if thoughts else []
@@ -86,7 +79,7 @@ def _item(row: Row, known: Set[str]) -> Item:
     if len(sentences) < SENTENCES:
         sentences = split_sentences(row.text("text"), known)
     if len(sentences) != SENTENCES:
-        raise row.refusal(f": {SENTENCES} sentences are needed, {len(sentences)} are there")
+        raise row.refusal(f": {SENTENCES} sentences are needed, found {len(sentences)}")
     problem = "\n".join(f"{place}. {sentence}" for place, sentence in enumerate(sentences, start=1))
     return Item(str(row.number - 1), row.number - 1, problem, tuple(sentences))
 
@@ -103,9 +96,7 @@ def split_sentences(line: str, known: Set[str] = frozenset()) -> list[str]:
     """
     sentences: list[str] = []
     for piece in re.split(r"(?<=[.!?])\s+", line.strip()):
-        after = max(
-            (known_one for known_one in known if piece.endswith(f" {known_one}")), key=len, default=""
-        )
+        after = max((one for one in known if piece.endswith(f" {one}")), key=len, default="")
         sentences += [piece.removesuffix(after).strip(), after] if after else [piece]
     return sentences
 

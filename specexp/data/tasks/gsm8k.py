@@ -11,7 +11,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.data.source import Row, read_table
-from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt, score_out_of_ten
+from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _NUMBER = re.compile(rf"(?:(?<![\w.)])-\$?)?(?:{_DIGITS})")  # a minus behind a number is no sign
@@ -22,15 +22,14 @@ _MARK = "####"  # stands before the answer in the original files
 class GSM8K(Task):
     """Word problems of grade-school mathematics.
 
-    A thought is a sub-question with its answer, each a generation of its own as in the paper, or both together; after
-    three of them the last generation is the answer of the problem, whose last number is compared with the reference.
-    The evaluator remarks on the newest step and scores from 1 to 10 how much it helps. The paper measures on the 1,319
-    items of the test set.
+    A thought is a sub-question with its answer, in two generations as in the paper, or in one. After three thoughts
+    the last generation is the answer of the problem, whose last number is compared with the reference. The evaluator
+    scores from 1 to 10 how much the newest step helps. The paper measures on the 1,319 items of the test set.
 
     Args:
-        path: a file of :class:`specexp.data.GSM8K`: ``question, answer``, with the number after ``####``.
-        unparsable: the value of a state whose score cannot be read.
-        generations: number of generations of a thought.
+        path: A file of :class:`specexp.data.GSM8K`: ``question, answer``, with the number after ``####``.
+        unparsable: The value of a state whose score cannot be read.
+        generations: Number of generations of a thought.
     """
 
     name: ClassVar[str] = "GSM8K"
@@ -51,8 +50,8 @@ class GSM8K(Task):
     @override
     def load(self) -> list[Item]:
         # Rows have no name of their own: the row number, from 0, is the id.
-        table = read_table(self.path, subset="main", split="test")
-        return [self._item(row) for row in table.rows("question", "answer")]
+        rows = read_table(self.path, "question", "answer", subset="main", split="test")
+        return [self._item(row) for row in rows]
 
     @override
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
@@ -84,10 +83,6 @@ class GSM8K(Task):
     @override
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
         return _VALUE.format(problem=item.problem, steps=_steps(thoughts))
-
-    @override
-    def read_value(self, answer: str) -> float | None:
-        return score_out_of_ten(answer)
 
     @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:

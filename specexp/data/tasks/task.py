@@ -77,10 +77,10 @@ class Check(NamedTuple):
 class Task(metaclass=Checked):
     """A reasoning task. One file with its prompts makes one; nothing is registered.
 
-    A path has ``depth`` thoughts: those that a search chooses by their values, and the last generation, which follows
-    the best of them (SEED, Algorithm 1). A thought is one generation, or two if there is a :meth:`completion_prompt`.
-    A *state* is an item with the thoughts so far, each cut by its :class:`Ending`. Prompts are plain text, which may
-    be wrapped in a chat template. Only :meth:`load` reads files. All methods are pure.
+    A path has ``depth`` generations: thoughts that a search chooses by their values, and the last generation, which
+    continues the best of them (SEED, Algorithm 1). A thought has two generations if there is a
+    :meth:`completion_prompt`. A *state* is an item with the thoughts so far, each cut by its :class:`Ending`. Prompts
+    are plain text, which may be wrapped in a chat template. Only :meth:`load` reads files. All methods are pure.
 
     Attributes:
         name: Name in tables.
@@ -109,14 +109,14 @@ class Task(metaclass=Checked):
 
     @abstractmethod
     def thought_ending(self, last: bool = False) -> Ending:
-        """Return the end of a thought, or of the last generation."""
+        """Return the ending of a thought, or of the last generation."""
 
     def completion_prompt(self, item: Item, thoughts: Sequence[str], begun: str) -> str | None:
         """Return the prompt of a thought's second generation, after its first, ``begun``; None if it has only one."""
         return None
 
     def completion_ending(self) -> Ending:
-        """Return the end of the second generation of a thought."""
+        """Return the ending of the second generation of a thought."""
         return self.thought_ending()
 
     def completed(self, begun: str, rest: str) -> str:
@@ -127,9 +127,9 @@ class Task(metaclass=Checked):
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
         """Return the prompt of an evaluation of a state with at least one thought, above all of its newest one."""
 
-    @abstractmethod
     def read_value(self, answer: str) -> float | None:
-        """Return the value in an evaluation that was cut at its end; None if it cannot be read."""
+        """Return the value in an evaluation that was cut at its end, by default a score; None if it cannot be read."""
+        return score_out_of_ten(answer)
 
     def value(self, answer: str) -> Value:
         """Return the value of a state by the evaluator's answer; never raises."""
@@ -144,8 +144,8 @@ class Task(metaclass=Checked):
 def read_prompt(task_file: str, name: str) -> str:
     """Return a prompt of a task, ``prompts/TASK/NAME.txt`` in its folder, a template for ``str.format``.
 
-    The last line break of the file is not part of it. A prompt must end where a token of its continuation begins, which
-    is after a line break or before a blank.
+    The last line break of the file is dropped. A prompt must end where a token of its continuation begins, which is
+    after a line break or before a blank.
     """
     module = Path(task_file)
     file = module.parent / "prompts" / module.stem / f"{name}.txt"
@@ -159,7 +159,7 @@ def read_text(path: str) -> str:
     except OSError as error:
         raise PromptSetError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise PromptSetError(f"{path}: is not text in UTF-8 (byte {error.start})") from error
+        raise PromptSetError(f"{path}: is not UTF-8 text (byte {error.start})") from error
 
 
 def read_json(path: str) -> Any:
@@ -171,7 +171,7 @@ def read_json(path: str) -> Any:
 
 
 def score_out_of_ten(text: str) -> float | None:
-    """The score behind the last ``Score:``, 1 to 10 in digits, ``8`` or ``8.5`` or ``8/10``; None if there is none.
+    """Return the score after the last ``Score:``, from 1 to 10 in digits; None if there is none.
 
     Example:
         >>> score_out_of_ten("Clear. Score: 8/10"), score_out_of_ten("Score: 100"), score_out_of_ten("8")
