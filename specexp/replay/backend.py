@@ -1,4 +1,4 @@
-"""Recordings as experiment files name them, and the backend that replays them in place of models."""
+"""The recording of an experiment file, and the backend that replays it in place of models."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import ArmSpec
     from specexp.models.pair import ModelPair
-    from specexp.replay.play.source import RecordedSource
+    from specexp.replay.play.player import RecordedSource
 
 _SAME_PAIR = ("target", "target_dtype")
 _SAME_DRAFT = ("draft", "draft_dtype")
 _SAME_GENERATION = ("seed", "stop_at_eos")
-"""Settings that change the recorded output, apart from models and verifier."""
+"""Settings besides models and verifier that change the recorded output."""
 
 
 def open_recording(config: Config) -> Recording:
-    """The recording that ``backend: replay`` reads, made as the experiment is configured.
+    """Return the recording that ``backend: replay`` reads.
 
     Raises:
-        ConfigError: There is none, it was cut off or damaged, or it has another output than the experiment.
+        ConfigError: There is none, it is incomplete or damaged, or the experiment has another output.
     """
     key = "recording" if config.get("recording") is not None or not is_replayed(config) else "backend"
     if config.get("recording") is None and config.get("record.to") is not None:
@@ -56,7 +56,7 @@ def open_recording(config: Config) -> Recording:
             recording.check_made_of(section, config.get(section), keys)
         _check_length(recording, build_generation(config))
         settings = build_verifier(config).sampling_settings
-        if settings is not None:  # else no replay of it is made, which says why
+        if settings is not None:  # otherwise the arm refuses the verifier
             recording.check_made_of("law", settings)
     except RecordingError as error:
         raise ConfigError(
@@ -66,18 +66,18 @@ def open_recording(config: Config) -> Recording:
 
 
 def _check_length(recording: Recording, wanted: Generation) -> None:
-    """Refuse more answers, or longer ones, than were recorded."""
+    """Raise RecordingError if more or longer answers are configured than were recorded."""
     made = recording.manifest.made_of["generation"]
     several = any(turns[0].turns > 1 for turns in recording.turns.values())
     for key in ("max_new_tokens", "samples"):
         recorded, given = made[key], getattr(wanted, key)
-        # of several turns a later one answers what the whole earlier answer led to
+        # A later turn depends on the whole earlier answer.
         exactly = several and key == "max_new_tokens"
         if given > recorded or (exactly and given != recorded):
             raise RecordingError(
-                f"{recording.folder} was made with generation.{key} {recorded} and the configuration says {given}: "
+                f"{recording.folder} was made with generation.{key} {recorded}, and the configured one is {given}: "
                 + (
-                    f"conversations of several turns replay with {recorded} alone"
+                    f"conversations of several turns replay only with {recorded}"
                     if given < recorded
                     else f"record again with it, or ask for at most {recorded}"
                 )
@@ -85,11 +85,7 @@ def _check_length(recording: Recording, wanted: Generation) -> None:
 
 
 def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
-    """Refuse a recording of other models.
-
-    Raises:
-        ConfigError: One sentence that names what differs.
-    """
+    """Raise ConfigError if a recording was made with other models."""
     try:
         recording.check_fingerprint(recording_fingerprint(pair))
     except RecordingError as error:
@@ -120,7 +116,7 @@ class RecordedPrompts(PromptDataModule):
 
 
 def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
-    """The target's tokenizer, to compare prompts with the recorded ones; None if it is not on this machine."""
+    """Return the target's tokenizer, to compare prompts with the recorded ones; None if it is not here."""
     from specexp.models.pair import load_tokenizer
     from specexp.models.sources import PairError
 
@@ -133,7 +129,7 @@ def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
 def recorded_data(
     config: Config, recording: Recording, tokenizer: PreTrainedTokenizerBase | None
 ) -> PromptDataModule:
-    """The prompts of ``data``, with the recorded tokens if there is no tokenizer.
+    """Return the prompts of ``data``, with the recorded tokens if there is no tokenizer.
 
     Raises:
         ConfigError: They cannot be read, or one was not recorded, or with other tokens.
@@ -154,7 +150,7 @@ def recorded_data(
 
 
 def first_not_recorded(prompts: Sequence[Prompt], recording: Recording, samples: int) -> str | None:
-    """Why the prompts cannot be replayed, as a sentence; None where all can."""
+    """Return the reason why prompts cannot be replayed; None if all can."""
     for prompt in prompts:
         for sample in range(samples):
             try:
@@ -181,21 +177,16 @@ class ReplayBackend:
         return source_for(self.recording)
 
     def arm(self, spec: ArmSpec) -> ReplayArm:
-        """Parts that answer the prompts of the recording.
-
-        Raises:
-            RecordingError: The recording cannot replay the parts.
-            ValueError: The parts do not go together.
-        """
+        """Return an arm for the prompts of the recording; raises ValueError if its parts cannot be replayed."""
         assert spec.parts is not None
         return ReplayArm(spec.name, self.recording, spec.parts, spec.generation, spec.latency)
 
     def fingerprint(self) -> Fingerprint:
-        """Of the recorded target and its tokenizer."""
+        """Return the marks of the recorded target and its tokenizer."""
         return target_fingerprint(self.recording.manifest.fingerprint)
 
     def provenance(self, arm: Arm) -> dict[str, Any]:
-        """The recording, the profile of the seconds, and what the figures are worth."""
+        """Return the recording, the latency profile, and the fidelity of the figures."""
         assert isinstance(arm, ReplayArm)
         profile = None if arm.latency is None else arm.latency.label
         folder = str(self.recording.folder)
@@ -203,10 +194,10 @@ class ReplayBackend:
 
 
 def open_replay(config: Config) -> tuple[ReplayBackend, PromptDataModule]:
-    """The recording that an experiment asks for, and its prompts.
+    """Return the replay of an experiment's recording, and its prompts.
 
     Raises:
-        ConfigError: It is missing or of something else, or a prompt was not recorded.
+        ConfigError: The recording is missing or another one, or a prompt was not recorded.
     """
     recording = open_recording(config)
     return ReplayBackend(recording), recorded_data(config, recording, tokenizer_of(config))

@@ -111,7 +111,7 @@ def test_what_carries_over_from_prompt_to_prompt_is_not_split(
     carries = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}}
     path = experiment(drafter=carries, record={"live_sample": 0})
     assert record([path, "--record.to", str(tmp_path / "x"), "--shard", "0/2"]) == 2
-    assert "TokenRecycling carries what it learned from prompt to prompt" in capsys.readouterr().err
+    assert "TokenRecycling carries its state from prompt to prompt" in capsys.readouterr().err
     assert run([path, "--shard", "0/2"]) == 2
     assert "goes on learning from prompt to prompt" in capsys.readouterr().err
 

@@ -9,8 +9,8 @@ from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.recording import Recording, RecordingManifest, write_turns
 from specexp.replay.format.trie import TrieWriter
+from specexp.replay.play.player import RecordedSource
 from specexp.replay.play.ranks import MISSED
-from specexp.replay.play.source import RecordedSource
 
 VOCABULARY = 100
 EOS = 1

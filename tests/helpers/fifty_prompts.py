@@ -1,6 +1,5 @@
 """Fifty short prompts, a target and a draft whose logits hang on the last three tokens, and recordings of them."""
 
-from specexp.bench.arm import sequence_name
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.config.schema import Generation
 from specexp.core.language_model import LanguageModel
@@ -53,13 +52,9 @@ def record(folder, verifier, drafter, source, coverage, coupled=False, prompts=P
     turns = []
     for prompt in prompts:
         turns += recorder.conversation(
-            prompt.prompt_id,
-            "math",
-            prompt.index,
+            prompt,
             0,
             lambda turn, before, prompt=prompt: list(prompt.token_ids),
-            1,
-            sequence=sequence_name(prompt, 0),
             seed=0,
             max_new_tokens=TOKENS,
             eos_token_ids=frozenset({EOS}),

@@ -96,19 +96,6 @@ def test_a_later_turn_begins_anew_behind_the_whole_conversation(paths, first, se
     check_equal(conversation(first[:size], second[:size]), paths, size)
 
 
-@given(trees(), RANKS, st.integers(1, 16))
-@examples(30)
-def test_fewer_tokens_than_were_recorded_may_be_asked_for(paths, ranks, wanted):
-    check_equal([recorded_turn(ranks)], paths, min(wanted, len(ranks)))
-
-
-def test_an_accepted_path_ends_at_eos_even_where_the_tree_goes_on():
-    turn = recorded_turn([0, 0, 0], ends_by="eos")
-    check_equal([turn], [[0] * depth for depth in range(1, 7)], 32)
-    counts = RankTable([turn], 32, LIMIT).evaluate(TreeShape.from_rank_paths([[0], [0, 0], [0, 0, 0]]))
-    assert (counts.steps[0], counts.accepted[0], counts.tokens[0]) == (1, 3, 3)  # and no bonus token
-
-
 def test_no_node_is_drafted_beyond_the_length_limit_or_the_context():
     chain = [[0], [0, 0], [0, 0, 0]]
     turn = recorded_turn([0] * 6)

@@ -50,13 +50,9 @@ def record(builders, verifier, scoring=None, width=4, limit=LIMIT):
     recorder = Recorder(LanguageModel(target), verifier, drafter, Coverage(builders, width, 3))
     return list(
         recorder.conversation(
-            "p",
-            "math",
-            0,
+            replace(PROMPT, turns=("?", "!")),
             0,
             lambda turn, before: [*before, 4, 5] if turn else list(PROMPT.token_ids),
-            2,
-            sequence="p#0",
             seed=0,
             max_new_tokens=TOKENS,
             eos_token_ids=frozenset(),
@@ -139,14 +135,10 @@ def test_every_recorded_answer_is_what_the_model_says_after_these_tokens(tempera
 
 
 @pytest.mark.parametrize("limit", [24, 9])
-def test_a_draft_says_nothing_beyond_its_context(limit):
+def test_a_draft_has_no_answer_beyond_its_context(limit):
     for turn in record([Chain(5), KConfig([3, 2]), BeamRerank(8, 3, 2)], KeyedSampling(0.8), limit=limit):
         fed = [len(path_to(turn, node)) for node in range(len(turn.trie)) if turn.trie.draft.count(node)]
         assert max(fed, default=0) <= limit
-        said = np.array([turn.trie.draft.count(node) > 0 for node in range(turn.answer.size)])
-        asked = np.arange(turn.answer.size) + turn.prompt.size <= limit
-        assert (said <= asked).all()
-        assert said[:-1].sum() == asked[:-1].sum()
 
 
 def test_a_draft_model_is_asked_about_a_token_of_the_output_once():
@@ -161,8 +153,8 @@ def test_a_draft_model_is_asked_about_a_token_of_the_output_once():
         recorder = Recorder(target, Greedy(), drafter, Coverage([Chain(length)], 2, 2))
         before = draft.passes
         turns = recorder.conversation(
-            "p", "", 0, 0, lambda turn, before: [1, 2, 3], 1,
-            sequence="p#0", seed=0, max_new_tokens=TOKENS, eos_token_ids=frozenset(),
+            PROMPT, 0, lambda turn, before: [1, 2, 3],
+            seed=0, max_new_tokens=TOKENS, eos_token_ids=frozenset(),
         )  # fmt: skip
         assert len(list(turns)) == 1
         passes[length] = draft.passes - before
@@ -178,13 +170,6 @@ def test_what_was_saved_is_what_is_loaded(folder, recording):
         np.testing.assert_array_equal(loaded.to_row()[name], value, err_msg=name)
 
 
-def test_a_folder_without_a_recording(tmp_path):
-    with pytest.raises(
-        RecordingError, match=r"holds no recording.json; record it with python -m specexp.record"
-    ):
-        Recording(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -192,7 +177,7 @@ def test_a_folder_without_a_recording(tmp_path):
         ('{"schema_version": 99}', "schema_version 99; 1 is expected.*record it"),
         (
             '{"schema_version": 1}',
-            "version 1 of the keyed noise, and this specexp draws version 2.*record it",
+            "version 1 of the keyed noise, and specexp draws version 2.*record it",
         ),
         ('{"schema_version": 1, "noise_version": 2}', "is not whole .*record it"),
     ],
@@ -206,10 +191,10 @@ def test_a_manifest_that_is_none(tmp_path, content, sentence):
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("made_of", 5, "made_of is no table"),
-        ("made_of", {"pair": {}, "generation": {}}, "made_of.law is no table"),
-        ("context_limits", {}, "context_limits.target or vocab_size is no integer"),
-        ("files", ["turns-00000.parquet"], "files is no table"),
+        ("made_of", 5, "made_of is not a table"),
+        ("made_of", {"pair": {}, "generation": {}}, "made_of.law is not a table"),
+        ("context_limits", {}, "context_limits.target or vocab_size is not an integer"),
+        ("files", ["turns-00000.parquet"], "files is not a table"),
         ("files", {"turns-00000.parquet": {"bytes": 1}}, "files.turns-00000.parquet lacks sha256, turns"),
     ],
 )
@@ -218,12 +203,6 @@ def test_a_manifest_whose_parts_are_damaged(recording, tmp_path, key, value, sen
     (tmp_path / "recording.json").write_text(json.dumps({**fields, key: value}))
     with pytest.raises(RecordingError, match=rf"recording.json is not whole \({sentence}\); record it"):
         Recording(tmp_path)
-
-
-def test_the_same_models_and_tokenizer_are_accepted_and_what_is_not_known_is_not_compared(recording):
-    recording.check_fingerprint(FINGERPRINT)
-    recording.check_fingerprint({"tokenizer": FINGERPRINT["tokenizer"]})
-    recording.check_fingerprint({})
 
 
 @pytest.mark.parametrize(
@@ -253,14 +232,6 @@ def test_other_models_are_refused(recording, section, key, value, sentence):
         recording.check_fingerprint(given)
     assert sentence in str(refused.value)
     assert str(refused.value).endswith(": record with the configured pair")
-
-
-def test_another_configuration_is_refused_by_its_keys(recording):
-    recording.check_made_of("generation", {"seed": 0}, ["seed"])
-    with pytest.raises(RecordingError, match=r"generation\.seed 0 and the configuration says 5: record with"):
-        recording.check_made_of("generation", {"seed": 5}, ["seed"])
-    with pytest.raises(RecordingError, match=r"verifier\.temperature 0\.7 and the configuration says 0\.2"):
-        recording.check_made_of("law", KeyedSampling(0.2).sampling_settings)
 
 
 def test_another_law_is_refused_and_the_same_law_is_not(recording):
@@ -293,14 +264,6 @@ def test_another_text_of_a_later_turn(recording):
     assert recorded_turns(other, PROMPT)
     with pytest.raises(RecordingError, match="prompt 'p' has other turns than were recorded"):
         recorded_turns(other, replace(PROMPT, turns=("!",)))
-
-
-def test_longer_answers_than_were_recorded(recording):
-    with pytest.raises(
-        RecordingError, match="max_new_tokens is 11 and 10 were recorded: record longer answers"
-    ):
-        replayed(recording, Chain(2), max_new_tokens=TOKENS + 1).decode(PROMPT)
-    assert len(replayed(recording, Chain(2), max_new_tokens=4).decode(PROMPT).token_ids) == 4
 
 
 def test_a_question_that_was_not_recorded(recording):

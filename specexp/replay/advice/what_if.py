@@ -1,7 +1,7 @@
-"""``python -m specexp.what_if CONFIG.yaml [--key value]``: one recording, many devices, the best tree of each.
+"""``python -m specexp.what_if CONFIG.yaml [--key value]``: find the best tree on each of many devices.
 
-Writes ``<output>/<name>/{config.yaml,what_if.md,what_if.csv,cross.csv,trees.json,trees.png,budgets.png}``; a second run
-of the same name replaces them. No model is loaded.
+Writes tables, trees and pictures into ``<output>/<name>``; a second run of the same name replaces them. No model is
+loaded.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from specexp.core.messages import first_line
 if TYPE_CHECKING:
     from specexp.bench.statistics import Speedup
     from specexp.core.parts import Parts
-    from specexp.replay.advice.devices import Answer, Device
+    from specexp.replay.advice.what_if_report import Answer, Device
     from specexp.replay.format.recording import Recording
     from specexp.replay.play.ranks import RankTable
 
 USAGE = """usage: python -m specexp.what_if CONFIG.yaml [--dry-run] [--key value ...]
 
 Replays fixed trees of a draft model's candidates on one recording (python -m specexp.record makes it) with the costs of
-several devices, and prints the best tree for each and what it is worth on the others. All prompts of the recording
-count, whatever data: says. No model is loaded.
+several devices, and prints the best tree for each and its goodput on the others. All prompts of the recording count,
+whatever data: is. No model is loaded.
 --dry-run checks the file and lists the devices; any other --dotted.key overrides the file,
 e.g. --what_if.max_nodes 128 --recording recordings/mine --tracking.mode disabled."""
 
@@ -61,8 +61,8 @@ def run(config: Config) -> Answer:
     """Compare, print the tables, write the folder and track the run.
 
     Raises:
-        ConfigError: The file cannot be used, or the recording does not hold what it needs; nothing is written then.
-        OSError: The folder cannot be written, because the disk is full.
+        ConfigError: The file cannot be used, or the recording lacks an answer; nothing is written then.
+        OSError: The folder cannot be written.
     """
     from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.replay.advice.what_if_report import report
@@ -82,10 +82,10 @@ def run(config: Config) -> Answer:
 
 
 def profiles_of(config: Config) -> list[LatencyProfile]:
-    """The devices, in the order of ``profiles``, then ``files``.
+    """Return the devices of ``profiles``, then of ``files``.
 
     Raises:
-        ConfigError: There is no ``what_if:`` section or no device in it; a profile cannot be built, states no
+        ConfigError: There is no ``what_if:`` section or no device in it; a profile cannot be built, has no
             ``draft_ms``, or has the name of another one.
     """
     if config.get("what_if") is None:
@@ -94,46 +94,35 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
             f"{config.file} has no what_if: section, so there are no devices to compare; run it with "
             f"python -m {command} {config.file}"
         )
-    _check_artifacts(config)
-    section: WhatIf = config.checker.build(config.get("what_if"), WhatIf, ("what_if",))
+    try:
+        section: WhatIf = config.checker.build(config.get("what_if"), WhatIf, ("what_if",))
+    except ConfigError as error:
+        if "artifact" not in str(error):
+            raise
+        raise ConfigError(
+            f"{error}; python -m specexp.profile experiments/engine/profile.yaml measures this device into "
+            "artifacts/profile"
+        ) from error
     found = {("profiles", str(number)): profile for number, profile in enumerate(section.profiles)}
     found |= {
         ("files", str(number)): _profile_in(config, path, number) for number, path in enumerate(section.files)
     }
     if not found:
         raise config.checker.error(
-            ("what_if",), " names no device; give what_if.profiles, what_if.files, or both"
+            ("what_if",), " has no device; give what_if.profiles, what_if.files, or both"
         )
     names: set[str] = set()
     for key, profile in found.items():
-        wrong = None
         if not profile.draft_ms:
-            wrong = (
-                f": latency profile {profile.name!r} states no draft_ms, and trees of a draft model are compared: "
-                "state them, or leave the profile out"
+            raise config.checker.error(
+                ("what_if", *key),
+                f": latency profile {profile.name!r} has no draft_ms, and trees of a draft model are compared: set it, "
+                "or leave the profile out",
             )
-        elif profile.name in names:
-            wrong = f" is called {profile.name!r} as another one is; give it a name of its own"
-        if wrong:
-            raise config.checker.error(("what_if", *key), wrong)
+        if profile.name in names:
+            raise config.checker.error(("what_if", *key), f" is a second profile named {profile.name!r}")
         names.add(profile.name)
     return list(found.values())
-
-
-def _check_artifacts(config: Config) -> None:
-    """Say how a missing profile is measured."""
-    from specexp.artifacts import ArtifactError, value_of
-
-    for number, given in enumerate(config.get("what_if")["profiles"]):
-        try:
-            if given.get("artifact"):
-                value_of("latency-profile", given["artifact"])
-        except ArtifactError as error:
-            raise config.checker.error(
-                ("what_if", "profiles", str(number), "artifact"),
-                f": {first_line(error)}; python -m specexp.profile measures this device, with "
-                "experiments/engine/profile.yaml into artifacts/profile",
-            ) from error
 
 
 def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:
@@ -154,12 +143,8 @@ def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:
 
 
 def answer(config: Config) -> Answer:
-    """Replay the candidates with the costs of every device.
-
-    Raises:
-        ConfigError: The file cannot be used, or the recording does not hold what it needs.
-    """
-    from specexp.replay.advice.devices import Answer, compare
+    """Replay the candidates with the costs of every device; raises ConfigError as :func:`run`."""
+    from specexp.replay.advice.what_if_report import Answer, compare
     from specexp.replay.backend import open_recording
     from specexp.replay.play.fidelity import fixed_shape_of, is_plain_static
     from specexp.replay.play.ranks import RankTable
@@ -188,7 +173,7 @@ def answer(config: Config) -> Answer:
 
 
 def _parts(config: Config, recording: Recording) -> Parts:
-    """The file's parts, whose drafter must be the recorded draft model."""
+    """Return the file's parts, whose drafter must be the recorded draft model."""
     from specexp.replay.play.fidelity import is_model_alone
     from specexp.replay.play.replay_arm import source_for, source_in
 
@@ -215,7 +200,7 @@ def _parts(config: Config, recording: Recording) -> Parts:
 
 
 def _speedup(table: RankTable, device: Device) -> Speedup:
-    """Over plain decoding, prompt by prompt, as of any two arms."""
+    """Return the speedup over plain decoding, prompt by prompt, as of any two arms."""
     import numpy as np
 
     from specexp.bench.statistics import Speedup, mean_by_prompt

@@ -1,9 +1,10 @@
-"""Best trees of several devices as tables, pictures and files."""
+"""The best trees of several devices, as tables, pictures and files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count, cycle, islice
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
@@ -11,26 +12,153 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from specexp.bench.drawings import draw_edges, draw_nodes, lay_out
 from specexp.bench.pictures import BLUE, GREEN, INK, ORANGE, SAND, VIOLET, bare_figure, new_figure, plain
 from specexp.bench.publish import Report
 from specexp.bench.table import Column, Table, columns
+from specexp.core.latency import LatencyProfile
 from specexp.core.messages import counted
 from specexp.core.tree import RankPath, TreeShape
+from specexp.replay.play.ranks import RankTable, StaticCounts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from specexp.replay.advice.devices import Answer, Comparison
+    from specexp.bench.statistics import Speedup
+    from specexp.replay.format.recording import Recording
+
 
 COLOURS = (BLUE, SAND, GREEN, VIOLET, ORANGE, INK)
 _ACROSS = 3
 """Trees side by side in a row."""
 
 
+@dataclass(frozen=True)
+class NamedTree:
+    """A candidate, named after the first family that it belongs to."""
+
+    name: str
+    shape: TreeShape
+
+
+@dataclass(frozen=True)
+class Device:
+    """A latency profile of the composition, the candidate with the highest goodput, and its counts.
+
+    Attributes:
+        plain_seconds: ``[turns]`` seconds of plain decoding.
+    """
+
+    profile: LatencyProfile
+    best: NamedTree
+    counts: StaticCounts
+    plain_seconds: NDArray[np.float64]
+
+    @property
+    def plain_goodput(self) -> float:
+        """Tokens per second of plain decoding."""
+        return float(self.counts.tokens.sum() / self.plain_seconds.sum())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The same candidates on every device.
+
+    Attributes:
+        goodput: ``[trees, devices]`` tokens per second.
+        hit_rates: Share of all positions, by rank path.
+    """
+
+    devices: tuple[Device, ...]
+    trees: tuple[NamedTree, ...]
+    goodput: NDArray[np.float64]
+    hit_rates: Mapping[RankPath, float]
+
+    def shares(self, tree: NamedTree) -> list[float]:
+        """Return the goodput of a candidate on every device, as a share of the best one's there."""
+        row = next(number for number, one in enumerate(self.trees) if one is tree)
+        found: list[float] = (self.goodput[row] / self.goodput.max(axis=0)).tolist()
+        return found
+
+    def budgets(self) -> dict[int, NDArray[np.float64]]:
+        """Return ``[devices]`` tokens per second of the best candidate of each number of nodes."""
+        sizes = np.array([tree.shape.num_nodes for tree in self.trees])
+        return {int(size): self.goodput[sizes == size].max(axis=0) for size in np.unique(sizes)}
+
+    def plain_shares(self) -> list[float]:
+        """Return the goodput of plain decoding on every device, as a share of the best candidate's there."""
+        best = self.goodput.max(axis=0).tolist()
+        return [device.plain_goodput / most for device, most in zip(self.devices, best, strict=True)]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best trees of several devices, and their speedups over plain decoding, device by device."""
+
+    comparison: Comparison
+    speedups: tuple[Speedup, ...]
+    recording: Recording
+
+
+def compare(
+    table: RankTable,
+    profiles: Sequence[LatencyProfile],
+    *,
+    composition: str,
+    max_nodes: int,
+    max_depth: int,
+    others: Mapping[str, TreeShape] | None = None,
+) -> Comparison:
+    """Replay chains of every length, the most-hit trees of every size and depth, and others on every device.
+
+    Args:
+        table: Ranks of a recording with a draft model.
+        profiles: Costs on each device, with ``draft_ms``.
+        composition: Label of the composition with the charged overheads (:attr:`specexp.core.parts.Parts.label`).
+        max_nodes: Maximal number of nodes of a tree.
+        max_depth: Depth of the deepest node.
+        others: More candidates, by name.
+    """
+    hits = table.hits(max_depth)
+    trees = _candidates(hits, max_nodes, max_depth, others or {})
+    priced = [profile.of(composition) for profile in profiles]
+    goodput = np.array(
+        [[table.evaluate(tree.shape, profile).tokens_per_second for profile in priced] for tree in trees]
+    )
+    devices = []
+    for profile, given, worth in zip(priced, profiles, goodput.T, strict=True):
+        best = trees[int(worth.argmax())]
+        devices.append(Device(profile, best, table.evaluate(best.shape, profile), table.plain_seconds(given)))
+    rates = {path: count / table.positions for path, count in hits.items()}
+    return Comparison(tuple(devices), tuple(trees), goodput, rates)
+
+
+def _candidates(
+    hits: Mapping[RankPath, int], max_nodes: int, max_depth: int, others: Mapping[str, TreeShape]
+) -> list[NamedTree]:
+    """Return each tree once, under its first name."""
+    found: dict[tuple[RankPath, ...], NamedTree] = {}
+
+    def add(name: str, paths: Iterable[RankPath]) -> None:
+        shape = TreeShape.from_rank_paths(paths)
+        found.setdefault(shape.rank_paths, NamedTree(name, shape))
+
+    for name, shape in others.items():
+        add(name, shape.rank_paths[1:])
+    for length in range(1, min(max_nodes, max_depth) + 1):
+        add(f"chain of {length}", [(0,) * depth for depth in range(1, length + 1)])
+    ordered = sorted(hits, key=lambda path: (-hits[path], len(path), path))
+    for depth in range(1, max_depth + 1):
+        paths = [path for path in ordered if len(path) <= depth][:max_nodes]
+        for nodes in range(1, len(paths) + 1):
+            add(f"most hit, {nodes}", paths[:nodes])
+    return list(found.values())
+
+
 def report(found: Answer, title: str) -> Report:
-    """Everything that is printed, written and tracked."""
+    """Return the printed, written and tracked results."""
     devices = found.comparison.devices
     tables = {"what_if": best_table(found), "cross": cross_table(found)}
     trees = {
@@ -65,13 +193,13 @@ def report(found: Answer, title: str) -> Report:
 
 
 def letters(many: int) -> list[str]:
-    """Short names of devices: A, B, ... Z, A1, B1, ..."""
+    """Return short names of devices: A, B, ... Z, A1, B1, ..."""
     endless = (letter + (str(turn) if turn else "") for turn in count() for letter in ascii_uppercase)
     return list(islice(endless, many))
 
 
 def best_table(found: Answer) -> Table:
-    """Every device's best tree."""
+    """Return the best tree of every device."""
     heads = "device | target pass of 1 token:.2 ms | of root and tree:.2 ms | draft pass:.2 ms | best tree | nodes"
     heads += " | depth | tokens/step | tokens/s:.1 | plain tokens/s:.1 | speedup (modelled):interval"
     table = Table("The best tree for each device", columns(heads))
@@ -93,7 +221,7 @@ def best_table(found: Answer) -> Table:
 
 
 def cross_table(found: Answer) -> Table:
-    """The speedup of each device's best tree on all devices."""
+    """Return the goodput of each device's best tree on all devices."""
     comparison, devices = found.comparison, found.comparison.devices
     names = letters(len(devices))
     table = Table(
@@ -116,7 +244,7 @@ def cross_table(found: Answer) -> Table:
     if elsewhere:
         share, name, other = min(elsewhere)
         table.notes.append(
-            f"One tree does not fit all: the best for {name} keeps {100 * share:.1f} % of what {other} can have."
+            f"One tree does not fit all: the best for {name} keeps {100 * share:.1f} % of {other}'s best goodput."
             if share < 0.995
             else "One tree fits all of these devices: each best one keeps more than 99.5 % everywhere."
         )
@@ -127,9 +255,9 @@ def _notes(found: Answer) -> list[str]:
     made_of = found.recording.manifest.made_of["pair"]
     comparison = found.comparison
     notes = [
-        f"Which candidate is right comes from one recording ({found.recording.folder}: target {made_of['target']}, "
-        f"{counted(found.speedups[0].n, 'prompt')}); only the costs are the device's. What another pair of models "
-        "would accept is not known.",
+        f"All counts come from one recording ({found.recording.folder}: target {made_of['target']}, "
+        f"{counted(found.speedups[0].n, 'prompt')}); only the costs are the device's. Another pair of models would "
+        "accept other tokens.",
         f"Best of {counted(len(comparison.trees), 'candidate')} (chains, most-hit trees of every size and depth), "
         "chosen and replayed on the same prompts; intervals are over prompts.",
     ]
@@ -140,9 +268,9 @@ def _notes(found: Answer) -> list[str]:
         rows = device.best.shape.num_nodes + 1
         if device.profile.exceeded_by(rows):
             notes.append(
-                f"{device.profile.name} states milliseconds of up to "
-                f"{counted(device.profile.max_target_tokens, 'token')} and the tree feeds {rows}: its last slope goes "
-                "on."
+                f"{device.profile.name} has milliseconds of up to "
+                f"{counted(device.profile.max_target_tokens, 'token')} and the tree feeds {rows}: its last slope is "
+                "extrapolated."
             )
         if device.counts.tokens_per_second < device.plain_goodput:
             notes.append(f"No tree pays on {device.profile.name}: plain decoding is faster.")
@@ -152,13 +280,7 @@ def _notes(found: Answer) -> list[str]:
 def draw_trees(
     panels: Sequence[tuple[TreeShape, str]], hit_rates: Mapping[RankPath, float], title: str
 ) -> Figure:
-    """Draw trees at one scale.
-
-    Args:
-        panels: Trees and their headings.
-        hit_rates: Share of positions, 0 to 1, by rank path: the nodes' colours.
-        title: Heading of the picture.
-    """
+    """Draw trees with their headings at one scale; nodes are coloured by their hit rates, 0 to 1."""
     places = [lay_out(shape) for shape, _ in panels]
     width = max(float(x.max()) for x in places) + 1.8  # in node widths
     unit = float(np.clip(6.4 / width, 0.17, 0.46))  # inches of a node width
@@ -188,7 +310,7 @@ def draw_trees(
 
 
 def draw_budgets(found: Comparison) -> Figure:
-    """Draw for every device what the best tree of every size is worth, as a share of the device's best tree."""
+    """Draw the goodput of the best tree of every size on every device, as a share of the device's best tree."""
     figure = bare_figure(8.4, 4.6, dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
     axes = figure.subplots()
     budgets = found.budgets()

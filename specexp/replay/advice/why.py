@@ -1,7 +1,6 @@
-"""``python -m specexp.why CONFIG.yaml [--key value]``: where speculation loses time here, and what would change it.
+"""``python -m specexp.why CONFIG.yaml [--key value]``: show where speculation loses time, and which setting helps.
 
-Writes ``<output>/<name>/why/{config.yaml,why.md,settings_all.csv,report.html}``; a second run of the same name replaces
-them.
+Writes tables and a report into ``<output>/<name>/why``; a second run of the same name replaces them.
 """
 
 from __future__ import annotations
@@ -37,25 +36,19 @@ if TYPE_CHECKING:
 
 USAGE = """usage: python -m specexp.why CONFIG.yaml [--dry-run] [--key value ...]
 
-Explains the time of one composition: acceptance by position, the cost of a pass by its width, the draft's share, what
-is beside the passes and, where the profile has lanes, load; each with the setting that would change it, ranked by what
-it would bring by replay on the same prompts. A file with backend: replay is explained from its recording and profile;
-of another one python -m specexp.profile and python -m specexp.record are run first, into <output>/<name>/why.
---dry-run checks the file and says what it would be explained from; any other --dotted.key overrides the file,
+Explains the time of one composition: acceptance by position, the cost of a pass by its width, the draft's share, the
+time outside the passes and, if the profile has lanes, load. Neighbouring settings are ranked by their speed in a replay
+on the same prompts. A file with backend: replay is explained from its recording and profile; for any other file
+python -m specexp.profile and python -m specexp.record are run first, into <output>/<name>/why.
+--dry-run checks the file and prints what is used; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --builder.init_args.length 6 --tracking.mode disabled."""
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
-"""Thresholds to try for a chain that ends where the draft is unsure."""
+"""Probabilities of the draft below which a chain may end."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a composition or of its costs.
-
-    Attributes:
-        name: Its name in tables: the keys to set, or the cost that would go.
-        overrides: Changed keys of the experiment; empty for a cost that goes.
-        latency: Costs of every pass and step then.
-    """
+    """One change of a composition, by keys of the experiment, or of its costs, by another latency profile."""
 
     name: str
     overrides: Mapping[str, Any]
@@ -96,19 +89,14 @@ def _act(config: Config, dry_run: bool) -> int:
 
 
 def check_explained(config: Config) -> None:
-    """Check that a file has one composition, and that it drafts.
-
-    Raises:
-        ConfigError: It has not.
-    """
+    """Raise ConfigError if a file has several compositions, or one that does not draft."""
     wrong = {
         "arms": config.get("arms")
         and "why explains one composition, and there are several: set drafter, builder and controller, and --arms null",
         "engine": config.get("engine") is not None
-        and f"why looks into our own steps, and those of {config.get('engine.class_path', None)} cannot be watched: "
-        "sweep its settings instead",
+        and f"the steps of {config.get('engine.class_path', None)} cannot be replayed: sweep its settings instead",
         "drafter": config.get("drafter") is None
-        and "there is none, so nothing is lost to speculation: name the drafter and builder that are to be explained",
+        and "there is none, so nothing is lost to speculation: set drafter and builder",
     }
     for key, sentence in wrong.items():
         if sentence:
@@ -119,9 +107,9 @@ def run(config: Config) -> Explained:
     """Explain, print the tables and write the folder.
 
     Raises:
-        ConfigError: The file cannot be used, the profile or the recording cannot be made, or the recording does not
-            hold what it needs.
-        OSError: The folder cannot be written, because the disk is full.
+        ConfigError: The file cannot be used, the profile or the recording cannot be made, or the recording lacks an
+            answer.
+        OSError: The folder cannot be written.
     """
     from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.replay.advice.why_report import report
@@ -139,7 +127,7 @@ def run(config: Config) -> Explained:
 
 
 def _measured(config: Config, folder: Path) -> Config:
-    """The experiment with a profile of this device and a recording of these prompts, made by two other commands."""
+    """Return the experiment with a profile and a recording, made by two other commands."""
     profile, recording = folder / "profile", folder / "recording"
     given = [str(folder / "config.yaml"), "--tracking.mode", "disabled", "--sweep", "null"]
     for command, key, to in (("profile", "profile.to", profile), ("record", "record.to", recording)):
@@ -155,10 +143,7 @@ def _measured(config: Config, folder: Path) -> Config:
 
 
 def explain(config: Config) -> Explained:
-    """Replay the composition, and every change to it.
-
-    Args:
-        config: The experiment with a recording, and a latency profile that models seconds.
+    """Replay the composition of a file with recording and latency profile, and every change to it.
 
     Raises:
         ConfigError: The recording is missing, or cannot replay the composition.
@@ -206,14 +191,7 @@ def explain(config: Config) -> Explained:
 
 
 def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> Iterator[Change]:
-    """Settings near those of the file: without speculation, less and more drafted, an end where the draft is unsure,
-    and n-grams in the place of a draft model.
-
-    Args:
-        config: The experiment, whose composition drafts.
-        parts: The composition.
-        latency: Costs of steps.
-    """
+    """Yield no speculation, smaller and larger trees, a stop at low confidence, and n-grams without a draft model."""
     plain = {"drafter": None, "builder": None, "controller": {"class_path": "Fixed"}}
     yield Change("drafter: null (no speculation)", plain, latency)
     arguments = config.get("builder.init_args") or {}
@@ -235,12 +213,7 @@ def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> It
 
 
 def costs_that_could_go(latency: LatencyProfile, composition: str) -> Iterator[Change]:
-    """The profile without each share of a step's time in turn: an upper bound of what can be gained there.
-
-    Args:
-        latency: Costs of steps.
-        composition: Label of the composition with the charged overheads.
-    """
+    """Yield the profile without each share of a step's time in turn, an upper bound of what can be gained there."""
     known = latency.of(composition)
     if known.draft_ms:
         free = dict.fromkeys(known.draft_ms, 0.0)

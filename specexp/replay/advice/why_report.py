@@ -1,4 +1,4 @@
-"""Where speculation loses time, as tables, a chart and one sentence."""
+"""The time that speculation loses, as tables, a chart and one sentence."""
 
 from __future__ import annotations
 
@@ -30,14 +30,10 @@ _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of a change.
+    """The effect of a change: the records of every prompt, and the speed over the present and plain decoding.
 
     Attributes:
-        name: The change.
-        overrides: Changed keys of the experiment; empty for a cost that goes.
-        records: Every prompt, as it would be decoded.
-        over_now: Speed over the composition as it is, prompt by prompt.
-        over_plain: Speed over plain decoding.
+        overrides: Changed keys of the experiment; empty for a change of costs.
     """
 
     name: str
@@ -49,15 +45,12 @@ class Effect:
 
 @dataclass(frozen=True)
 class Explained:
-    """Costs and settings of a composition, ranked.
+    """Costs and settings of a composition, each ranked by the speed without or with it.
 
     Attributes:
         now: The composition as it is.
-        costs: Effects of costs that go, the largest first.
-        settings: Effects of settings, the best first.
-        refused: Settings that the recording cannot answer, with the reason.
-        latency: Costs of steps.
-        note: The fidelity of the replayed figures; empty where they are the models' own.
+        refused: The reason for each setting that the recording cannot replay.
+        note: The fidelity of the replayed figures; empty if they are the models' own.
     """
 
     now: Effect
@@ -69,7 +62,7 @@ class Explained:
 
 
 def report(found: Explained, title: str) -> Report:
-    """Everything that is printed and written."""
+    """Return the printed and written results."""
     good = [one for one in found.now.records if not one.error]
     tables = {"costs": _costs(found), "settings": _settings(found), "width": _width(found.latency)}
     tables |= acceptance_tables(good)
@@ -94,24 +87,21 @@ def report(found: Explained, title: str) -> Report:
 
 
 def answer_of(found: Explained) -> str:
-    """The largest cost, and the setting that would bring most, in two sentences."""
+    """Return the largest cost and the best setting in two sentences."""
     costly, best = found.costs[0], found.settings[0]
     now = (
         f"It decodes {found.now.over_plain.unlabelled} as fast as plain decoding; most is lost to {costly.name}: "
-        f"without them {costly.over_now.ratio:.2f}x of now at most."
+        f"without them it would be at most {costly.over_now.ratio:.2f}x as fast."
     )
     if best.over_now.is_faster:
-        return (
-            f"{now} Of the settings near it {best.name} would bring most: {best.over_now.unlabelled} of now."
-        )
-    return f"{now} No setting near it is told apart as faster."
+        return f"{now} The best neighbouring setting is {best.name}: {best.over_now.unlabelled} as fast."
+    return f"{now} No neighbouring setting is significantly faster."
 
 
 def _costs(found: Explained) -> Table:
-    """A step's time in shares, and what would change each."""
     split = breakdown(found.now.records, NOW)
     table = Table(
-        "Where a step's time goes, and what it would bring at most if a share cost nothing",
+        "The shares of a step's time, and the largest gain if a share cost nothing",
         columns("what | ms a step:.2 | share:.1% | at most, over now:interval | changed by"),
     )
     step = rest = 0.0 if split is None else split.step_seconds
@@ -128,9 +118,8 @@ def _costs(found: Explained) -> Table:
 
 
 def _settings(found: Explained) -> Table:
-    """Settings near the file's, ranked."""
     table = Table(
-        "What a setting would bring, by replay",
+        "Neighbouring settings by replay",
         columns("setting | nodes/step:.1 | tokens/step | over now:interval | over plain:interval"),
         notes=[
             f"The same {counted(len(found.now.records), 'prompt')} as recorded; intervals are over prompts. The best "
@@ -153,11 +142,10 @@ def _settings(found: Explained) -> Table:
 
 
 def _width(latency: LatencyProfile) -> Table:
-    """What a target pass costs by its rows, and how many tokens a step must give for it to pay."""
     table = Table(
         "The cost of a target pass by its width",
         columns("rows | ms:.3 | over one row:.2x"),
-        notes=["A step pays where its tokens exceed this ratio, and what the draft costs beside."],
+        notes=["A step pays if its tokens exceed this ratio plus the cost of the draft."],
     )
     for rows in (rows for rows in _WIDTHS if not latency.exceeded_by(rows)):
         seconds = latency.target_seconds(rows)
@@ -166,7 +154,7 @@ def _width(latency: LatencyProfile) -> Table:
 
 
 def _loads(found: Explained) -> Table | None:
-    """The gain of a step where one pass answers several lanes; None where the profile has no lanes."""
+    """Return the gain of a step if one pass answers several lanes; None if the profile has no lanes."""
     latency = found.latency
     if not latency.lanes_ms:
         return None
@@ -180,7 +168,7 @@ def _loads(found: Explained) -> Table | None:
         "Under load: lanes answered by one pass",
         columns(f"lanes | ms of {rows} rows each:.2 | ms of 1 row each:.2 | over plain:.2x"),
         notes=[
-            "Every lane drafts by itself, as now; where a load does not pay, controller: SwitchOff, a schedule by "
+            "Every lane drafts by itself, as now. If a load does not pay, use controller: SwitchOff, a schedule by "
             "load, or fewer nodes."
         ],
     )

@@ -1,8 +1,8 @@
 """One answered turn of a recording, and estimates of answers that were not recorded.
 
-An unrecorded answer of the target is estimated by its answer after the same two tokens, or after the last one alone, as
-near to the place as there is one. After drafted tokens a later place counts too, since the estimate is the target's
-answer there and not the output. Along the output itself earlier places alone count.
+An unrecorded answer of the target is estimated by its answer after the same two tokens, or after the last one alone, at
+the nearest position. After drafted tokens a later position counts too, since the estimate is the target's answer there
+and not the output. Along the output itself only earlier positions count.
 """
 
 from __future__ import annotations
@@ -26,15 +26,11 @@ class RecordedTurn:
     """The prompt and answer of a turn, with the answers of target and draft on the way.
 
     Attributes:
-        prompt_id: Name of the prompt.
-        category: Category of the prompt.
-        index: Place of the prompt in its set.
+        index: Position of the prompt in its set.
         sample: Number of the continuation.
-        turn: Place in the conversation, from 0.
-        turns: Number of turns of the conversation.
-        prompt: Tokens before the answer: of a later turn all earlier ones with their answers.
-        answer: The output's tokens.
-        finish_reason: Why it ended: ``eos``, ``length`` or ``context``.
+        turn: Position in the conversation of ``turns`` turns, from 0.
+        prompt: Tokens before the answer, with those of earlier turns and their answers.
+        finish_reason: ``eos``, ``length`` or ``context``.
         asked: ``[a, k]`` the target's best tokens after each token fed by this turn's prefill, best first.
         asked_logits: ``[a, k]`` their logits.
         trie: Answers of both models after the prompt, the answer's tokens and drafted tokens.
@@ -53,13 +49,8 @@ class RecordedTurn:
     asked_logits: NDArray[np.float32]
     trie: Trie
 
-    @property
-    def key(self) -> tuple[str, int, int]:
-        """Prompt, sample and turn."""
-        return self.prompt_id, self.sample, self.turn
-
     def to_row(self) -> dict[str, Any]:
-        """One row of a table, with flat lists."""
+        """Return one row of a table, with flat lists."""
         trie = self.trie
         return {
             **{name: getattr(self, name) for name in ("prompt_id", "category", *_NUMBERS, "finish_reason")},
@@ -104,37 +95,41 @@ class RecordedTurn:
 
 
 Answer = tuple[NDArray[np.int32], NDArray[np.float32]]
+"""``[k]`` best tokens of the target and their logits."""
 Gram = tuple[int, ...]
-LONGEST = 2
-"""Tokens by which an estimate is looked up, at most."""
+"""One or two tokens by which an estimate is looked up."""
 
 
 class NgramFallback:
     """Recorded answers of the target in all turns, by the last tokens before them."""
 
     def __init__(self, turns: Iterable[RecordedTurn]) -> None:
-        self._turns = {turn.key: _Places(turn) for turn in turns}
-        self._last: dict[Gram, list[tuple[_Places, int]]] = {}  # of the last two turns that have it
-        for places in self._turns.values():
-            for gram, nodes in places.nodes.items():
-                self._last[gram] = [*self._last.get(gram, ())[-1:], (places, nodes[-1])]
+        self._turns = {_key(turn): _AnsweredNodes(turn) for turn in turns}
+        # The last answered node of each gram in the last two turns that have it.
+        self._last: dict[Gram, list[tuple[_AnsweredNodes, int]]] = {}
+        for answered in self._turns.values():
+            for gram, nodes in answered.nodes.items():
+                self._last[gram] = [*self._last.get(gram, ())[-1:], (answered, nodes[-1])]
 
     def after(self, turn: RecordedTurn, root: int, path: Gram) -> Answer | None:
-        """The answer after the same last tokens of ``path``, behind ``root`` new tokens of a turn."""
-        own = self._turns[turn.key]
-        for length in range(min(LONGEST, len(path)), 0, -1):
-            gram = path[-length:]
+        """Return the answer after the same one or two tokens as ``path``, below ``root`` new tokens of a turn."""
+        own = self._turns[_key(turn)]
+        for gram in (path, path[1:]) if len(path) > 1 else (path,):
             node = own.nearest(gram, root)
             if node != NOWHERE:
                 return turn.trie.target[node]
-            for places, other in self._last.get(gram, ())[::-1]:
-                if places is not own:
-                    return places.turn.trie.target[other]
+            for answered, other in self._last.get(gram, ())[::-1]:
+                if answered is not own:
+                    return answered.turn.trie.target[other]
         return None
 
 
-class _Places:
-    """Answered nodes of one turn by the tokens that lead to them, in the order of their places in the output."""
+def _key(turn: RecordedTurn) -> tuple[str, int, int]:
+    return turn.prompt_id, turn.sample, turn.turn
+
+
+class _AnsweredNodes:
+    """Answered nodes of one turn by the tokens that lead to them, in the order of their positions in the output."""
 
     def __init__(self, turn: RecordedTurn) -> None:
         self.turn = turn
@@ -142,7 +137,7 @@ class _Places:
         self._offs: dict[Gram, list[int]] = {}
         trie = turn.trie
         parents, tokens, counts = trie.parents.tolist(), trie.tokens.tolist(), trie.target.counts.tolist()
-        off = list(range(len(parents)))  # spine node that each hangs off
+        off = list(range(len(parents)))  # the last spine node above each node
         for node in range(trie.spine + 1, len(parents)):
             off[node] = off[parents[node]]
         for node in sorted(range(1, len(parents)), key=off.__getitem__):
@@ -153,7 +148,7 @@ class _Places:
                     self._offs.setdefault(key, []).append(off[node])
 
     def nearest(self, gram: Gram, root: int) -> int:
-        """The node that hangs off the place nearest to ``root``, the earlier of two; none of the output to come."""
+        """Return the node whose spine node is nearest to ``root``, the earlier of two; none of the output to come."""
         offs = self._offs.get(gram)
         if offs is None:
             return NOWHERE

@@ -49,10 +49,8 @@ class RecordingManifest:
         made_of: Settings that change the answers: ``pair``, ``law`` (of the verifier's output), ``generation``,
             ``drafter``, ``scoring`` (of the draft model inside it, or None), ``coverage``, ``candidates`` and
             ``target_top_k``; and ``prompts``, by id the hash of each one's tokens.
-        vocab_size: Tokens of both vocabularies.
         context_limits: Tokens that the contexts of ``target`` and ``draft`` hold.
         files: Name to ``{"sha256": ..., "bytes": ..., "turns": ..., "conversations": [[prompt id, sample], ...]}``.
-        complete: Whether every prompt is in it.
         live_sample: Counts of some prompts, live and replayed, for each composition.
         provenance: Command, git commit, package versions, device, creation time.
     """
@@ -67,11 +65,16 @@ class RecordingManifest:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def live_error(self, fidelity: str) -> float | None:
-        """The largest error of replayed tokens per step, with its sign, on the live sample's compositions of this
-        :class:`~specexp.replay.play.fidelity.Fidelity` as text; None where it holds none.
+        """Return the largest error, with its sign, of replayed tokens per step in the live sample's compositions of a
+        fidelity (the text of :class:`~specexp.replay.play.fidelity.Fidelity`); None if there are none.
         """
         rows = [row for row in self.live_sample if row.get("fidelity") == fidelity]
         return max((float(row["relative_error"]) for row in rows), key=abs, default=None)
+
+    @property
+    def answers(self) -> int:
+        """Number of recorded answers."""
+        return sum(entry["turns"] for entry in self.files.values())
 
     def save(self, folder: Path) -> None:
         """Write ``recording.json``, whole or not at all."""
@@ -80,11 +83,7 @@ class RecordingManifest:
 
     @staticmethod
     def load(folder: Path) -> RecordingManifest:
-        """Read ``recording.json``.
-
-        Raises:
-            RecordingError: There is none, or it is not one.
-        """
+        """Read ``recording.json``; raises RecordingError if it is missing or damaged."""
         path = folder / MANIFEST
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
@@ -97,11 +96,11 @@ class RecordingManifest:
             raise RecordingError(
                 f"recording: {path} has schema_version {found!r}; {SCHEMA_VERSION} is expected: {_NEEDED} again"
             )
-        noise = fields.get("noise_version", 1)  # which the first ones did not say
+        noise = fields.get("noise_version", 1)  # the first recordings have no version
         if noise != NOISE_VERSION:
             raise RecordingError(
-                f"recording: {path} was made with version {noise!r} of the keyed noise, and this specexp draws version "
-                f"{NOISE_VERSION}, with which its samples would be others: {_NEEDED} again"
+                f"recording: {path} has samples of version {noise!r} of the keyed noise, and specexp draws version "
+                f"{NOISE_VERSION}: {_NEEDED} again"
             )
         fields = {name: value for name, value in fields.items() if not name.endswith("_version")}
         try:
@@ -114,7 +113,7 @@ class RecordingManifest:
         return manifest
 
     def _damage(self) -> str:
-        """The first damaged field; empty if there is none."""
+        """Return the first damaged field as a clause; empty if there is none."""
         tables: dict[str, Any] = {
             "made_of": self.made_of,
             "context_limits": self.context_limits,
@@ -124,9 +123,9 @@ class RecordingManifest:
             tables |= {f"made_of.{name}": self.made_of.get(name) for name in ("pair", "law", "generation")}
         for name, table in tables.items():
             if not isinstance(table, dict):
-                return f"{name} is no table"
+                return f"{name} is not a table"
         if not isinstance(self.context_limits.get("target"), int) or not isinstance(self.vocab_size, int):
-            return "context_limits.target or vocab_size is no integer"
+            return "context_limits.target or vocab_size is not an integer"
         for name, entry in self.files.items():
             lacking = {"sha256", "bytes", "turns"} - {*(entry if isinstance(entry, dict) else ())}
             if lacking:
@@ -135,13 +134,10 @@ class RecordingManifest:
 
 
 class Recording:
-    """A finished recording, its turns read when first asked for.
-
-    Args:
-        folder: Folder in which it lies.
+    """A complete recording in a folder; its turns are read on first use.
 
     Raises:
-        RecordingError: There is none, or it was cut off and not finished.
+        RecordingError: There is none, or it is incomplete.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -149,13 +145,13 @@ class Recording:
         self.manifest = RecordingManifest.load(self.folder)
         if not self.manifest.complete:
             raise RecordingError(
-                f"recording: {self.folder} was cut off after {sum(f['turns'] for f in self.manifest.files.values())} "
-                "turns; record on with the command that made it, which goes on where it stopped"
+                f"recording: {self.folder} was interrupted after {self.manifest.answers} turns; the command that made "
+                "it continues it"
             )
 
     @cached_property
     def turns(self) -> dict[tuple[str, int], list[RecordedTurn]]:
-        """By prompt id and sample the turns of each conversation, in the order recorded.
+        """The turns of each conversation by prompt id and sample, in the order of the recording.
 
         Raises:
             RecordingError: A file is missing or damaged.
@@ -168,7 +164,7 @@ class Recording:
 
     @cached_property
     def fallback(self) -> NgramFallback:
-        """Estimates of what the target would have said where nothing was recorded."""
+        """Estimates of the target's answers that were not recorded."""
         return NgramFallback(turn for turns in self.turns.values() for turn in turns)
 
     @property
@@ -177,11 +173,7 @@ class Recording:
         return int(sum(entry["bytes"] for entry in self.manifest.files.values()))
 
     def conversation(self, prompt_id: str, sample: int = 0) -> list[RecordedTurn]:
-        """The turns of a prompt.
-
-        Raises:
-            RecordingError: It was not recorded.
-        """
+        """Return the turns of a prompt; raises RecordingError if it was not recorded."""
         turns = self.turns.get((prompt_id, sample))
         if turns is None:
             raise RecordingError(
@@ -191,14 +183,7 @@ class Recording:
         return turns
 
     def check_fingerprint(self, given: Fingerprint) -> None:
-        """Refuse other models or another tokenizer.
-
-        Args:
-            given: Marks of the configured models (:func:`recording_fingerprint`); other sections are not compared.
-
-        Raises:
-            RecordingError: It names the difference.
-        """
+        """Raise RecordingError unless the models and the tokenizer of a :func:`recording_fingerprint` are the same."""
         found = difference(self.manifest.fingerprint, given)
         if found is not None:
             raise RecordingError(
@@ -208,33 +193,24 @@ class Recording:
     def check_made_of(
         self, section: str, given: Mapping[str, Any], keys: Sequence[str] | None = None
     ) -> None:
-        """Refuse a configuration with another output than the recorded one.
-
-        Args:
-            section: Section of :attr:`RecordingManifest.made_of`, such as ``pair``, ``law`` or ``generation``.
-            given: The section as configured.
-            keys: Keys that must be equal; everything if None.
-
-        Raises:
-            RecordingError: It names a key with both values.
-        """
+        """Raise RecordingError unless a configured section of ``made_of`` equals the recorded one (in ``keys``)."""
         recorded = self.manifest.made_of[section]
         for key in keys if keys is not None else sorted({*recorded, *given}):
             if recorded.get(key) != given.get(key):
                 name = f"{_SECTIONS.get(section, section)}.{key}"
                 raise RecordingError(
-                    f"recording: {self.folder} was made with {name} {recorded.get(key)!r} and the configuration says "
-                    f"{given.get(key)!r}: record with the latter, or configure what was recorded"
+                    f"recording: {self.folder} was made with {name} {recorded.get(key)!r}, and the configured one is "
+                    f"{given.get(key)!r}: record with the latter, or configure the former"
                 )
 
 
 def hash_of(prompt: Prompt) -> str:
-    """A hash of the text of all turns of a prompt and of the tokens of the first."""
+    """Return a hash of the text of all turns of a prompt and of the tokens of the first."""
     return sha256(repr((prompt.turns, prompt.token_ids)).encode())[:16]
 
 
 def difference(recorded: Fingerprint, given: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The first difference of models, as a clause; None where there is none."""
+    """Return the first difference of models as a clause; None if there is none."""
     for section in sorted(given, key=_ORDER.index):
         known = recorded.get(section, {})
         for key, value in given[section].items():
@@ -257,11 +233,7 @@ def _short(value: Any) -> str:
 
 
 def check_file(path: Path, entry: Mapping[str, Any]) -> bytes:
-    """The bytes of a Parquet file.
-
-    Raises:
-        RecordingError: It is missing or damaged.
-    """
+    """Return the bytes of a Parquet file; raises RecordingError if it is missing or damaged."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -272,17 +244,13 @@ def check_file(path: Path, entry: Mapping[str, Any]) -> bytes:
         changed = len(data) == entry["bytes"]
         what = "other bytes than were written" if changed else f"{len(data)} of {entry['bytes']} bytes"
         raise RecordingError(
-            f"recording: {path} holds {what}, for it was truncated or changed: {_NEEDED}, which makes it again"
+            f"recording: {path} was truncated or changed, since it holds {what}: {_NEEDED}, which makes it again"
         )
     return data
 
 
 def read_turns(path: Path, entry: Mapping[str, Any]) -> Iterator[RecordedTurn]:
-    """The turns of a Parquet file.
-
-    Raises:
-        RecordingError: It is missing or damaged.
-    """
+    """Yield the turns of a Parquet file; raises RecordingError if it is missing or damaged."""
     from datasets import Dataset, disable_progress_bars
 
     check_file(path, entry)
@@ -294,7 +262,7 @@ def read_turns(path: Path, entry: Mapping[str, Any]) -> Iterator[RecordedTurn]:
 
 
 def parquet(turns: Sequence[RecordedTurn]) -> bytes:
-    """Turns as a Parquet file."""
+    """Return the bytes of a Parquet file of turns."""
     from datasets import Dataset, disable_progress_bars
 
     disable_progress_bars()
@@ -304,7 +272,7 @@ def parquet(turns: Sequence[RecordedTurn]) -> bytes:
 
 
 def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> dict[str, Any]:
-    """Write a Parquet file, whole or not at all; its entry in the manifest."""
+    """Write a Parquet file, whole or not at all; returns its entry in the manifest."""
     data = parquet(turns)
     atomic_write(path, data)
     conversations = dict.fromkeys((turn.prompt_id, turn.sample) for turn in turns)
@@ -317,12 +285,9 @@ def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> dict[str, Any]:
 
 
 def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any]:
-    """Marks that differ for a fine-tuned model, or another precision.
+    """Return dtype, number of parameters and a hash, which differ for a fine-tuned model or another precision.
 
-    Up to 1,024 evenly spaced values of every parameter are read, so that billions of them take a moment.
-
-    Returns:
-        ``dtype``, ``parameters`` (how many numbers) and ``weights_sha256`` over names, shapes and values.
+    The hash covers names, shapes and 1,024 evenly spaced values of every parameter, so that billions take a moment.
     """
     import torch
 
@@ -344,7 +309,7 @@ def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any
 
 
 def recording_fingerprint(pair: ModelPair) -> Fingerprint:
-    """Tokenizer and architecture of the target, as artifacts have them, then the weights of both models."""
+    """Return marks of the tokenizer and the target's architecture, as artifacts have them, and of both weights."""
     sections = fingerprint(pair.target, pair.tokenizer)
     sections["target"] = weights_fingerprint(pair.target)
     if pair.draft is not None:

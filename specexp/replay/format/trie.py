@@ -17,7 +17,7 @@ from specexp.core.tree import NO_CANDIDATE, TokenTree
 
 
 class RecordingError(ValueError):
-    """A recording is damaged, of other models, or another one than the configuration needs."""
+    """A recording is damaged, of other models, or not the one that the configuration needs."""
 
 
 class NotRecordedError(RecordingError):
@@ -31,13 +31,7 @@ _TOKEN_BITS = 32
 
 
 class Ranked:
-    """Ranked tokens with values, a list of any length for every node.
-
-    Args:
-        counts: ``[nodes]`` length of each list.
-        tokens: All lists one after the other.
-        values: Value of each token.
-    """
+    """Ranked tokens with values: for each node a list of length ``counts``, all lists concatenated."""
 
     def __init__(
         self, counts: NDArray[np.int32], tokens: NDArray[np.int32], values: NDArray[np.float32]
@@ -52,7 +46,7 @@ class Ranked:
 
     @property
     def tokens(self) -> NDArray[np.int32]:
-        """All lists one after the other."""
+        """All lists, concatenated."""
         return self._tokens[: self.end]
 
     @property
@@ -61,26 +55,26 @@ class Ranked:
         return self._values[: self.end]
 
     def __getitem__(self, node: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Tokens and values of a node, best first; views."""
+        """Return views of the tokens and values of a node, best first."""
         start = self._starts[node]
         end = start + self._counts[node]
         return self._tokens[start:end], self._values[start:end]
 
     def count(self, node: int) -> int:
-        """Length of a node's list."""
+        """Return the length of a node's list."""
         return self._counts[node]
 
     def starts(self, nodes: Sequence[int], k: int) -> list[int]:
-        """``[f]`` starts of the nodes' lists; ``end`` for nodes with fewer than ``k`` tokens, or that are nowhere."""
+        """Return ``[f]`` starts of the nodes' lists; ``end`` if one is missing or has fewer than ``k`` tokens."""
         counts, starts = self._counts, self._starts
         return [starts[node] if node != NOWHERE and counts[node] >= k else self.end for node in nodes]
 
     def read(self, starts: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """``[f, k]`` tokens and values from these :meth:`starts` on; ``NO_CANDIDATE`` and -inf from the end on."""
+        """Return ``[f, k]`` tokens and values from these :meth:`starts`; ``NO_CANDIDATE`` and -inf beyond the end."""
         if k > self._longest:
             shape = len(starts), k
             return np.full(shape, NO_CANDIDATE, dtype=np.int64), np.full(shape, -np.inf, dtype=np.float32)
-        if len(starts) == 1:  # a chain asks for little else
+        if len(starts) == 1:  # the common case of a chain
             here = slice(starts[0], starts[0] + k)
             return self._tokens[np.newaxis, here].astype(np.int64), self._values[np.newaxis, here]
         places = np.array(starts)[:, np.newaxis] + np.arange(k)
@@ -88,7 +82,7 @@ class Ranked:
 
     @staticmethod
     def of(lists: Mapping[int, tuple[NDArray[Any], NDArray[Any]]], nodes: int) -> Ranked:
-        """Lists of some of the nodes."""
+        """Make the lists of some of the nodes."""
         counts = np.zeros(nodes, dtype=np.int32)
         for node, (tokens, _) in lists.items():
             counts[node] = tokens.size
@@ -127,28 +121,15 @@ class Trie:
         self._children = dict(zip(keys.tolist(), range(1, parents.size), strict=True))
 
     def child(self, node: int, token: int) -> int:
-        """The node after ``node`` with ``token``; ``NOWHERE`` where there is none."""
+        """Return the node after ``node`` with ``token``; ``NOWHERE`` if there is none."""
         return self._children.get((node << _TOKEN_BITS) | token, NOWHERE) if node >= 0 else NOWHERE
-
-    def path(self, node: int) -> tuple[int, list[int]]:
-        """The last spine node above a node, and the tokens from there."""
-        tokens: list[int] = []
-        while node > self.spine:
-            tokens.append(int(self.tokens[node]))
-            node = int(self.parents[node])
-        return node, tokens[::-1]
 
     def __len__(self) -> int:
         return int(self.parents.size)
 
 
 class TrieWriter:
-    """A trie being recorded.
-
-    Args:
-        root: The prompt's last token.
-        answer: The tokens generated.
-    """
+    """A trie being recorded, below the prompt's last token ``root``."""
 
     def __init__(self, root: int, answer: Sequence[int]) -> None:
         self.parents = [-1]
@@ -161,7 +142,7 @@ class TrieWriter:
         self.spine = len(answer)
 
     def enter(self, node: int, token: int) -> int:
-        """The node after ``node`` with ``token``, made if there is none."""
+        """Return the node after ``node`` with ``token``, made if there is none."""
         key = (node << _TOKEN_BITS) | token
         child = self._children.get(key)
         if child is None:
@@ -171,14 +152,14 @@ class TrieWriter:
         return child
 
     def enter_tree(self, root: int, tree: TokenTree) -> list[int]:
-        """``[n + 1]`` the nodes of a tree below ``root``, made where there are none."""
+        """Return the ``[n + 1]`` nodes of a tree below ``root``, made if there are none."""
         nodes = [root]
         for parent, token in zip(tree.shape.parents.tolist()[1:], tree.tokens.tolist()[1:], strict=True):
             nodes.append(self.enter(nodes[parent], token))
         return nodes
 
     def finish(self) -> Trie:
-        """The trie as it is."""
+        """Return the trie."""
         size = len(self.parents)
         return Trie(
             np.array(self.parents, dtype=np.int32),

@@ -1,4 +1,4 @@
-"""How close a replayed composition comes to the live one, by the declarations of its parts."""
+"""The fidelity of a replayed composition, by the declarations of its parts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ORDER = (Grade.EXACT, Grade.IN_LAW, Grade.MODELLED, Grade.APPROXIMATE)
 
 
 def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
-    """A drafter, builder or controller and all of its kind inside it; nothing of None."""
+    """Yield a drafter, builder or controller and all of its kind inside it."""
     if part is not None:
         yield part
         for inner in part.inner:
@@ -58,12 +58,12 @@ def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
 
 
 def learns(drafter: Drafter | None) -> bool:
-    """Whether its drafts depend on the target's answers, beyond the committed tokens."""
+    """Return whether drafts depend on more of the target's answers than the committed tokens."""
     return any(one.learns_from != "nothing" for one in parts_in(drafter))
 
 
 def models_in(drafter: Drafter | None) -> list[Any]:
-    """The drafters that run a draft model themselves, among a drafter and those inside it.
+    """Return the drafters that run a draft model themselves, among a drafter and those inside it.
 
     Each has a ``scoring`` and a ``source`` (:mod:`specexp.drafters.draft_source`), whose candidates are recorded.
 
@@ -78,17 +78,17 @@ def models_in(drafter: Drafter | None) -> list[Any]:
     for one in found:
         if one.scoring is None:
             raise RecordingError(
-                f"{type(one).__name__} runs its draft model in a way of its own, which a recording does not hold: "
-                "draft with DraftModel, or with a drafter that has a scoring and a source as it does"
+                f"{type(one).__name__} runs its draft model in a way of its own, which cannot be recorded: draft with "
+                "DraftModel, or with a drafter that has its scoring and source"
             )
     return found
 
 
 def scoring_of(drafter: Drafter | None) -> Scoring | None:
-    """The scoring of the draft model inside a drafter; None where there is none.
+    """Return the scoring of the draft model inside a drafter; None if there is none.
 
     Raises:
-        RecordingError: There are several that choose differently, or one in a way of its own.
+        RecordingError: There are several with different scorings, or one runs its model in a way of its own.
     """
     found = {one.scoring for one in models_in(drafter)}
     if len(found) > 1:
@@ -97,18 +97,14 @@ def scoring_of(drafter: Drafter | None) -> Scoring | None:
 
 
 def is_model_alone(drafter: Drafter | None) -> bool:
-    """Whether a drafter is a draft model and nothing else, so that its candidates depend on the tokens before alone."""
+    """Return whether a drafter is a draft model alone, whose candidates depend only on the tokens before."""
     return (
         drafter is not None and not learns(drafter) and not drafter.inner and scoring_of(drafter) is not None
     )
 
 
 def fidelity(parts: Parts) -> Fidelity:
-    """The fidelity of a replay of these parts.
-
-    Raises:
-        RecordingError: A recording cannot replay them.
-    """
+    """Return the fidelity of a replay of these parts; raises RecordingError if they cannot be replayed."""
     found = [*_of_verifier(parts), *_of_drafter(parts.drafter), *_of_controller(parts.controller)]
     return max(found, key=lambda one: _ORDER.index(one.grade), default=Fidelity(Grade.EXACT))
 
@@ -149,12 +145,12 @@ def _of_controller(controller: Controller) -> Iterator[Fidelity]:
 
 
 def fixed_shape_of(builder: TreeBuilder | None) -> TreeShape | None:
-    """The one shape of all trees of a builder; None where it has several, or does not state it."""
+    """Return the one shape of all trees of a builder; None if it has several or does not state it."""
     return None if builder is None else builder.shape
 
 
 def is_plain_static(parts: Parts) -> bool:
-    """Whether nothing is decided at run time: a fixed tree of ranked candidates, all of one draft model."""
+    """Return whether a composition is a fixed tree of ranked candidates of one draft model, so nothing is decided."""
     drafter, builder, _, controller = parts
     if builder is None or builder.kind is not NodeKind.POINT_MASS or not controller.changes_nothing:
         return False
@@ -165,37 +161,31 @@ def is_plain_static(parts: Parts) -> bool:
 
 
 def fidelity_note(fidelity: str, manifest: RecordingManifest) -> str:
-    """A :class:`Fidelity`, given as text, as a clause for tables, with the error in the recording's live sample."""
+    """Return the text of a :class:`Fidelity` as a clause for tables, with the error in the live sample."""
     dtype = manifest.made_of["pair"]["target_dtype"]
     off = manifest.live_error(fidelity)
     if fidelity == Grade.EXACT.value:
         if dtype == "float32":
             return fidelity
         fidelity += (
-            f" but for near ties, which a target in {dtype} decides otherwise in passes of another size"
+            f" except near ties, which a target in {dtype} decides otherwise in passes of another size"
         )
     elif off is None and fidelity.startswith(Grade.APPROXIMATE.value):
-        return (
-            f"{fidelity}; the recording's live sample holds nothing of the kind, so how far off is not known"
-        )
+        return f"{fidelity}; its error is unknown, since the recording's live sample has no such composition"
     if off is None:
         return fidelity
     return (
-        f"{fidelity}; what the recording's live sample holds of the kind was off by at most {100 * off:+.2f} % tokens "
-        "per step"
+        f"{fidelity}; in the recording's live sample the error of such compositions was at most {100 * off:+.2f} % "
+        "tokens per step"
     )
 
 
 def recorded_scoring(made_of: Mapping[str, Any]) -> Scoring | None:
-    """The scoring in ``made_of`` of a manifest; None without a draft model.
-
-    Raises:
-        RecordingError: It is damaged.
-    """
+    """Return the scoring in ``made_of`` of a manifest; None without a draft model."""
     scoring = made_of.get("scoring")
     try:
         return None if scoring is None else Scoring(**scoring)
     except TypeError as error:
         raise RecordingError(
-            f"recording: made_of.scoring is {scoring!r}, which is damaged: record again"
+            f"recording: made_of.scoring is damaged, got {scoring!r}: record again"
         ) from error

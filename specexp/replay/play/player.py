@@ -1,7 +1,7 @@
-"""Playing a recorded conversation with the parts that would have decoded it.
+"""Play a recorded conversation with parts that would have decoded it.
 
-The recorded target answers in place of a model: a token is accepted where it is the recorded output's, and the target's
-best tokens are read only where a part asks for them.
+The recorded target answers in place of a model: a token is accepted if it is the recorded output's, and the target's
+best tokens are read only if a part needs them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,17 @@ from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
+from specexp.core.dialogue import Candidates, Request
 from specexp.core.loop import Clock, Decoding, Draft, Drafting, Lane
 from specexp.core.outcome import GenerationResult, Outcome
 from specexp.core.parts import Parts
 from specexp.core.runtime import Target
-from specexp.core.tree import TokenTree, TreeShape
-from specexp.replay.format.recorded_turn import LONGEST, Answer, NgramFallback, RecordedTurn
+from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
+from specexp.drafters.draft_source import DraftSource, Fed
+from specexp.drafters.ranking import Scoring
+from specexp.replay.format.recorded_turn import Answer, NgramFallback, RecordedTurn
 from specexp.replay.format.trie import NOWHERE, NotRecordedError, RecordingError
 from specexp.replay.play.fidelity import learns
-from specexp.replay.play.source import RecordedSource
 
 if TYPE_CHECKING:
     import torch
@@ -38,12 +40,12 @@ _ENDED = -1
 
 
 class RecordedOutcome(Outcome):
-    """An outcome without logits: the target's best tokens come from the recording, and only if asked for.
+    """An outcome without logits: the target's best tokens are read from the recording when a part needs them.
 
     Args:
         turn: The turn that is replayed.
         root: The tree's root, a node of the spine.
-        lenient: Whether answers that were not recorded are no token instead of an error.
+        lenient: Whether an answer that was not recorded is no token; otherwise it is an error.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class RecordedOutcome(Outcome):
         return self._nodes
 
     def recorded_part(self, fallback: NgramFallback | None = None) -> RecordedOutcome:
-        """The outcome of the rows with a recorded or estimated answer: parts learn from these alone."""
+        """Return the outcome of the rows with a recorded or estimated answer, from which alone parts learn."""
         trie = self.turn.trie
         answers: list[Answer | None] = [
             trie.target[node] if node >= 0 and trie.target.count(node) else None for node in self.nodes
@@ -84,12 +86,8 @@ class RecordedOutcome(Outcome):
             tokens, parents = tree.tokens.tolist(), tree.shape.parents.tolist()
             for row, answer in enumerate(answers):
                 if answer is None:
-                    above = row
-                    path: list[int] = []
-                    while above >= 0 and len(path) < LONGEST:
-                        path.append(tokens[above])
-                        above = parents[above]
-                    answers[row] = fallback.after(self.turn, self.root, tuple(path[::-1]))
+                    path = (tokens[row],) if parents[row] < 0 else (tokens[parents[row]], tokens[row])
+                    answers[row] = fallback.after(self.turn, self.root, path)
         known = np.array([answer is not None for answer in answers])
         part = self
         if not known.all():
@@ -97,11 +95,8 @@ class RecordedOutcome(Outcome):
                 known[row] &= known[parent]
             part = self._of(known)
         width = min(answer[0].size for answer in answers if answer is not None)
-        kept = [
-            answer
-            for answer, there in zip(answers, known.tolist(), strict=True)
-            if there and answer is not None
-        ]
+        pairs = zip(answers, known.tolist(), strict=True)
+        kept = [answer for answer, is_known in pairs if is_known and answer is not None]
         part.top = (
             np.array([tokens[:width] for tokens, _ in kept], dtype=np.int64),
             np.array([logits[:width] for _, logits in kept], dtype=np.float32),
@@ -109,7 +104,7 @@ class RecordedOutcome(Outcome):
         return part
 
     def _of(self, known: NDArray[np.bool_]) -> RecordedOutcome:
-        """The outcome of a part of the tree."""
+        """Return the outcome of the ``[n + 1]`` rows that are known."""
         tree, row = self.tree, np.cumsum(known) - 1
         part = RecordedOutcome(
             self.context,
@@ -146,9 +141,9 @@ class RecordedOutcome(Outcome):
     def _refuse(self, row: int, k: int) -> None:
         path = [int(self.tree.tokens[node]) for node in self.tree.shape.path(row)]
         raise NotRecordedError(
-            f"prompt {self.turn.prompt_id!r}, after {self.root} new tokens: the target's {k} best tokens after {path} "
-            "are learned from and were not recorded; record with a coverage that drafts there, and a target_top_k of "
-            f"at least {k}"
+            f"prompt {self.turn.prompt_id!r}, after {self.root} new tokens: a part learns from the target's {k} best "
+            f"tokens after {path}, which were not recorded; record with a coverage that drafts there, and a "
+            f"target_top_k of at least {k}"
         )
 
 
@@ -166,14 +161,14 @@ class RecordedPrefill(Outcome):
         assert self.top is not None
         if self.top[0].shape[1] < k:
             raise NotRecordedError(
-                f"prompt {self.turn.prompt_id!r}: the target's {k} best tokens after every token of the prompt are "
-                f"learned from and {self.top[0].shape[1]} were recorded; record with a target_top_k of at least {k}"
+                f"prompt {self.turn.prompt_id!r}: a part learns from the target's {k} best tokens after every token of "
+                f"the prompt and {self.top[0].shape[1]} were recorded; record with a target_top_k of at least {k}"
             )
         return self.top
 
 
 class _NoLogits:
-    """Stands for logits where no one reads them: empty, on the host."""
+    """Empty logits on the host, which no part reads."""
 
     device = SimpleNamespace(type="cpu")
 
@@ -185,6 +180,147 @@ class _NoLogits:
 
 
 NO_LOGITS = cast("torch.Tensor", _NoLogits())
+
+
+Missing = Literal["refuse", "unknown", "none"]
+"""Treatment of an answer that was not recorded: an error; tokens beyond the vocabulary, which decide nothing off the
+output in a static tree, and an error along it; or no candidate, an approximation.
+"""
+
+
+class RecordedSource(DraftSource):
+    """The answers of a recorded draft model; passes are counted as a model's would be.
+
+    Args:
+        vocab_size: Tokens of the draft's vocabulary.
+        context_limit: Tokens that the draft's context holds.
+        scoring: The scoring of the recorded candidates.
+        missing: Treatment of answers that were not recorded.
+
+    Attributes:
+        turn: The turn that is replayed.
+        unanswered: Number of rows whose answers were not recorded.
+    """
+
+    def __init__(
+        self, vocab_size: int, context_limit: int, scoring: Scoring, missing: Missing = "refuse"
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._context_limit = context_limit
+        self.scoring = scoring
+        self.missing = missing
+        self.turn: RecordedTurn | None = None
+        self.unanswered = 0
+        self._length = 0
+        self._nodes: list[int] = []  # the step's fed nodes in the trie
+        self._unknown_token = vocab_size  # the next token beyond the vocabulary
+
+    @property
+    @override
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    @property
+    @override
+    def context_limit(self) -> int:
+        return self._context_limit
+
+    @property
+    @override
+    def length(self) -> int:
+        return self._length
+
+    @override
+    def truncate(self, rows: int) -> None:
+        self._length = min(self._length, rows)
+
+    @override
+    def copy_from(self, other: DraftSource, rows: int) -> None:
+        self._length = rows
+
+    @override
+    def prefill(self, token_ids: Sequence[int]) -> None:
+        self._length += len(token_ids)
+
+    @override
+    def feed(self, context: Context, fed: Fed) -> list[Any]:
+        # an answer is a node of the trie
+        turn = self.turn
+        assert turn is not None, "an arm opens a turn before it replays it"
+        if fed.known == 0:
+            self._nodes = []
+        new = len(fed.ancestors) - fed.known
+        for ancestors, token in zip(
+            fed.ancestors[fed.known :], fed.tokens[len(fed.tokens) - new :], strict=True
+        ):
+            if len(ancestors) == 1:
+                self._nodes.append(len(context) - turn.prompt.size)
+            else:
+                self._nodes.append(turn.trie.child(self._nodes[ancestors[-2]], token))
+        return self._nodes[fed.known :]
+
+    @override
+    def commit(self, rows: Sequence[int]) -> None:
+        self._length += len(rows)
+
+    @override
+    def candidates(
+        self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
+    ) -> Candidates:
+        if request.kind is not NodeKind.POINT_MASS:
+            raise RecordingError(
+                "the recording holds ranked candidates, and the builder draws its own: set candidates to top-k"
+            )
+        assert self.turn is not None
+        draft, k = self.turn.trie.draft, request.k
+        most = min(k, self._vocab_size)
+        starts = draft.starts(answers, most)
+        tokens, log_probs = draft.read(starts, most)
+        if most < k:
+            missing = (0, 0), (0, k - most)
+            tokens = np.pad(tokens, missing, constant_values=NO_CANDIDATE)
+            log_probs = np.pad(log_probs, missing, constant_values=-np.inf)
+        if draft.end in starts:
+            rows = [row for row, start in enumerate(starts) if start == draft.end]
+            self._unanswered(context, request, rows, answers, tokens)
+        return Candidates(tokens, log_probs)
+
+    @override
+    def for_new_sequence(self) -> RecordedSource:
+        other = RecordedSource(self._vocab_size, self._context_limit, self.scoring, self.missing)
+        other.turn = self.turn
+        return other
+
+    def _unanswered(
+        self,
+        context: Context,
+        request: Request,
+        rows: Sequence[int],
+        answers: Sequence[int],
+        tokens: NDArray[np.int64],
+    ) -> None:
+        """Replace the missing answers of rows of ``tokens`` ``[f, k]``, or raise."""
+        assert self.turn is not None
+        self.unanswered += len(rows)
+        if self.missing == "unknown":
+            for row in rows:
+                node = answers[row]
+                if NOWHERE < node < self.turn.trie.spine:  # a candidate there may become output
+                    raise NotRecordedError(
+                        f"prompt {self.turn.prompt_id!r}, after {node} new tokens: the draft's {request.k} best "
+                        f"candidates are asked for and {self.turn.trie.draft.count(node)} were recorded; record with "
+                        f"record.candidates of at least {request.k}"
+                    )
+            first = self._unknown_token
+            self._unknown_token += len(rows) * request.k
+            tokens[rows] = np.arange(first, self._unknown_token).reshape(len(rows), -1)
+        elif self.missing == "refuse":
+            path = list(request.path_tokens(int(request.rows[rows[0]])))
+            raise NotRecordedError(
+                f"prompt {self.turn.prompt_id!r}, after {len(context) - self.turn.prompt.size} new tokens: the draft's "
+                f"{request.k} best candidates after {path} are asked for and were not recorded; record with a "
+                "coverage that asks for them, such as the largest builder of the search"
+            )
 
 
 class FollowOutput(DeterministicVerifier):
@@ -201,11 +337,7 @@ class FollowOutput(DeterministicVerifier):
 
 
 class RecordedTarget(Target):
-    """A target without a model, since its answers are read in the recording.
-
-    Args:
-        context_limit: Tokens that the recorded target's context holds.
-    """
+    """A target without a model, whose context holds ``context_limit`` tokens."""
 
     def __init__(self, context_limit: int) -> None:
         self.context_limit = context_limit
@@ -234,17 +366,7 @@ class RecordedTarget(Target):
 
 
 class RecordedLane(Lane):
-    """A replayed turn.
-
-    Args:
-        turn: The turn that is replayed.
-        target: The recorded target.
-        context: The turn's prompt.
-        drafting: The drafting half of the lane.
-        max_new_tokens: Tokens to generate, at most as many as were recorded.
-        lenient: Whether answers that were not recorded are left out of what drafters learn from.
-        clock: Modelled seconds of a step; none if None.
-    """
+    """The lane of a replayed turn; its arguments are those of :class:`Player` and :meth:`Player.play`."""
 
     def __init__(
         self,
@@ -252,10 +374,10 @@ class RecordedLane(Lane):
         target: RecordedTarget,
         context: Context,
         drafting: Drafting,
-        *,
         max_new_tokens: int,
-        lenient: bool = False,
-        clock: Clock | None = None,
+        *,
+        lenient: bool,
+        clock: Clock | None,
     ) -> None:
         ended = turn.finish_reason == "eos" and turn.answer.size <= max_new_tokens
         super().__init__(
@@ -274,24 +396,19 @@ class RecordedLane(Lane):
     def outcome(
         self, draft: Draft, logits: torch.Tensor, accepted: tuple[int, ...], new_token_ids: tuple[int, ...]
     ) -> Outcome:
-        root = len(self.context) - len(new_token_ids) - int(self.turn.prompt.size)
-        return RecordedOutcome(
-            self.context,
-            draft.tree,
-            accepted,
-            new_token_ids,
-            draft.pass_tokens,
-            self.turn,
-            root,
-            self.lenient,
-        )
+        context, turn = self.context, self.turn
+        root = len(context) - len(new_token_ids) - int(turn.prompt.size)
+        passes = draft.pass_tokens
+        return RecordedOutcome(context, draft.tree, accepted, new_token_ids, passes, turn, root, self.lenient)
 
 
 class _Drafting(Drafting):
-    """Drafters learn from recorded and estimated answers alone."""
+    """Lets drafters learn from recorded and estimated answers alone."""
 
-    fallback: NgramFallback | None = None
-    learns = True
+    def __init__(self, parts: Parts, context: Context, learns: bool, fallback: NgramFallback | None) -> None:
+        super().__init__(parts, context)
+        self.learns = learns
+        self.fallback = fallback
 
     @override
     def learn(self, outcome: Outcome) -> None:
@@ -306,11 +423,11 @@ class Player:
 
     Args:
         parts: Parts that are replayed; a draft model in them answers from ``source``.
-        source: Recorded answers of the draft model; None where there is none.
+        source: Recorded answers of the draft model; None without one.
         target: The recorded target.
         seed: Seed of the recording.
-        lenient: Whether answers that were not recorded are left out of what drafters learn from, or are an error.
-        fallback: Estimates of what was not recorded; None leaves it out.
+        lenient: Whether drafters learn without the answers that were not recorded; otherwise these are an error.
+        fallback: Estimates of answers that were not recorded; None leaves them out.
     """
 
     def __init__(
@@ -328,7 +445,6 @@ class Player:
         self.seed = seed
         self.lenient = lenient
         self.fallback = fallback
-        # a draft model alone only keeps what was accepted
         self._learns = learns(parts.drafter)
 
     def play(
@@ -343,7 +459,7 @@ class Player:
 
         Args:
             turns: Turns of one prompt and sample.
-            max_new_tokens: Tokens per turn; of several turns as many as were recorded.
+            max_new_tokens: Tokens per turn; in a conversation of several turns as many as were recorded.
             sequence: Name of the sequence, by which randomness is keyed.
             clock: Seconds of a step by phase, for parts that learn from them.
             observers: Called with every step's outcome.
@@ -378,16 +494,9 @@ class Player:
                 f"prompt {turn.prompt_id!r}: generation.max_new_tokens is {max_new_tokens} and {turn.answer.size} were "
                 "recorded: record longer answers, or ask for fewer tokens"
             )
-        drafting = _Drafting(self.parts, context)
-        drafting.fallback, drafting.learns = self.fallback, self._learns
+        drafting = _Drafting(self.parts, context, self._learns, self.fallback)
         lane = RecordedLane(
-            turn,
-            self.target,
-            context,
-            drafting,
-            max_new_tokens=max_new_tokens,
-            lenient=self.lenient,
-            clock=clock,
+            turn, self.target, context, drafting, max_new_tokens, lenient=self.lenient, clock=clock
         )
         if self.source is not None:
             self.source.turn = turn

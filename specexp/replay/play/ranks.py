@@ -1,8 +1,8 @@
-"""Ranks along the output: the draft model's rank of its next token, at every position of a recording.
+"""The draft model's rank of the output's next token, at every position of a recording.
 
 A fixed tree of a draft model's ranked candidates decides nothing at run time, so its steps can be read off one table,
-thousands of trees a second: below any root the accepted path goes along the ranks of the output's own tokens as far as
-the tree has them.
+thousands of trees a second: below any root the accepted path follows the ranks of the output's own tokens as far as the
+tree has them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,7 @@ MISSED = -1
 
 @dataclass(frozen=True)
 class StaticCounts:
-    """Counts of a tree on every turn: arrays ``[turns]``.
-
-    Attributes:
-        steps: Target passes.
-        accepted: Drafted tokens that became output.
-        tokens: New tokens.
-        drafted: Nodes fed to the target.
-        draft_passes: Passes of the draft model.
-        seconds: Seconds by the latency profile; None without one.
-    """
+    """Counts of a tree on every turn: arrays ``[turns]``. A step is a target pass; ``drafted`` counts nodes."""
 
     steps: NDArray[np.int64]
     accepted: NDArray[np.int64]
@@ -64,14 +55,14 @@ class RankTable:
         context_limit: Tokens that the target's context holds.
 
     Raises:
-        NotRecordedError: A turn holds no candidates after one of its tokens.
+        NotRecordedError: A turn has no candidates after one of its tokens.
 
     Attributes:
         sizes: Tokens of each turn.
         prefixes: ``[positions]`` tokens in the cache.
-        ranks: ``[positions]`` ranks of all turns one after the other, ``MISSED`` where the token is no candidate.
-        width: Ranks below it are known everywhere.
-        room: ``[positions]`` deepest node of use at each root.
+        ranks: ``[positions]`` ranks of all turns, concatenated; ``MISSED`` if the token is no candidate.
+        width: Number of candidates that are known at every position.
+        room: ``[positions]`` depth of the deepest useful node.
         left: ``[positions]`` tokens to come.
     """
 
@@ -109,16 +100,16 @@ class RankTable:
 
     @property
     def positions(self) -> int:
-        """Roots, whether a run comes by them or not."""
+        """Number of possible roots, visited by a run or not."""
         return int(self.prefixes.size)
 
     def plain_seconds(self, latency: LatencyProfile) -> NDArray[np.float64]:
-        """``[turns]`` seconds of plain decoding."""
+        """Return ``[turns]`` seconds of plain decoding."""
         lengths = zip(self.turns, self.sizes, strict=True)
         return np.array([latency.plain_seconds(turn.prompt.size, size) for turn, size in lengths])
 
     def hits(self, max_depth: int) -> Counter[RankPath]:
-        """Positions at which each rank path leads along the output.
+        """Return the number of positions at which each rank path leads along the output.
 
         A path is hit at least as often as its continuations, so the most-hit paths always form a tree.
         """
@@ -133,7 +124,7 @@ class RankTable:
         return found
 
     def matches(self, shape: TreeShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """``[positions]`` accepted nodes below every root and the last one's row, the length limit left aside.
+        """Return ``[positions]`` accepted nodes below every root and the last one's row, without the length limit.
 
         Raises:
             NotRecordedError: The tree has a higher rank than was recorded.
@@ -144,7 +135,7 @@ class RankTable:
                 f"the tree asks for {highest + 1} candidates a node and {self.width} were recorded: record with "
                 f"record.candidates of at least {highest + 1}"
             )
-        # node after (node, rank); the last column, which MISSED means too, leads nowhere
+        # The node after (node, rank). MISSED is -1, so it means the last column, which leads nowhere.
         below = np.zeros((shape.num_nodes + 1, highest + 2), dtype=np.int64)
         below[shape.parents[1:], shape.ranks[1:]] = np.arange(1, shape.num_nodes + 1)
         accepted = np.zeros(self.positions, dtype=np.int64)
@@ -165,20 +156,15 @@ class RankTable:
         return accepted, last
 
     def evaluate(self, shape: TreeShape, latency: LatencyProfile | None = None) -> StaticCounts:
-        """Return the counts of a tree whose runs begin at their prompts.
-
-        Args:
-            shape: The tree's.
-            latency: Costs of the composition (:meth:`LatencyProfile.of`), whose seconds are charged.
-        """
+        """Return the counts of a tree; seconds need costs of the composition (:meth:`LatencyProfile.of`)."""
         matched, last = self.matches(shape)
         accepted = np.minimum(matched, np.minimum(self.room, self.left))
         new = np.minimum(accepted + 1, self.left)
         roots = self._visited(new)
-        cuts = np.minimum(self.room[roots], shape.max_depth)  # of a tree near the length limit
+        cuts = np.minimum(self.room[roots], shape.max_depth)  # depth of a tree, cut near the length limit
         sizes = np.bincount(
             shape.depths, minlength=shape.max_depth + 1
-        ).cumsum()  # rows of the tree cut at a depth
+        ).cumsum()  # rows of a tree cut at a depth
         nodes = sizes[cuts] - 1
         turn = self._turn[roots]
         seconds: NDArray[np.float64] | None = None
@@ -203,11 +189,11 @@ class RankTable:
         )
 
     def _visited(self, new: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The roots that the runs come by."""
+        """Return the roots that the runs visit."""
         following = (np.arange(new.size) + new).tolist()
         roots: list[int] = []
         at, size = 0, new.size
-        while at < size:  # the end of a turn is the beginning of the next
+        while at < size:  # the end of a turn is the start of the next
             roots.append(at)
             at = following[at]
         return np.array(roots)
@@ -222,13 +208,13 @@ class RankTable:
         new: NDArray[np.int64],
         ends: NDArray[np.bool_],
     ) -> NDArray[np.float64]:
-        """``[steps]`` seconds of every step.
+        """Return ``[steps]`` seconds.
 
         Args:
             latency: Costs of the composition.
             roots: ``[steps]`` positions at which the steps begin.
             sizes: ``[depth + 1]`` rows of the tree cut at each depth.
-            asked: ``[depth]`` rows of each depth with children, which one draft pass takes.
+            asked: ``[depth]`` rows of each depth with children, which are one draft pass.
             cuts: ``[steps]`` depth at which each step's tree is cut.
             new: ``[steps]`` tokens of each step.
             ends: ``[steps]`` whether the last accepted node was a leaf, which the draft was not fed.
@@ -238,7 +224,7 @@ class RankTable:
         beyond = (prefix - near) / max(far - near, 1)
 
         def line(seconds: Callable[[int, int], float], tokens: int) -> NDArray[np.float64]:
-            """Seconds of a pass at the nearest prefix, and the growth to the farthest, which is linear."""
+            # Seconds grow linearly with the prefix.
             low = seconds(tokens, near)
             return np.array((low, seconds(tokens, far) - low))
 
@@ -250,7 +236,7 @@ class RankTable:
             by_cut[2:] += np.cumsum(np.array(later).reshape(-1, 2), axis=0)
         spent = by_cut[cuts, 0] + by_cut[cuts, 1] * beyond + latency.token_ms * new / 1e3
         if asked.size:
-            # committed tokens that the first pass feeds: the root, and before it an accepted leaf
+            # The first pass feeds the root and, if the step before ended with an accepted leaf, this leaf too.
             pending = np.zeros(roots.size, dtype=np.int64)
             pending[1:] = ends[:-1]
             pending[self._first[roots]] = 0

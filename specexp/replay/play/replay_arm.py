@@ -24,8 +24,7 @@ from specexp.replay.play.fidelity import (
     models_in,
     recorded_scoring,
 )
-from specexp.replay.play.player import Player, RecordedTarget
-from specexp.replay.play.source import Missing, RecordedSource
+from specexp.replay.play.player import Missing, Player, RecordedSource, RecordedTarget
 
 if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
@@ -37,14 +36,9 @@ NO_CLOCK = "none: replayed without a latency profile"
 
 
 class ReplayArm(EngineArm):
-    """Parts that answer prompts of a recording; seconds are a latency profile's.
+    """Parts that decode prompts of a recording; seconds are those of a latency profile.
 
-    Args:
-        name: Name in every table.
-        recording: The recording.
-        parts: Parts that are replayed, their draft model made by :func:`source_for`.
-        generation: How much to generate.
-        latency: Costs of steps; None counts alone.
+    The draft model of the parts must be a source of :func:`source_for`. Without ``latency`` there are only counts.
 
     Raises:
         RecordingError: The recording cannot replay the parts.
@@ -129,7 +123,7 @@ class ReplayArm(EngineArm):
 
 
 class _ModelledClock:
-    """Seconds of steps by a latency profile, their sums by phase, and the steps that exceed the profile."""
+    """Models seconds of steps, and keeps their sums by phase and the number of steps that exceed the profile."""
 
     def __init__(self, latency: LatencyProfile) -> None:
         self.latency = latency
@@ -146,30 +140,21 @@ class _ModelledClock:
 
 
 def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> list[RecordedTurn]:
-    """The recorded conversation of a prompt.
-
-    Raises:
-        RecordingError: It was not recorded, or with other tokens.
-    """
+    """Return the recorded turns of a prompt; raises RecordingError if it was not recorded, or with other tokens."""
     turns = recording.conversation(prompt.prompt_id, sample)
-    what = None
-    if tuple(turns[0].prompt.tolist()) != prompt.token_ids:
-        what = "tokens"
-    else:
-        mark = hash_of(prompt)
-        known = recording.manifest.made_of.get("prompts", {}).get(prompt.prompt_id, mark)
-        if len(turns) != len(prompt.turns) or known != mark:
-            what = "turns"
-    if what is not None:
-        raise RecordingError(
-            f"recording: {recording.folder}: prompt {prompt.prompt_id!r} has other {what} than were recorded: the data "
-            "set, its chat template or its truncation changed, so record again"
-        )
-    return turns
+    mark = hash_of(prompt)
+    known = recording.manifest.made_of.get("prompts", {}).get(prompt.prompt_id, mark)
+    is_same = tuple(turns[0].prompt.tolist()) == prompt.token_ids
+    if is_same and len(turns) == len(prompt.turns) and known == mark:
+        return turns
+    raise RecordingError(
+        f"recording: {recording.folder}: prompt {prompt.prompt_id!r} has other {'turns' if is_same else 'tokens'} than "
+        "were recorded: the data set, its chat template or its truncation changed, so record again"
+    )
 
 
 def source_for(recording: Recording) -> RecordedSource | None:
-    """The recorded answers of the draft model; None where there are none."""
+    """Return the recorded answers of the draft model; None if there are none."""
     manifest = recording.manifest
     scoring = recorded_scoring(manifest.made_of)
     if scoring is None:
@@ -178,11 +163,7 @@ def source_for(recording: Recording) -> RecordedSource | None:
 
 
 def source_in(parts: Parts) -> RecordedSource | None:
-    """The recorded answers that a draft model among the parts was given.
-
-    Raises:
-        RecordingError: It scores otherwise than was recorded.
-    """
+    """Return the source of a draft model among the parts; raises RecordingError if its scoring was not recorded."""
     source = None
     for drafter in models_in(parts.drafter):
         source = drafter.source
@@ -198,7 +179,7 @@ def source_in(parts: Parts) -> RecordedSource | None:
 
 
 def missing_answers(parts: Parts, lenient: bool) -> Missing:
-    """How an answer of the draft that was not recorded is replaced."""
+    """Return the treatment of the draft's answers that were not recorded."""
     if is_plain_static(parts):
         return "unknown"
     return "none" if lenient else "refuse"

@@ -1,33 +1,72 @@
-"""``python -m specexp.record CONFIG.yaml [--key value]``: what a target and its draft say, once and for all.
+"""``python -m specexp.record CONFIG.yaml [--key value]``: record the answers of a target and its draft for replay.
 
-Writes ``recording.json`` and ``turns-*.parquet`` into ``recordings/<name>``, or where ``record.to`` says; killed, the
-same command goes on after the last complete file.
+Writes ``recording.json`` and ``turns-*.parquet`` into ``recordings/<name>``, or into ``record.to``. Every file of turns
+is written whole before the manifest names it, so that the same command continues a killed recording after its last
+complete file. Shards are recordings in folders of their own; merged they are the files that one machine writes.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from io import BytesIO
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from specexp.artifacts.atomic_write import atomic_write, held
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
-from specexp.cluster.shard import Shard, ends_last, run_shards, take_shard
-from specexp.config import Config, ConfigError, build_outline
+from specexp.cluster.shard import Shard, ends_last, forget_shards, run_shards, shards_in, take_shard
+from specexp.config import (
+    Config,
+    ConfigError,
+    apply_overrides,
+    build_generation,
+    build_outline,
+    build_pair,
+    build_parts,
+    build_workload,
+    prompts_error,
+)
 from specexp.config.command import GOES_ON, check_here, current_result, fail, run_command
 from specexp.config.next_step import command_line, experiment_again, measured_by
-from specexp.core.messages import counted
+from specexp.core.messages import counted, first_line, size_of, type_and_line
+from specexp.data import Prompt, PromptSetError
+from specexp.replay.format.recording import (
+    MANIFEST,
+    Recording,
+    RecordingManifest,
+    check_file,
+    difference,
+    hash_of,
+    parquet,
+    read_turns,
+    recording_fingerprint,
+    write_turns,
+)
+from specexp.replay.format.trie import RecordingError, TrieWriter
+from specexp.replay.record.plan import RecordingPlan, plan_recording, refusal
 
 if TYPE_CHECKING:
+    from specexp.bench.progress import StageBar
     from specexp.models.pair import ModelPair
-    from specexp.replay.format.recording import Recording
+    from specexp.replay.format.recorded_turn import RecordedTurn
+    from specexp.replay.record.recorder import Recorder
 
 USAGE = """usage: python -m specexp.record CONFIG.yaml [--dry-run] [--key value ...]
 
-Records the prompts of an experiment or of all stages of a sweep: the target's output, and what draft and target say at
-every token of it to the builders of record.coverage. Whatever these ask, backend: replay answers without the models.
-A recording that was cut off goes on where it stopped. --dry-run checks the file and says what would be recorded; any
-other --dotted.key overrides the file, e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0."""
+Records the prompts of an experiment or of all stages of a sweep: the target's output, and the answers of draft and
+target at every token of it to the builders of record.coverage. backend: replay then decodes without the models.
+The same command continues a recording that was interrupted. --dry-run checks the file and prints the plan; any other
+--dotted.key overrides the file, e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0."""
+_ELSEWHERE = "name another folder in record.to"
+
+
+class NotRecordableError(RuntimeError):
+    """A prompt failed while it was recorded: one sentence with prompt, reason and what is kept."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,37 +84,34 @@ def _act(
     config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
 ) -> int:
     check_here(config, "record.to")
-    if dry_run or cluster is not None:
-        from specexp.replay.record.making import answers_held, check_context, check_sharded, load_prompts
-        from specexp.replay.record.plan import plan_recording
-
+    if cluster is not None and not dry_run:
         plan = plan_recording(config)
-        if cluster is not None and not dry_run:
-            check_sharded(plan)
-            return run_shards("specexp.record", typed, cluster, plan.folder, config)
-        pair = build_outline(plan.config)
-        check_context(plan, pair)
-        load_prompts(plan, pair)
-        held = answers_held(plan)
-        there = f", which holds {counted(held, 'answer')} already" if held else ""
-        print("\n".join([*plan.lines(), f"to {plan.folder}{there}"]))
+        check_sharded(plan)
+        return run_shards("specexp.record", typed, cluster, plan.folder, config)
+    if not dry_run:
+        try:
+            run(config, shard=shard)
+        except NotRecordableError as error:
+            return fail(error, 1)
         return 0
-    from specexp.replay.record.making import NotRecordableError
-
-    try:
-        run(config, shard=shard)
-    except NotRecordableError as error:
-        return fail(error, 1)
+    plan = plan_recording(config)
+    pair = build_outline(plan.config)
+    check_context(plan, pair)
+    load_prompts(plan, pair)
+    manifest = _existing(plan, plan.made_of())
+    answers = 0 if manifest is None else manifest.answers
+    there = f", which holds {counted(answers, 'answer')} already" if answers else ""
+    print("\n".join([*plan.lines(), f"to {plan.folder}{there}"]))
     return 0
 
 
 def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = None) -> Recording:
-    """Make the recording of a file and print how it compares with a live sample.
+    """Record the experiment of a file and print how close replay comes to a live sample.
 
     Args:
         config: The experiment file.
-        pair: Loaded models; the file's own if None.
-        shard: The part of the prompts; all if None. The worker with the last part to be whole puts all together.
+        pair: Loaded models; by default those of the file.
+        shard: The part of the prompts; all if None. The worker that ends last merges the parts.
 
     Raises:
         ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
@@ -85,37 +121,419 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
     from specexp.bench.progress import StageBar
     from specexp.bench.publish import terminal
     from specexp.bench.trainer import quiet_libraries
-    from specexp.core.messages import size_of
     from specexp.replay.record.live_sample import to_table
-    from specexp.replay.record.making import Making, is_recorded
-    from specexp.replay.record.plan import plan_recording
 
     quiet_libraries()
     console = terminal(180)  # the live sample has many columns
-
-    def tell(line: str) -> None:
-        console.print(line, highlight=False, markup=False)
-
+    tell = partial(console.print, highlight=False, markup=False)
     with StageBar(console) as bar:
-        making = Making(config, tell, bar, pair, shard)
-        recording = making.run()
+        job = RecordingJob(config, tell, bar, pair, shard)
+        recording = job.run()
         if shard is not None:
             with ends_last(plan_recording(config).folder, is_recorded) as last:
-                recording = Making(config, tell, bar, making.pair).run() if last else recording
+                recording = RecordingJob(config, tell, bar, job.pair).run() if last else recording
     if recording.manifest.live_sample:
         console.print(to_table(recording.manifest.live_sample).to_rich())
-    turns = sum(entry["turns"] for entry in recording.manifest.files.values())
-    console.print(
-        f"{counted(turns, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}", markup=False
+    tell(
+        f"{counted(recording.manifest.answers, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}"
     )
-    current_result().folder = str(recording.folder)
-    if config.get("latency") is None:  # a replay needs seconds
-        current_result().next = command_line(
-            "profile",
-            *experiment_again(config),
-            why="measures the seconds by which the recording is replayed",
-        )
+    result = current_result()
+    result.folder = str(recording.folder)
+    if config.get("latency") is None:
+        why = "measures the seconds by which the recording is replayed"
+        result.next = command_line("profile", *experiment_again(config), why=why)
     else:
         replayed = experiment_again(config, {"backend": "replay", "recording": str(recording.folder)})
-        current_result().next = command_line(measured_by(config), *replayed, why="decodes without the models")
+        result.next = command_line(measured_by(config), *replayed, why="decodes without the models")
     return recording
+
+
+class RecordingJob:
+    """A recording being made, or continued after its last complete file of turns.
+
+    Args:
+        config: The experiment file.
+        tell: Prints a line about the progress.
+        bar: Shows the progress of the stages.
+        pair: Loaded models; by default those of the file.
+        shard: The part of the prompts that is recorded, in a folder of its own; all if None.
+
+    Raises:
+        ConfigError: The file cannot be recorded, or its folder holds another recording; nothing was changed then.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        tell: Callable[[str], None],
+        bar: StageBar,
+        pair: ModelPair | None = None,
+        shard: Shard | None = None,
+    ) -> None:
+        from specexp.bench.experiment import use_threads
+
+        self.config = config
+        self.plan = plan_recording(config)
+        self.shard = shard
+        self.tell = tell
+        self.bar = bar
+        self.pair = pair or build_pair(self.plan.config)
+        check_context(self.plan, self.pair)
+        self.generation = build_generation(self.plan.config)
+        use_threads(self.plan.config)
+        self.prompts = load_prompts(self.plan, self.pair)
+        self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
+        if shard is not None:
+            check_sharded(self.plan)
+            self.prompts = shard.of(self.prompts)
+            if self._missing():  # else another worker has merged the shards already
+                self.plan = replace(self.plan, folder=shard.folder(self.plan.folder))
+                self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
+
+    def run(self) -> Recording:
+        """Record what is missing, then compare some prompts with live ones; raises as :func:`run`."""
+        folder = self.plan.folder
+        self._merge_shards()
+        missing = self._missing()
+        whole = len(self.prompts) * self.generation.samples
+        sampled = self._unsampled()
+        answered = counted(whole, "answered prompt")
+        if not missing and not sampled:
+            self.tell(f"{folder} holds {whole} of {answered}: nothing is left to record.")
+            return Recording(folder)
+        self.tell("\n".join(self.plan.lines()))
+        if missing:
+            if len(missing) < whole:
+                self.tell(f"{folder} holds {whole - len(missing)} of {answered}: going on.")
+            self.bar.stage("recording", whole, whole - len(missing))
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder):
+                self._save(complete=False)
+                self._record(missing)
+                self._save(complete=True)
+        if sampled:
+            self._sample_live(sampled)
+        return Recording(folder)
+
+    def _save(self, complete: bool) -> None:
+        self.manifest.complete = complete
+        self.manifest.save(self.plan.folder)
+
+    def _missing(self) -> list[tuple[Prompt, int]]:
+        """Return prompts and samples that are in no whole file; drops other files from the manifest."""
+        files = self.manifest.files
+        for name, entry in list(files.items()):
+            try:
+                check_file(self.plan.folder / name, entry)
+            except RecordingError:
+                del files[name]
+        known = _conversations(files)
+        every = [(prompt, sample) for prompt in self.prompts for sample in range(self.generation.samples)]
+        return [(prompt, sample) for prompt, sample in every if (prompt.prompt_id, sample) not in known]
+
+    def _merge_shards(self) -> None:
+        """Merge the shards, after the rest of killed ones is recorded here."""
+        whole = self.plan.folder
+        shards = [] if self.shard is not None else shards_in(whole)
+        if shards and self._missing():
+            for shard in shards:
+                RecordingJob(self.config, self.tell, self.bar, self.pair, shard).run()
+            parts = [part for shard in shards if is_recorded(part := shard.folder(whole))]
+            with locked(whole):
+                self._merge(parts)
+                self._save(complete=True)
+            self.tell(f"{whole} is merged from {counted(len(shards), 'shard')}.")
+        if shards:
+            forget_shards(whole)
+
+    def _merge(self, parts: Sequence[Path]) -> None:
+        """Write the turns of the parts, in their order, in files as large as one machine writes."""
+        known = _conversations(self.manifest.files)
+        kept: list[RecordedTurn] = []
+        for part in parts:
+            for name, entry in RecordingManifest.load(part).files.items():
+                for turn in read_turns(part / name, entry):
+                    if (turn.prompt_id, turn.sample) not in known:
+                        kept.append(turn)
+                        if turn.turn == turn.turns - 1 and len(kept) >= self._turns_per_file:
+                            self._write(kept)
+        if kept:
+            self._write(kept)
+
+    @property
+    def _turns_per_file(self) -> int:
+        return int(self.plan.config.get("record.turns_per_file"))
+
+    def _write(self, kept: list[RecordedTurn]) -> None:
+        """Write turns into a file of an unused name, and empty the list."""
+        files = self.manifest.files
+        name = next(name for number in count() if (name := f"turns-{number:05d}.parquet") not in files)
+        files[name] = write_turns(self.plan.folder / name, kept)
+        kept.clear()
+
+    def _record(self, missing: Sequence[tuple[Prompt, int]]) -> None:
+        """Record conversations, file by file."""
+        from specexp.bench.arm import eos_of
+
+        plan, pair, generation = self.plan, self.pair, self.generation
+        recorder = self._recorder()
+        self._load_drafters(recorder)
+        most = self._turns_per_file
+        eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
+        kept: list[RecordedTurn] = []
+        for number, (prompt, sample) in enumerate(missing):
+
+            def context_of(turn: int, before: list[int], prompt: Prompt = prompt) -> list[int]:
+                return prompt.turn_ids(pair.tokenizer, turn, before)
+
+            try:
+                kept += recorder.conversation(
+                    prompt,
+                    sample,
+                    context_of,
+                    seed=generation.seed,
+                    max_new_tokens=generation.max_new_tokens,
+                    eos_token_ids=eos,
+                )
+            except Exception as error:
+                raise NotRecordableError(
+                    f"prompt {prompt.prompt_id!r}, {number + 1} of {len(missing)}, could not be recorded: "
+                    f"{type_and_line(error)}; complete files stay in {plan.folder}, which replay refuses until every "
+                    "prompt is there"
+                ) from error
+            if number == 0:
+                turns = sum(len(prompt.turns) for prompt, _ in missing)
+                self.tell(estimate(kept, turns, generation.max_new_tokens, files=-(-turns // most)))
+            self.bar.prompt()
+            if len(kept) >= most or number == len(missing) - 1:
+                self._write(kept)
+                self._save_drafters(recorder)
+                self.manifest.save(plan.folder)
+
+    def _recorder(self) -> Recorder:
+        from specexp.drafters.draft_source import ModelSource
+        from specexp.replay.play.fidelity import scoring_of
+        from specexp.replay.record.recorder import Coverage, Recorder, RecordingSource
+
+        plan, config = self.plan, self.plan.config
+        candidates = config.get("record.candidates")
+        source, draft = None, self.pair.draft_runtime()
+        if draft is not None and scoring_of(plan.drafter()) is not None:
+            source = RecordingSource(ModelSource(draft), 1, spine_width=candidates)
+        # Controllers take no part in a recording, and seconds decide nothing.
+        without = apply_overrides(
+            config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file
+        )
+        drafter = build_parts(without, source).drafter
+        model = self.pair.target_runtime()
+        if drafter is not None:
+            drafter.check_vocabulary(model.vocab_size)
+        return Recorder(model, plan.verifier, drafter, Coverage(plan.coverage, candidates, plan.target_top_k))
+
+    def _drafters_file(self) -> Path:
+        """Return the file with the state that drafters carry, after the files of turns so far."""
+        return self.plan.folder / f"drafters-{len(self.manifest.files):05d}.pt"
+
+    def _save_drafters(self, recorder: Recorder) -> None:
+        import torch
+
+        if recorder.shares_state:
+            content = BytesIO()
+            torch.save(recorder.state_dict(), content)
+            atomic_write(self._drafters_file(), content.getvalue())
+            # The manifest on disk may still lack the newest file of turns.
+            for older in sorted(self.plan.folder.glob("drafters-*.pt"))[:-2]:
+                older.unlink()
+
+    def _load_drafters(self, recorder: Recorder) -> None:
+        import torch
+
+        if recorder.shares_state and self._drafters_file().exists():
+            recorder.load_state_dict(torch.load(self._drafters_file(), weights_only=True))
+
+    def _unsampled(self) -> Sequence[Prompt]:
+        """Return the prompts of the live sample; none if it holds as many of every composition already."""
+        from specexp.replay.record.live_sample import compositions
+
+        sampled = [] if self.shard is not None else self.prompts[: self.plan.config.get("record.live_sample")]
+        rows = self.manifest.live_sample
+        known = {row["composition"]: row.get("prompts", len(sampled)) for row in rows}
+        lacking = any(known.get(name, 0) < len(sampled) for name, _ in compositions(self.plan))
+        return sampled if lacking else []
+
+    def _sample_live(self, prompts: Sequence[Prompt]) -> None:
+        """Compare the first prompts with live ones, and keep the result."""
+        from specexp.replay.record.live_sample import compositions, sample_live
+
+        self.bar.stage("live sample", len(prompts) * len(list(compositions(self.plan))))
+        recording = Recording(self.plan.folder)
+        self.manifest.live_sample = sample_live(self.plan, self.pair, recording, prompts, self.bar.prompt)
+        self.manifest.save(self.plan.folder)
+
+
+def is_recorded(folder: Path) -> bool:
+    """Return whether a folder holds a complete recording."""
+    try:
+        return RecordingManifest.load(folder).complete
+    except RecordingError:  # perhaps gone, since another worker has merged all
+        return False
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes away; raises ConfigError if another one holds the lock. The lock dies with its holder."""
+    with held(folder / ".lock") as mine:
+        if not mine:
+            raise ConfigError(
+                f"recording: {folder} is being recorded by another process: wait for it, or {_ELSEWHERE}"
+            )
+        yield
+
+
+def _manifest_of(plan: RecordingPlan, pair: ModelPair, prompts: Sequence[Prompt]) -> RecordingManifest:
+    """Return the manifest of the existing recording, or of a new one."""
+    from specexp.artifacts.environment import complete_provenance
+    from specexp.core.language_model import placement
+
+    made_of, marks = plan.made_of(), recording_fingerprint(pair)
+    hashes = {prompt.prompt_id: hash_of(prompt) for prompt in prompts}
+    manifest = _existing(plan, made_of, marks, hashes)
+    if manifest is not None:
+        manifest.made_of["prompts"] |= hashes
+        recorded = manifest.made_of["generation"]
+        recorded["samples"] = max(recorded["samples"], made_of["generation"]["samples"])
+        return manifest
+    texts = {
+        role: model.config.get_text_config()
+        for role, model in (("target", pair.target), ("draft", pair.draft))
+        if model is not None
+    }
+    limits = {role: int(text.max_position_embeddings) for role, text in texts.items()}
+    provenance = complete_provenance(
+        {
+            "command": "python -m specexp.record",
+            "device": placement(pair.target),
+            "config": plan.config.to_dict(),
+        }
+    )
+    made_of["prompts"] = hashes
+    return RecordingManifest(marks, made_of, int(texts["target"].vocab_size), limits, provenance=provenance)
+
+
+def _existing(
+    plan: RecordingPlan,
+    made_of: Mapping[str, Any],
+    marks: Mapping[str, Any] | None = None,
+    hashes: Mapping[str, str] | None = None,
+) -> RecordingManifest | None:
+    """Return the manifest of the recording in the folder, None if it has no answer yet; raises if it is another."""
+    folder = plan.folder
+    if not (folder / MANIFEST).exists():
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        other = next((name for name in names if not name.startswith((".", "turns-", MANIFEST))), None)
+        if other is not None:
+            raise ConfigError(
+                f"recording: {folder} holds {other}, which belongs to no recording: {_ELSEWHERE}"
+            )
+        return None
+    try:
+        manifest = RecordingManifest.load(folder)
+    except RecordingError as error:
+        raise ConfigError(f"{first_line(error)}: remove it, or {_ELSEWHERE}") from error
+    if not manifest.files:
+        return None
+    other = difference(manifest.fingerprint, marks or {}) or _first_other(manifest.made_of, made_of)
+    prompts = manifest.made_of.get("prompts", {})
+    changed = [name for name, one in (hashes or {}).items() if prompts.get(name, one) != one]
+    if other is None and changed:
+        other = f"a prompt {changed[0]!r} of other text or tokens"
+    if other is not None:
+        raise ConfigError(
+            f"recording: {folder} holds a recording that was made with {other}: remove it, or {_ELSEWHERE}"
+        )
+    return manifest
+
+
+def _first_other(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
+    """Return the first difference as a clause. More samples of the same make no other recording."""
+    for section, value in given.items():
+        known = recorded[section]
+        if not isinstance(value, Mapping) or not isinstance(known, Mapping):
+            if known != value:
+                return f"{section} {known!r}, and the configured one is {value!r}"
+            continue
+        for key in sorted({*known, *value}):
+            if known.get(key) != value.get(key) and (section, key) != ("generation", "samples"):
+                name = f"{'verifier' if section == 'law' else section}.{key}"
+                return f"{name} {known.get(key)!r}, and the configured one is {value.get(key)!r}"
+    return None
+
+
+def _conversations(files: Mapping[str, Mapping[str, Any]]) -> set[tuple[str, int]]:
+    return {tuple(one) for entry in files.values() for one in entry["conversations"]}
+
+
+def check_sharded(plan: RecordingPlan) -> None:
+    """Raise ConfigError if the recording of a prompt depends on those before, so that prompts cannot be split."""
+    drafter = plan.drafter()
+    if drafter is not None and drafter.shares_state:
+        raise plan.config.checker.error(
+            ("drafter",),
+            f": {type(drafter).__name__} carries its state from prompt to prompt, so shards would record something "
+            "else than one machine: record it on one, or set its state to reset",
+        )
+
+
+def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
+    """Return the prompts of all stages, each once.
+
+    Raises:
+        ConfigError: A set cannot be read, a prompt does not fit the target, or two share an id.
+    """
+    from specexp.bench.experiment import check_prompts
+
+    found: dict[str, Prompt] = {}
+    for config in plan.prompts.values():
+        try:
+            prompts = build_workload(config).load(pair.tokenizer)
+        except PromptSetError as error:
+            raise prompts_error(config, error) from error
+        check_prompts(config, prompts, pair)
+        for prompt in prompts:
+            known = found.setdefault(prompt.prompt_id, prompt)
+            if known.token_ids != prompt.token_ids:
+                raise config.checker.error(
+                    ("data",),
+                    f": two prompts are called {prompt.prompt_id!r}, and a recording finds them by that name: record "
+                    "their sets one by one",
+                )
+    return list(found.values())
+
+
+def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
+    """Raise ConfigError if a builder of the coverage makes trees larger than a context."""
+    for role, model in (("target", pair.target), ("draft", pair.draft)):
+        limit = None if model is None else int(model.config.get_text_config().max_position_embeddings)
+        for number, builder in enumerate(plan.coverage):
+            if limit is not None and builder.max_nodes >= limit:
+                raise refusal(
+                    plan.config,
+                    f"coverage.{number}",
+                    f"makes trees of up to {counted(builder.max_nodes, 'node')} and the {role}'s context holds "
+                    f"{counted(limit, 'token')}: lower its budget",
+                )
+
+
+def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, files: int) -> str:
+    """Return a sentence about the size of a recording of ``turns`` answers in ``files`` files, by its first turns."""
+    tokens = sum(turn.answer.size for turn in first)
+    nodes = sum(len(turn.trie) for turn in first)
+    nothing = {name: getattr(first[0], name)[:0] for name in ("prompt", "answer", "asked", "asked_logits")}
+    blank = replace(first[0], trie=TrieWriter(0, ()).finish(), **nothing)
+    file = len(parquet([blank]))  # an empty file
+    each = (len(parquet(first)) - file) / tokens
+    size = each * turns * max_new_tokens + file * files
+    return (
+        f"The first prompt took {each:.0f} bytes a token of output ({counted(round(nodes / tokens), 'node')}): "
+        f"{counted(turns, 'answer')} of up to {counted(max_new_tokens, 'token')} will take up to {size_of(size)}."
+    )

@@ -1,4 +1,4 @@
-"""How close replay comes to the models: a few recorded prompts decoded once more, live and from the recording."""
+"""The live sample: a few recorded prompts, decoded once more with the models and from the recording."""
 
 from __future__ import annotations
 
@@ -45,12 +45,7 @@ def sample_live(
 ) -> list[dict[str, Any]]:
     """Decode prompts with the file's composition and with every builder of the coverage, and replay the same.
 
-    Args:
-        planned: The plan of the recording.
-        pair: The models it was made with.
-        recording: The recording, with these prompts among others.
-        prompts: Prompts of the sample.
-        decoded: Called after each prompt of each composition.
+    ``decoded`` is called after each prompt of each composition.
 
     Returns:
         A row for every composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (with all counts
@@ -68,11 +63,9 @@ def sample_live(
 
 
 def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
-    """The file's composition and its arms, then the same drafter with every builder of the coverage and nothing that
-    controls it.
+    """Yield the file's composition and arms, then its drafter with every builder of the coverage, uncontrolled.
 
-    Of a drafter that learns, which is told what it was told when it was recorded with these, also with trees between
-    each two of them, of which nothing was recorded.
+    A drafter that learns is replayed exactly with these, so it is also sampled with trees between each two of them.
     """
     config = planned.config
     if config.get("drafter") is None:
@@ -94,7 +87,7 @@ def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
 
 
 def _arms(config: Config) -> Iterator[tuple[str, Config]]:
-    """Our own loops with a drafter, but for the one that is the file's composition."""
+    """Yield the arms of our own loop with a drafter, except the file's composition."""
     if config.get("arms"):
         own = {part: config.get(part) for part in Parts._fields}
         for arm in arms_of(config):
@@ -104,7 +97,7 @@ def _arms(config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[int]], str]]:
-    """Rank paths and name of a tree between every two fixed trees of growing size, and below the smallest.
+    """Yield rank paths and name of a tree between every two fixed trees of growing size, and below the smallest.
 
     It has the nodes of the larger tree with the lowest ranks nearest the root.
     """
@@ -120,7 +113,7 @@ def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[i
 
 
 def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows of a live sample for a person."""
+    """Return the rows of a live sample as a table."""
     compared = [row for row in rows if "refused" not in row]
     heads = "replayed against live | prompts | equal | steps live | replayed | tokens a step live | replayed"
     keys = ["composition", "prompts", "equal_prompts", "steps_live", "steps_replayed", "tokens_per_step_live"]
@@ -128,7 +121,7 @@ def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     cells = [[row[key] for key in keys] for row in compared]
     notes = [f"{row['composition']}: {row['refused']}" for row in rows if "refused" in row]
     notes += [
-        f"{row['composition']}: {row['prompts'] - row['equal_prompts']} of {counted(row['prompts'], 'prompt')} parted "
+        f"{row['composition']}: {row['prompts'] - row['equal_prompts']} of {counted(row['prompts'], 'prompt')} differ "
         "from the live run though the replay is exact; passes of another size round otherwise, which decides near ties "
         "of a 16-bit model"
         for row in compared
@@ -154,7 +147,7 @@ def _row(
     replayed, decoding = make_arm(spec, replay), make_arm(spec, live)
     assert isinstance(replayed, ReplayArm)
     if replayed.fidelity.grade is Grade.MODELLED and latency is None:
-        raise RecordingError(f"{replayed.fidelity.why}: give the experiment a latency profile to replay it")
+        raise RecordingError(f"{replayed.fidelity.why}: set latency to a profile to replay it")
     decoding.reset()
     replayed.reset()
     pairs: list[tuple[PromptRecord, PromptRecord]] = []

@@ -32,7 +32,7 @@ from specexp.replay.play.fidelity import learns, parts_in, scoring_of
 
 _DEFAULT = {"class_path": "Chain", "init_args": {"length": 24}}
 _TOP_K = 8
-"""The target's best tokens kept where no drafter says how many it learns."""
+"""Number of the target's best tokens that are kept if no drafter learns from them."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,14 @@ class RecordingPlan:
     """The plan of a recording, before any model is loaded.
 
     Attributes:
-        config: The composition, its drafter and builder filled in where the file names none.
-        folder: Folder of the recording.
+        config: The composition, with drafter and builder even if the file has none.
         coverage: Builders that are run at every root.
         covered_by: The coverage as configured.
         verifier: The verifier of the recorded output, with the law of the configured one.
-        verifier_section: This verifier as a configuration has it.
-        target_top_k: The target's best tokens kept after every node.
+        verifier_section: The configuration of this verifier.
+        target_top_k: Number of the target's best tokens that are kept after every node.
         prompts: The experiment with the prompts of a stage, by name of the stage.
-        added: Whether the drafter is the pair's draft model, since the file names none.
+        added: Whether the file has no drafter, so that it is the pair's draft model.
     """
 
     config: Config
@@ -62,11 +61,11 @@ class RecordingPlan:
     added: bool
 
     def drafter(self) -> Drafter | None:
-        """A new one, without its models."""
+        """Return a new drafter without its models."""
         return build_drafter(self.config)
 
     def made_of(self) -> dict[str, Any]:
-        """What the recorded answers depend on, the prompts left out."""
+        """Return the settings that the recorded answers depend on, without the prompts."""
         generation = self.config.get("generation")
         scoring = scoring_of(self.drafter())
         return {
@@ -83,7 +82,7 @@ class RecordingPlan:
         }
 
     def lines(self) -> list[str]:
-        """What would be recorded, for a person."""
+        """Return the plan in lines for the console."""
         config = self.config
         generation, drafter = config.get("generation"), self.drafter()
         found = [
@@ -97,14 +96,14 @@ class RecordingPlan:
         )
         if drafter is None:
             return [*found, "drafter: none, the target alone is recorded"]
-        added = " (the file names none, and the pair has a draft)" if self.added else ""
+        added = " (the file has none, and the pair has a draft)" if self.added else ""
         kept = f"the target's {self.target_top_k} best after every token"
         if scoring_of(drafter) is None:
-            kept += " of the output and of every tree that the drafter's own runs make"
+            kept += " of the output and of every tree of the drafter's own runs"
         else:
             kept = (
-                f"the draft's {config.get('record.candidates')} best after every token of the output and what the "
-                f"coverage asks elsewhere, {kept}"
+                f"the draft's {config.get('record.candidates')} best after every token of the output, its answers to "
+                f"the coverage elsewhere, {kept}"
             )
         return [
             *found,
@@ -166,12 +165,7 @@ def plan_recording(config: Config) -> RecordingPlan:
 
 
 def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
-    """A configured part with the arguments that are not its defaults, e.g. ``Chain(length=24)``.
-
-    Args:
-        part: ``class_path`` and ``init_args``.
-        base: Base class of its family.
-    """
+    """Return a configured part with the arguments that are not its defaults, such as ``Chain(length=24)``."""
     found = Checker(lambda key: "").find_class(part["class_path"], base)
     known = arguments_of(found) or {}
 
@@ -190,7 +184,7 @@ def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
 
 
 def describe_prompts(data: Mapping[str, Any]) -> str:
-    """A workload in a few words."""
+    """Return a workload in a few words."""
     count = "all" if data["max_prompts"] is None else f"up to {data['max_prompts']}"
     shuffled = "" if data["shuffle_seed"] is None else f", shuffled by {data['shuffle_seed']}"
     offset = f", the first {data['offset']} left out" if data["offset"] else ""
@@ -198,14 +192,14 @@ def describe_prompts(data: Mapping[str, Any]) -> str:
 
 
 def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
-    """What decodes plainly with the configured verifier's law, and its section of a configuration."""
+    """Return the verifier of plain decoding with the configured verifier's law, and its configuration."""
     given = build_verifier(config)
     settings = given.sampling_settings
     if settings is None:
         raise config.checker.error(
             ("verifier",),
-            f": the output of {type(given).__name__} may depend on what is drafted, so a recording of it says "
-            "nothing of other drafts: record with Greedy, KeyedSampling, RejectionSampling or SampleMatch",
+            f": the output of {type(given).__name__} may depend on the drafts, so a recording would hold for them "
+            "alone: record with Greedy, KeyedSampling, RejectionSampling or SampleMatch",
         )
     section: dict[str, Any] = {"class_path": "Greedy", "init_args": {}}
     if settings["temperature"]:
@@ -232,7 +226,7 @@ def _check_coverage(
 
 
 def _target_top_k(config: Config, drafter: Drafter | None) -> int:
-    """As configured, or as many as the drafter learns."""
+    """Return the configured number of tokens, by default the number that the drafter learns from."""
     learned = {
         one.learned_candidates: type(one).__name__ for one in parts_in(drafter) if one.learned_candidates
     }
@@ -244,14 +238,13 @@ def _target_top_k(config: Config, drafter: Drafter | None) -> int:
         raise refusal(
             config,
             "target_top_k",
-            f"is {given} and {learned[most]} learns the target's best {most}: set it to at least {most}, or leave it "
-            "out",
+            f"must be at least {most}, since {learned[most]} learns from the target's best {most}, got {given}",
         )
     return given
 
 
 def _prompts(config: Config) -> dict[str, Config]:
-    """By name of a stage the experiment with its prompts."""
+    """Return the experiment with the prompts of each stage, by name of the stage."""
     found = {"data": config}
     if config.get("sweep") is not None:
         for stage in STAGES:
@@ -265,5 +258,5 @@ def _prompts(config: Config) -> dict[str, Config]:
 
 
 def refusal(config: Config, key: str, sentence: str) -> ConfigError:
-    """The error of a key of ``record:``, which begins the sentence."""
+    """Return an error whose sentence begins with a key of ``record:``."""
     return config.checker.error(("record", *key.split(".")), f" {sentence}")

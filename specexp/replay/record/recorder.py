@@ -1,8 +1,8 @@
-"""Filling a recording: plain decoding, then covering builders at every root of its output, then drafters that learn.
+"""Record turns: plain decoding, then covering builders at every root of its output, then drafters that learn.
 
-A draft model is asked at every root, since a replayed run may visit any. The outcomes that a drafter learns from depend
-on all its steps before, so it decodes once with every covering builder: replayed with one of these it learns from the
-same outcomes, and with a builder between them from nearly the same.
+A draft model is run at every root, since a replay may visit any. The outcomes that a drafter learns from depend on all
+its steps before, so it decodes once with every covering builder: replayed with one of these it learns from the same
+outcomes, and with a builder between them from nearly the same.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from specexp.bench.arm import sequence_name
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
 from specexp.core.dialogue import Candidates, Request, Verdict
@@ -34,6 +35,7 @@ from specexp.replay.play.player import NO_LOGITS
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
+    from specexp.data import Prompt
 
 _ROWS = 256
 """Drafted nodes in one pass of the target, apart from those below one token."""
@@ -57,10 +59,10 @@ class Coverage:
     target_top_k: int
 
     def asked_at_roots(self, phrases: bool) -> list[TreeBuilder]:
-        """Builders that ask a draft model, the wanted ones last: earlier passes answer most of their questions.
+        """Return builders that ask a draft model, the wanted ones last, since earlier passes answer most of them.
 
         Args:
-            phrases: Whether the builders draft phrases too, which are not asked of a model.
+            phrases: Whether the builders draft phrases too, which no model is asked for.
         """
         wanted = self.builders
         if phrases:
@@ -69,21 +71,14 @@ class Coverage:
 
 
 def _without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:
-    """The builders inside one that ask for single tokens; itself, if it asks for nothing else."""
+    """Return the builders inside one that ask for single tokens; itself if it asks for nothing else."""
     if builder.phrase_length == 1:
         return [builder]
     return [one for inner in builder.inner for one in _without_phrases(inner)]
 
 
 class Recorder:
-    """Records answered turns with models.
-
-    Args:
-        model: The target.
-        verifier: The verifier whose output is recorded.
-        drafter: A drafter with its models; None records the target alone.
-        coverage: How much is kept.
-    """
+    """Records answered turns with models. Without a drafter it records the target alone."""
 
     def __init__(
         self,
@@ -99,10 +94,10 @@ class Recorder:
         self.plain = Decoder(model, verifier=verifier)
         self._builders = coverage.asked_at_roots(phrases=learns(drafter))
         self._asked = drafter  # at every root
-        self._taught: Drafter | None = None  # by what the target said at every root
+        self._taught: Drafter | None = None  # by the target's answers at every root
         self._runs: list[Decoder] = []
         if drafter is not None and learns(drafter):
-            # a draft model inside it is asked alone: its answers do not depend on what is learned
+            # The answers of a draft model inside it do not depend on what is learned, so it is asked by itself.
             self._asked = deepcopy(next(iter(models_in(drafter)), None))
             self._taught = deepcopy(drafter)
             self._runs = [
@@ -112,15 +107,15 @@ class Recorder:
 
     @property
     def shares_state(self) -> bool:
-        """Whether what is recorded of a prompt depends on the prompts before."""
+        """Whether the recording of a prompt depends on the prompts before."""
         return self.drafter is not None and self.drafter.shares_state
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """What its drafters learned so far."""
+        """Return the states of its drafters."""
         return [drafter.state_dict() for drafter in self._learning()]
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Restore the result of :meth:`state_dict`."""
         for drafter, learned in zip(self._learning(), state, strict=True):
             drafter.load_state_dict(learned)
 
@@ -131,14 +126,10 @@ class Recorder:
     @torch.inference_mode()
     def conversation(
         self,
-        prompt_id: str,
-        category: str,
-        index: int,
+        prompt: Prompt,
         sample: int,
-        asked: Callable[[int, list[int]], list[int]],
-        turns: int,
+        context_of: Callable[[int, list[int]], list[int]],
         *,
-        sequence: str,
         seed: int,
         max_new_tokens: int,
         eos_token_ids: frozenset[int],
@@ -146,17 +137,14 @@ class Recorder:
         """Record the turns of a conversation.
 
         Args:
-            prompt_id: Name of the prompt.
-            category: Category of the prompt.
-            index: Place of the prompt in its set.
+            prompt: The prompt.
             sample: Number of the continuation.
-            asked: The whole context of a turn, from its number and the tokens before.
-            turns: Number of turns.
-            sequence: Name of the sequence, by which randomness is keyed.
+            context_of: Returns the whole context of a turn from its number and the tokens before.
             seed: Seed of the run.
-            max_new_tokens: Most tokens of a turn.
+            max_new_tokens: Maximal number of tokens of a turn.
             eos_token_ids: Tokens that end an answer.
         """
+        sequence, turns = sequence_name(prompt, sample), len(prompt.turns)
         before: list[int] = []
         drafting: Drafting | None = None
         wanted: Any = {
@@ -166,65 +154,65 @@ class Recorder:
             "sequence": sequence,
         }
         for number in range(turns):
-            prompt = asked(number, before)
-            said: list[Best] = []
-            self.model.check_request(prompt, max_new_tokens)
+            context_ids = context_of(number, before)
+            best: list[Best] = []
+            self.model.check_request(context_ids, max_new_tokens)
             if number == 0:
                 self.model.cache.truncate(0, 0)
                 self.model.conversation = None
             result = self.plain.generate(
-                prompt,
+                context_ids,
                 continue_conversation=number > 0,
-                observers=(partial(self._watch, said),),
+                observers=(partial(self._watch, best),),
                 **wanted,
             )
-            fresh = np.array(prompt[max(len(before) - 1, 0) : -1], dtype=np.int64)
-            room = min(max_new_tokens, self.model.context_limit - len(prompt))
-            writer = TrieWriter(prompt[-1], result.token_ids)
-            turn = _Turn(prompt, result.token_ids, fresh, self._reread(prompt, fresh), room, writer)
-            turn.writer.target.update(enumerate(said))
+            fresh = np.array(context_ids[max(len(before) - 1, 0) : -1], dtype=np.int64)
+            room = min(max_new_tokens, self.model.context_limit - len(context_ids))
+            writer = TrieWriter(context_ids[-1], result.token_ids)
+            turn = _Turn(context_ids, result.token_ids, fresh, self._reread(context_ids, fresh), room, writer)
+            writer.target.update(enumerate(best))
             if drafting is None:
                 parts = Parts(self._asked, verifier=self.verifier)  # the builder follows
-                drafting = Drafting(parts, parts.context(prompt, seed, sequence))
+                drafting = Drafting(parts, parts.context(context_ids, seed, sequence))
             else:
-                drafting.context.next_turn(prompt[len(before) :])
+                drafting.context.next_turn(context_ids[len(before) :])
             self._cover(turn, drafting)
             if self._taught is not None:
                 self._teach(self._taught, turn, seed, sequence)
             for run in self._runs:
                 _open_sources(run.parts.drafter, turn)
                 run.generate(
-                    prompt,
+                    context_ids,
                     continue_conversation=number > 0,
                     observers=(partial(self._watch_run, turn),),
                     **wanted,
                 )
-            self.model.cache.truncate(0, len(prompt) - 1)
-            self._answers.ask_rest(turn.writer)
-            before = [*prompt, *turn.answer]
+            self.model.cache.truncate(0, len(context_ids) - 1)
+            self._answers.ask_rest(writer)
+            before = [*context_ids, *turn.answer]
             values, tokens = turn.asked.topk(self.coverage.target_top_k, dim=-1)
             yield RecordedTurn(
-                prompt_id=prompt_id,
-                category=category,
-                index=index,
+                prompt_id=prompt.prompt_id,
+                category=prompt.category,
+                index=prompt.index,
                 sample=sample,
                 turn=number,
                 turns=turns,
-                prompt=np.array(prompt, dtype=np.int32),
+                prompt=np.array(context_ids, dtype=np.int32),
                 answer=np.array(turn.answer, dtype=np.int32),
                 finish_reason=str(result.finish_reason),
                 asked=tokens.numpy(force=True).astype(np.int32),
                 asked_logits=values.float().numpy(force=True),
-                trie=turn.writer.finish(),
+                trie=writer.finish(),
             )
 
-    def _watch(self, said: list[Best], outcome: Outcome) -> None:
+    def _watch(self, best: list[Best], outcome: Outcome) -> None:
         """Keep the target's best tokens of a step of plain decoding."""
         k = self.coverage.target_top_k
-        said.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
+        best.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
 
     def _reread(self, prompt: Sequence[int], fresh: NDArray[np.int64]) -> torch.Tensor:
-        """``[a, V]`` logits of what the turn's prefill fed; leaves the cache at the prompt, less its last token."""
+        """Return ``[a, V]`` logits of the turn's prefill; leaves the cache at the prompt without its last token."""
         self.model.cache.truncate(0, len(prompt) - 1 - fresh.size)
         logits = self.model.prefill(0, fresh.tolist(), all_logits=True)
         return torch.empty(0, self.model.vocab_size) if logits is None else logits
@@ -251,7 +239,7 @@ class Recorder:
             drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
 
     def _teach(self, drafter: Drafter, turn: _Turn, seed: int, sequence: str) -> None:
-        """Let a drafter that learns draft its largest tree at every root, and keep what the target says of it."""
+        """Let a drafter that learns draft its largest tree at every root, and keep the target's answers to it."""
         _open_sources(drafter, turn)
         prompt, answer = turn.prompt, turn.answer
         largest = max(self.coverage.builders, key=lambda builder: builder.max_nodes)
@@ -280,7 +268,7 @@ class Recorder:
             decoding.step()
 
     def _watch_run(self, turn: _Turn, outcome: Outcome) -> None:
-        """Keep what the target said in a step of a drafter that learns."""
+        """Keep the target's answers in a step of a drafter that learns."""
         root = len(outcome.context) - len(outcome.new_token_ids) - len(turn.prompt)
         self._answers.keep_tree(turn.writer, root, outcome.tree, outcome.logits)
 
@@ -328,41 +316,34 @@ class _Given(Verifier):
 
 
 class TargetAnswers:
-    """Keeps the target's best tokens after the nodes of drafted trees.
-
-    Args:
-        model: The target.
-        top_k: Tokens kept after every node.
-
-    Attributes:
-        drafted: Nodes of the turn's trees.
-    """
+    """Keeps the target's ``top_k`` best tokens after the nodes of drafted trees."""
 
     def __init__(self, model: Runtime, top_k: int) -> None:
         self.model = model
         self.top_k = top_k
-        self.drafted: set[int] = set()
+        self.drafted: set[int] = set()  # nodes of the turn's trees
 
     def keep_tree(self, writer: TrieWriter, root: int, tree: TokenTree, logits: torch.Tensor) -> None:
-        """Keep what the target said of a tree below a root of the answer, ``[n + 1, V]`` logits."""
+        """Keep the target's ``[n + 1, V]`` logits of a tree below a root of the answer."""
         nodes = self.enter(writer, root, tree)
-        # nodes of the answer have plain decoding's own answer
+        # Plain decoding has answered the nodes of the answer.
         missing = [row for row, node in enumerate(nodes) if node > writer.spine and node not in writer.target]
         self._keep(writer, [nodes[row] for row in missing], logits[missing])
 
     def enter(self, writer: TrieWriter, root: int, tree: TokenTree) -> list[int]:
-        """The nodes of a tree; those beside the answer will be asked about."""
+        """Return the nodes of a tree; :meth:`ask_rest` asks about those off the answer."""
         nodes = writer.enter_tree(root, tree)
         self.drafted.update(nodes)
         return nodes
 
     def ask_rest(self, writer: TrieWriter) -> None:
-        """Ask the target about every drafted node it was not asked about, each once: those that hang off neighbouring
-        tokens of the answer in one pass. The cache holds the prompt, less its last token.
+        """Ask the target about every drafted node without answer, each once.
+
+        Nodes below neighbouring tokens of the answer share a pass. The cache holds the prompt without its last token.
         """
         spine = writer.spine
         hanging: list[list[int]] = [[] for _ in range(spine + 1)]
-        off = list(range(spine + 1))  # the node of the answer that each node hangs off
+        off = list(range(spine + 1))  # the last node of the answer above each node
         for node in range(spine + 1, len(writer.parents)):
             off.append(off[writer.parents[node]])
             if node in self.drafted and node not in writer.target:
@@ -402,11 +383,8 @@ class RecordingSource(DraftSource):
 
     Args:
         source: The model.
-        width: Candidates kept of every answer, at least.
-        spine_width: Candidates kept after tokens of the turn's answer, at least.
-
-    Attributes:
-        writer: The trie that they are kept in.
+        width: Least number of candidates that are kept of every answer.
+        spine_width: The same after tokens of the turn's answer.
     """
 
     def __init__(self, source: ModelSource, width: int, spine_width: int) -> None:
@@ -418,13 +396,13 @@ class RecordingSource(DraftSource):
         self._forget_step()
 
     def _forget_step(self) -> None:
-        self._nodes: list[int] = []  # of the step's fed nodes, in the trie
-        self._answers: list[Any] = []  # of those that the model was fed
-        self._waiting: list[Fed] = []  # what it was not fed yet
+        self._nodes: list[int] = []  # the step's fed nodes in the trie
+        self._answers: list[Any] = []  # of the nodes that the model was fed
+        self._waiting: list[Fed] = []  # tokens that the model was not fed yet
         self._pending = 0  # committed tokens in the step's first pass
 
     def open(self, writer: TrieWriter, prompt_length: int) -> None:
-        """Keep what is said from here on in another trie."""
+        """Keep answers in another trie from here on."""
         self.writer = writer
         self._start = prompt_length
 
@@ -507,7 +485,7 @@ class RecordingSource(DraftSource):
         return Candidates(tokens, log_probs)
 
     def _width_of(self, node: int, k: int) -> int:
-        """Candidates to keep after a node of which ``k`` are asked for."""
+        """Return the number of candidates to keep after a node of which ``k`` are asked for."""
         most = self.spine_width if node <= self.writer.spine else self.width
         return min(max(k, most), self.vocab_size)
 
@@ -530,11 +508,11 @@ class RecordingSource(DraftSource):
         return RecordingSource(self.source.for_new_sequence(), self.width, self.spine_width)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RecordingSource:
-        """As :meth:`for_new_sequence`: drafters that learn apart share the model."""
+        """Drafters that learn separately share the model."""
         return self.for_new_sequence()
 
     def _run(self, context: Context) -> None:
-        """Feed the model what waits, in one pass."""
+        """Feed the model all waiting tokens in one pass."""
         waiting = self._waiting
         if waiting:
             whole = Fed(

@@ -11,8 +11,7 @@ from matplotlib.patches import Circle
 
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import TreeShape
-from specexp.replay.advice.devices import compare
-from specexp.replay.advice.what_if_report import draw_budgets, draw_trees
+from specexp.replay.advice.what_if_report import compare, draw_trees
 from specexp.replay.play.ranks import MISSED, RankTable
 
 CHEAP = LatencyProfile("cheap", {1: 10.0, 32: 12.0}, {1: 0.5})
@@ -24,19 +23,6 @@ LIMITS = {"max_nodes": 8, "max_depth": 3}
 def table():
     ranks = np.random.default_rng(0).choice([MISSED, 0, 1, 2, 3], 40, p=[0.1, 0.5, 0.2, 0.1, 0.1]).tolist()
     return RankTable([recorded_turn(ranks)], 40, LIMIT)
-
-
-def drawn_at(axes, marker):
-    return [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if line.get_marker() == marker]
-
-
-def test_every_device_has_a_curve_and_a_star_on_it(table):
-    comparison = compare(table, [CHEAP, DEAR], composition="DraftModel + StaticTree", **LIMITS)
-    axes = draw_budgets(comparison).axes[0]
-    assert [y for _, y in drawn_at(axes, "*")] == pytest.approx([100, 100])
-    assert [x for x, _ in drawn_at(axes, "*")] == [
-        device.best.shape.num_nodes for device in comparison.devices
-    ]
 
 
 @pytest.mark.parametrize("leaves", [3, 90])
