@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from specexp.config.artifacts import save_artifact
-from specexp.data.stdlib import openings
+from specexp.data.training_text import openings
 
 Body = Mapping[str, Any]
 """The JSON of a request."""

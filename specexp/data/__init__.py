@@ -20,9 +20,8 @@ from specexp.data.named_sets import (
 from specexp.data.own_prompts import OwnPrompts
 from specexp.data.prompt import Prompt
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
-from specexp.data.stdlib import StdlibFunctions
 from specexp.data.task_items import TaskItems
-from specexp.data.training_text import HeldOut
+from specexp.data.training_text import HeldOut, StdlibFunctions
 from specexp.data.workload import Workload
 
 __all__ = [

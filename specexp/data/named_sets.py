@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field
 from typing_extensions import override
@@ -161,14 +161,12 @@ class SpeedBench(TablePrompts):
 
 
 def _user_turns(row: Row) -> list[str]:
-    given = row.values.get("messages")
-    turns = []
+    given: Any = row.values.get("messages")
     for message in given if isinstance(given, list) and given else [given]:
         content = message.get("content") if isinstance(message, dict) else None
         if not is_text(content) or message["role"] != "user":
             raise row.error("messages", "messages of the user, each with a content", message)
-        turns.append(str(content))
-    return turns
+    return [str(message["content"]) for message in given]
 
 
 @dataclass(frozen=True)

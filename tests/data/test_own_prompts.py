@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specexp.data import OwnPrompts, PromptSetError, Workload
+from specexp.data import OwnPrompts, PromptSetError
 from specexp.testing.prompt_sets import PromptSetContract
 
 CHAT = [
@@ -165,12 +165,6 @@ def test_a_request_that_cannot_be_read_is_a_sentence_that_says_where(tmp_path: P
         OwnPrompts(str(path)).load()
 
 
-def test_a_field_that_is_named_is_read_whatever_others_there_are(tmp_path: Path):
-    content = lines({"prompt": "A", "text": "B", "query": "C"})
-    assert one(tmp_path, "my.jsonl", content, "text")["turns"] == ["B"]
-    assert one(tmp_path, "my.jsonl", content, "query")["turns"] == ["C"]
-
-
 def test_what_requests_ask_beside_their_prompts_is_told(tmp_path: Path):
     path = tmp_path / "my.jsonl"
     path.write_text(lines({"body": REQUEST}, {"body": {"prompt": "A", "max_tokens": 1}}))
@@ -178,12 +172,3 @@ def test_what_requests_ask_beside_their_prompts_is_told(tmp_path: Path):
     prompts.load()
     (remark,) = prompts.remarks()
     assert "not obeyed: max_tokens (2), temperature (1); set generation and verifier" in remark
-
-
-
-
-def test_errors_call_own_prompts_by_their_file(tmp_path: Path, tokenizer):
-    path = tmp_path / "my.jsonl"
-    path.write_text(lines({"messages": CHAT}))
-    with pytest.raises(PromptSetError, match=r"prompt '0' of .*my\.jsonl is made of chat messages"):
-        Workload(OwnPrompts(str(path))).load(tokenizer)

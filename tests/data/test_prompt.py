@@ -15,23 +15,12 @@ def encode(tokenizer, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def test_the_first_turn_is_the_prompt(tokenizer):
-    prompt = make_prompt(tokenizer, "Who?")
-    assert prompt.turn_ids(tokenizer, 0) == list(prompt.token_ids)
-    assert tokenizer.decode(prompt.token_ids) == "Who?"
-
-
 def test_a_later_turn_follows_the_answer_after_a_blank_line(tokenizer):
     prompt = make_prompt(tokenizer, "Who?", "Why?")
     context = [*prompt.token_ids, *encode(tokenizer, " Me.")]
     ids = prompt.turn_ids(tokenizer, 1, context)
     assert ids[: len(context)] == context
     assert tokenizer.decode(ids) == "Who? Me.\n\nWhy?"
-
-
-def test_the_chat_template_opens_the_answer(chat_tokenizer):
-    prompt = make_prompt(chat_tokenizer, "Who?", chat_template=True)
-    assert chat_tokenizer.decode(prompt.token_ids) == "<|user|>Who?<|end|><|assistant|>"
 
 
 @pytest.mark.parametrize("answer", ["Me.", "Me.<|end|>"], ids=["stopped by length", "ended by EOS"])
@@ -71,11 +60,6 @@ def test_a_template_without_answers_is_refused(tokenizer):
     prompt = make_prompt(tokenizer, "A", "B", chat_template=True)
     with pytest.raises(ValueError, match=r"'81' .*leaves out earlier answers; set chat_template: false"):
         prompt.turn_ids(tokenizer, 1, [1])
-
-
-def test_there_is_no_turn_beyond_the_last(tokenizer):
-    with pytest.raises(IndexError, match=r"'81' has 1 turn\(s\), so there is no turn 1"):
-        make_prompt(tokenizer, "A").turn_ids(tokenizer, 1, [1])
 
 
 @pytest.mark.parametrize(("turn", "previous"), [(0, [1]), (1, [])])

@@ -10,9 +10,8 @@ from experiments.pair.corpus.blocks_plans import BlocksPlans
 from experiments.pair.corpus.python_source import PythonLibrary
 from experiments.pair.corpus.word_problems import Arithmetic
 from specexp.data import HeldOut
-from specexp.data.stdlib import prompt_of
 from specexp.data.tasks import GSM8K, Blocksworld, CreativeWriting, Item
-from specexp.data.training_text import documents_of, opening, python_files, split_of
+from specexp.data.training_text import documents_of, opening, prompt_of, python_files, split_of
 
 THOUGHTS = ["one", "two"]
 

@@ -110,7 +110,7 @@ class TestStdlibFunctions(PromptSetContract):
     @pytest.fixture
     def prompt_set(self, monkeypatch):
         row = PromptRow("os.walk", "os", ["def walk(top):\n"])
-        monkeypatch.setattr("specexp.data.stdlib.openings", lambda split: [row])
+        monkeypatch.setattr("specexp.data.training_text.openings", lambda split: [row])
         return StdlibFunctions("test")
 
     def test_the_opening_is_the_prompt(self, prompt_set):
@@ -213,14 +213,6 @@ def test_a_wrong_file_is_one_sentence_with_its_place(tmp_path: Path, kind, name,
     with pytest.raises(PromptSetError, match=sentence) as caught:
         kind(str(tmp_path / name)).load()
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "path", ["no/such/file.jsonl", "data/test.jsonl"]
-)  # the second looks like a hub name
-def test_a_missing_file_is_named(path):
-    with pytest.raises(PromptSetError, match=f"{path}: there is no such file"):
-        GSM8K(path).load()
 
 
 def test_no_row_at_all_is_refused():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from lightning import LightningModule, Trainer
 
-from specexp.data import GSM8K, Prompt, PromptSetError, Workload
+from specexp.data import GSM8K, Prompt, Workload
 from specexp.data.prompts import PromptDataModule
 
 
@@ -37,19 +37,9 @@ def test_a_trainer_gets_prompt_after_prompt_as_they_are(workload, tokenizer, tmp
     assert module.prompts == data.prompts
 
 
-def test_fitting_sees_the_same_order(workload, tokenizer):
-    data = PromptDataModule(workload, tokenizer)
-    assert list(data.train_dataloader()) == list(data.test_dataloader()) == data.prompts
-
-
 def test_prompts_are_read_once(workload, tokenizer, monkeypatch):
     data = PromptDataModule(workload, tokenizer)
     data.setup("test")
     monkeypatch.setattr(workload, "load", lambda tokenizer: pytest.fail("read again"))
     data.setup("test")
     assert len(data.prompts) == 4
-
-
-def test_a_bad_source_shows_at_setup(tokenizer):
-    with pytest.raises(PromptSetError, match="there is no such file"):
-        PromptDataModule(Workload(GSM8K("no/such/file.jsonl")), tokenizer).setup("test")

@@ -5,7 +5,7 @@ from collections import Counter
 
 from helpers.continuation import starts_with
 
-from specexp.data import GSM8K, MBPP, HumanEval, MTBench, RawText, SpecBench
+from specexp.data import MBPP, HumanEval, MTBench, SpecBench
 from specexp.data.source import read_table
 
 SPEC_BENCH_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag", "multi-turn conversation")
@@ -25,12 +25,6 @@ def test_mt_bench_part_of_spec_bench(specexp_data):
     assert len(set(rows["category"])) == 8
 
 
-def test_mbpp_in_the_spec_bench_form(specexp_data):
-    rows = MBPP(str(specexp_data / "mbpp/question.jsonl")).load()
-    assert len(rows) == 399
-    assert set(rows["category"]) == {"code"}
-
-
 def test_both_forms_of_mbpp_write_a_prompt_alike(specexp_data):
     spec_bench = {
         row["prompt_id"]: row["turns"][0] for row in MBPP(str(specexp_data / "mbpp/question.jsonl")).load()
@@ -41,13 +35,6 @@ def test_both_forms_of_mbpp_write_a_prompt_alike(specexp_data):
     assert len(original) == 974
     # One form's tasks were reworded by hand; where they were left alone, the prompts agree to the letter.
     assert sum(original.get(i) == f"{prompt}\n" for i, prompt in spec_bench.items()) >= 20
-
-
-def test_human_eval(specexp_data):
-    rows = HumanEval(str(specexp_data / "humaneval/HumanEval.jsonl.gz")).load()
-    assert len(rows) == 164
-    assert rows[0]["prompt_id"] == "HumanEval/0"
-    assert "def has_close_elements" in rows[0]["turns"][0]
 
 
 def test_solutions_leave_the_tokens_of_their_prompts_as_they_are(specexp_data, embedded_tokenizer):
@@ -62,12 +49,3 @@ def test_solutions_leave_the_tokens_of_their_prompts_as_they_are(specexp_data, e
             # Some begin with blank lines, which the tokenizer joins with the prompt's line break.
             text = re.sub(r"^\s*\n", "", solution.text(key))
             assert starts_with(embedded_tokenizer, row["turns"][0], text)
-
-
-def test_gsm8k(specexp_data):
-    assert len(GSM8K(str(specexp_data / "gsm8k/train.jsonl")).load()) == 7473
-    assert len(GSM8K(str(specexp_data / "gsm8k/test.jsonl")).load()) == 100
-
-
-def test_creative_writing_as_raw_text(specexp_data):
-    assert len(RawText(str(specexp_data / "creative_writing/data_100_random_text.txt")).load()) == 100

@@ -22,21 +22,10 @@ class Letters(PromptSet):
         return prompt_rows(rows, where="Letters")
 
 
-def texts_of(prompts: list[Prompt]) -> str:
-    return "".join(prompt.turns[0] for prompt in prompts)
-
-
 def test_file_order_by_default(tokenizer):
     prompts = Workload(Letters()).load(tokenizer)
-    assert texts_of(prompts) == "ABCDEFGH"
+    assert "".join(prompt.turns[0] for prompt in prompts) == "ABCDEFGH"
     assert prompts[1] == Prompt("p1", "letters", ("B",), tuple(tokenizer("B")["input_ids"]), index=1)
-
-
-def test_a_seed_gives_one_shuffled_order(tokenizer):
-    first, again, other = (texts_of(Workload(Letters(), shuffle_seed=s).load(tokenizer)) for s in (0, 0, 1))
-    assert first == again
-    assert sorted(first) == list("ABCDEFGH")
-    assert len({first, other, "ABCDEFGH"}) == 3
 
 
 def test_the_index_is_the_row_in_the_set_whatever_the_order(tokenizer):
@@ -63,20 +52,11 @@ def test_search_and_confirmation_share_no_prompt(taken: int, seed: int | None):
     assert sorted(p.index for p in search + confirm) == list(range(12))
 
 
-def test_max_prompts_is_a_maximum(tokenizer):
-    assert texts_of(Workload(Letters(), max_prompts=100, offset=6).load(tokenizer)) == "GH"
-
-
 def test_an_offset_beyond_the_set_is_refused(tokenizer):
     with pytest.raises(
         PromptSetError, match="offset 8 passes over all 8 prompts of Letters; it can be at most 7"
     ):
         Workload(Letters(), offset=8).load(tokenizer)
-
-
-def test_an_empty_set_is_refused(tokenizer):
-    with pytest.raises(PromptSetError, match="Letters: the data set is empty"):
-        Workload(Letters([])).load(tokenizer)
 
 
 def test_a_prompt_that_is_too_long_is_refused_by_default(tokenizer):
@@ -87,40 +67,15 @@ def test_a_prompt_that_is_too_long_is_refused_by_default(tokenizer):
         workload.load(tokenizer)
 
 
-def test_only_chosen_prompts_are_measured(tokenizer):
-    workload = Workload(Letters(["short", "much too long"]), max_prompts=1, max_prompt_tokens=5)
-    assert texts_of(workload.load(tokenizer)) == "short"
-
-
-def test_truncation_keeps_the_last_tokens(tokenizer):
-    (prompt,) = Workload(Letters(["much too long"]), max_prompt_tokens=5, too_long="keep-last").load(
-        tokenizer
-    )
-    assert tokenizer.decode(prompt.token_ids) == " long"
-    assert prompt.turns == ("much too long",)
-
-
 def test_truncation_keeps_the_bos_token(tokenizer):
     tokenizer.bos_token = "<s>"
     (prompt,) = Workload(Letters(["<s>too long"]), max_prompt_tokens=5, too_long="keep-last").load(tokenizer)
     assert tokenizer.decode(prompt.token_ids) == "<s>long"
 
 
-@pytest.mark.parametrize(("text", "cut"), [("Once upon a time", "Once"), ("Oh", "Oh")])
-def test_raw_text_is_cut_to_its_first_tokens(tokenizer, text, cut):
-    (prompt,) = Workload(Letters([text], prompt_tokens=4)).load(tokenizer)
-    assert tokenizer.decode(prompt.token_ids) == cut
-
-
 def test_raw_text_and_a_chat_template_do_not_go_together():
     with pytest.raises(ValueError, match=r"chat_template: true does not go with Letters.*first 4 tokens"):
         Workload(Letters(prompt_tokens=4), chat_template=True)
-
-
-def test_chat_template_where_the_tokenizer_has_one(chat_tokenizer):
-    (prompt,) = Workload(Letters(["A"]), chat_template=True).load(chat_tokenizer)
-    assert prompt.chat_template
-    assert chat_tokenizer.decode(prompt.token_ids) == "<|user|>A<|end|><|assistant|>"
 
 
 def test_a_chat_template_that_the_tokenizer_has_not_is_refused(tokenizer):
@@ -235,11 +190,6 @@ def test_policies_that_would_leave_nothing_or_break_a_template_are_refused(token
         Workload(Chat(), max_prompt_tokens=5, too_long="keep-first").load(chat_tokenizer)
     with pytest.raises(ValueError, match=r"too_long: skip is for prompts .* which is not set"):
         Workload(Letters(), too_long="skip")
-
-
-def test_a_field_is_chosen_of_own_prompts_alone():
-    with pytest.raises(ValueError, match="field is for prompts of your own; Letters knows its fields"):
-        Workload(Letters(), field="text")
 
 
 def test_prompts_of_the_same_text_are_told_for_they_narrow_the_interval(tokenizer):

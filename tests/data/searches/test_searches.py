@@ -1,6 +1,5 @@
 """Searches keep the contract, and choose what one can work out by hand."""
 
-import pytest
 from hypothesis import given, strategies as st
 
 from specexp.data.searches import BestFirst, BreadthFirst, MonteCarlo
@@ -18,29 +17,14 @@ class TestBreadthFirstWithEveryState(SearchContract):
         return BreadthFirst(breadth=1000, thoughts=2)
 
 
-class TestGreedyChain(SearchContract):
-    def make_search(self):
-        return BreadthFirst(breadth=1, thoughts=1)
-
-
 class TestBestFirst(SearchContract):
     def make_search(self):
         return BestFirst(expansions=7, thoughts=3)
 
 
-class TestBestFirstOfOneExpansion(SearchContract):
-    def make_search(self):
-        return BestFirst(expansions=1, thoughts=2, depth_weight=0)
-
-
 class TestMonteCarlo(SearchContract):
     def make_search(self):
         return MonteCarlo(simulations=9, thoughts=3)
-
-
-class TestMonteCarloWithoutExploration(SearchContract):
-    def make_search(self):
-        return MonteCarlo(simulations=20, thoughts=2, exploration=0)
 
 
 def values_of(table):
@@ -84,12 +68,6 @@ def test_a_breadth_of_one_falls_into_the_trap_and_two_does_not():
     assert drive(BreadthFirst(2, 3), 3, values_of(TRAP)).best.path == (1, 2)
 
 
-def test_a_level_is_one_request():
-    requests = []
-    drive(BreadthFirst(breadth=3, thoughts=3), 4, hashed, requests=requests)
-    assert [len(request.states) for request in requests] == [1, 3, 3, 9, 3, 9, 1]
-
-
 def test_the_expansions_of_breadth_first_are_known_beforehand():
     order, _ = expanded_by(BreadthFirst(breadth=2, thoughts=3), 4, hashed)
     assert len(order) - 1 == BreadthFirst(breadth=2, thoughts=3).max_expansions(4) == 5
@@ -101,21 +79,10 @@ def test_best_first_turns_back_from_the_trap():
     assert result.best.path == (1, 2)
 
 
-def test_a_depth_weight_keeps_best_first_where_it_is():
-    order, result = expanded_by(BestFirst(expansions=10, thoughts=3, depth_weight=5), 3, values_of(TRAP))
-    assert order == [(), (0,), (0, 1)]  # 3 + 2 * 5 is more than 7 + 5
-    assert result.best.path == (0, 1)
-
-
 def test_best_first_stops_at_its_budget_with_the_deepest_it_has():
     order, result = expanded_by(BestFirst(expansions=1, thoughts=3), 3, values_of(TRAP))
     assert order == [(), (0,)]
     assert result.final.path == (0, 0)
-
-
-def test_best_first_prefers_depth_among_equals():
-    order, _ = expanded_by(BestFirst(expansions=10, thoughts=2, depth_weight=0), 4, lambda state: 1.0)
-    assert order == [(), (0,), (0, 0), (0, 0, 0)]
 
 
 def test_monte_carlo_leaves_the_trap_when_its_mean_has_fallen():
@@ -162,19 +129,6 @@ def test_no_search_exceeds_its_budget_or_leaves_its_tree(search, depth, table):
         assert result.tree.children(parent)[state.path[-1]] == state
 
 
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(2, 5), worths)
-def test_breadth_first_keeps_the_best_of_every_level(breadth, thoughts, depth, table):
-    worth = values_of(table)
-    order, result = expanded_by(BreadthFirst(breadth, thoughts), depth, worth)
-    for level in range(1, depth - 1):
-        there = [state for state in result.tree.states if state.depth == level]
-        kept = [state for state in there if state.path in order]
-        assert len(kept) == min(breadth, len(there))
-        dropped = [worth(state) for state in there if state not in kept]
-        assert min(map(worth, kept)) >= max(dropped, default=0.0)
-    assert result.final.depth == depth
-
-
 @given(st.integers(1, 4), st.integers(2, 5), worths)
 def test_with_room_for_every_state_all_searches_find_the_optimum(thoughts, depth, table):
     worth = values_of(table)
@@ -188,10 +142,3 @@ def test_with_room_for_every_state_all_searches_find_the_optimum(thoughts, depth
         if state.depth == depth - 1 and state.path
     )
     assert {worth(drive(search, depth, worth).best) for search in whole} == {optimum}
-
-
-@pytest.mark.parametrize("search", [BreadthFirst(), BestFirst(), MonteCarlo()])
-def test_a_search_has_useful_defaults(search):
-    result = drive(search, 4)
-    assert result.final.depth == 4
-    assert search.thoughts == 3
