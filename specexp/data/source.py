@@ -186,6 +186,9 @@ def _open(
     arguments: dict[str, Any] = {"data_files": file, "split": "train", "streaming": streaming}
     if source_format == "text":
         arguments["encoding"] = "utf-8-sig"
+    if source_format == "json":
+        # datasets infers columns from the first chunk and fails if a later one has others.
+        arguments |= {"chunksize": 1 << 28, "parse_agent_traces": False}
     if source_format != "csv":
         return datasets.load_dataset(source_format, **arguments)
     import pandas as pd

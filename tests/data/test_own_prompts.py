@@ -111,6 +111,16 @@ def test_a_prompt_keeps_its_white_space(tmp_path: Path, prompt: str):
     assert one(tmp_path, "my.csv", f'prompt\n"{prompt}"\n')["turns"] == [prompt]
 
 
+def test_a_field_may_appear_late_in_a_large_file(tmp_path: Path):
+    """datasets takes the columns from the first 10 MB by default."""
+    path = tmp_path / "my.jsonl"
+    path.write_text(
+        lines(*[{"prompt": "x" * 1_000_000}] * 12, {"prompt": ["Why?", "And then?"], "id": "late"})
+    )
+    rows = OwnPrompts(str(path)).load()
+    assert (len(rows), rows[12]["turns"]) == (13, ["Why?", "And then?"])
+
+
 def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path: Path):
     assert one(tmp_path, "my.csv", "prompt\n007\n")["turns"] == ["007"]
 
