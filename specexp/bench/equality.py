@@ -18,6 +18,8 @@ from specexp.bench.record import Difference, PromptRecord
 from specexp.core.messages import counted, type_and_line
 
 if TYPE_CHECKING:
+    import torch
+
     from specexp.bench.arm import EngineArm
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
@@ -114,14 +116,13 @@ def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int |
     try:
         plain.decode_observed(prompt, sample, observe)
     except _Found as found:
-        return found.gap
+        gap: float | None = found.args[0]
+        return gap
     return None
 
 
 class _Found(Exception):  # noqa: N818
-    def __init__(self, gap: float | None) -> None:
-        super().__init__()
-        self.gap = gap
+    """Ends a decoding at the step of interest."""
 
 
 def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | None:
@@ -248,12 +249,9 @@ def in_float32(
             left_out=f"one prompt would take about {estimate:.0f} s by plain decoding, and all have {seconds:.0f} s"
         )
     try:
-        copied = _copied(pair)
-        if isinstance(copied, str):
-            return InFloat32(left_out=copied)
-        engine, arms = arms_of(copied)
+        engine, arms = arms_of(_copied(pair))
     except (ValueError, RuntimeError, MemoryError, NotImplementedError) as error:  # of a model or a device
-        return InFloat32(left_out=type_and_line(error))
+        return InFloat32(left_out=str(error) if isinstance(error, _CannotCopyError) else type_and_line(error))
     if not arms:
         return None
     found: list[PromptRecord] = []
@@ -266,39 +264,44 @@ def in_float32(
         reference = decode_safely(engine, prompt)
         found.append(reference)
         for arm in arms:
-            if decoded and perf_counter() - start > seconds:
-                break
-            found.append(compare(decode_safely(arm, prompt), reference, engine, prompt))
+            if not decoded or perf_counter() - start <= seconds:
+                found.append(compare(decode_safely(arm, prompt), reference, engine, prompt))
         decoded += 1
     return InFloat32(found, decoded, len(prompts))
 
 
-def _copied(pair: ModelPair) -> ModelPair | str:
-    """Return the pair with a float32 copy of its target, or why there is none."""
+class _CannotCopyError(ValueError):
+    """The target cannot be copied."""
+
+
+def _copied(pair: ModelPair) -> ModelPair:
+    """Return the pair with a float32 copy of its target; raises ``_CannotCopyError`` if there is none."""
     import torch
 
     from specexp.core.language_model import is_spread
 
     if not isinstance(pair.target, torch.nn.Module):
-        return "the target runs in another library"
+        raise _CannotCopyError("the target runs in another library")
     if is_spread(pair.target):
-        return "the target is spread over devices"
+        raise _CannotCopyError("the target is spread over devices")
     needed = 4 * sum(weights.numel() for weights in pair.target.parameters())
-    free = _free_bytes(pair.target.device)
+    device = pair.target.device
+    free = _free_bytes(device)
     if free is not None and needed * _SPARE > free:
-        device = pair.target.device
-        return f"a copy of the target takes {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB left"
+        raise _CannotCopyError(
+            f"a copy of the target takes {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB left"
+        )
     return dataclasses.replace(pair, target=copy.deepcopy(pair.target).float())
 
 
-def _free_bytes(device: object) -> int | None:
+def _free_bytes(device: torch.device) -> int | None:
     import torch
 
-    if str(device).startswith("cuda"):
-        return int(torch.cuda.mem_get_info(torch.device(str(device)))[0])
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except OSError:  # no Linux
         return None
     known = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return 1024 * int(known[0]) if known else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -39,16 +39,12 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
     """Turns a greedy ``generate`` into keyed sampling: the argmax of ``s_t + g_t`` is the sample.
 
     Removed tokens (top-k, top-p) get a very low finite score: prompt lookup calls the processor with made-up
-    scores to see which candidates are forbidden, which ``-inf`` means.
-
-    Args:
-        verifier: The noise is added to its scores; its temperature is above 0.
-        key: Noise stream of the sequence, ``place_key(seed, sequence, "target")``.
+    scores to see which candidates are forbidden, which ``-inf`` means. The temperature is above 0; ``key`` is the noise
+    stream of the sequence, ``place_key(seed, sequence, "target")``.
     """
 
     def __init__(self, verifier: KeyedSampling, key: tuple[int, int]) -> None:
         self.verifier = verifier
-        self.key = key
         self._noise = GumbelStream(key)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -91,8 +87,7 @@ class GenerateRun:
     """One call of ``generate``, counted; it has the counts of a record."""
 
     prompt_tokens: int
-    # ``[1, rows]`` token ids of every target pass: the prompt and its first candidates, then root and
-    # candidates
+    # [1, rows] token ids of every target pass: the prompt and its first candidates, then root and candidates
     fed: list[torch.Tensor] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
     token_ids: list[int] = field(default_factory=list)
@@ -134,13 +129,11 @@ class GenerateRun:
 
     def modelled_seconds(self, profile: LatencyProfile) -> float:
         """Return seconds of decoding by a profile, without the target's first pass, which is prefill."""
-        drafted: dict[int, list[int]] = defaultdict(list)
-        for step, tokens in self.draft_fed:
-            drafted[step].append(tokens)
         seconds, known = 0.0, self.prompt_tokens - 1  # in the cache before a pass: all but the root
         for step, (rows, new_tokens) in enumerate(zip(self.fed, self.tokens_of_pass, strict=True)):
+            drafted = [tokens for at, tokens in self.draft_fed if at == step]
             if step > 0:
-                seconds += profile.step_seconds(rows.shape[1], drafted[step], new_tokens, known)
+                seconds += profile.step_seconds(rows.shape[1], drafted, new_tokens, known)
             known += new_tokens
         return seconds
 
@@ -151,17 +144,15 @@ class GenerateRun:
     @property
     def drafted_nodes(self) -> int:
         """Candidates fed to the target."""
-        return sum(len(draft) for draft in self._drafts())
+        return sum(map(len, self._drafts()))
 
     @property
     def accepted_drafts(self) -> int:
         """Candidates that became output."""
         accepted = start = 0
         for draft, count in zip(self._drafts(), self.tokens_of_pass, strict=True):
-            for drafted, token in zip(draft, self.token_ids[start : start + count], strict=False):
-                if drafted != token:
-                    break
-                accepted += 1
+            found = zip(draft, self.token_ids[start : start + count], strict=False)
+            accepted += sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], found))
             start += count
         return accepted
 
@@ -237,11 +228,11 @@ class HuggingFaceArm(Arm):
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         runs: list[GenerateRun] = []
 
-        def answer(asked: list[int], turn: int) -> list[int]:
-            runs.append(self.generate(asked, sequence_name(prompt, sample), max_new_tokens))
+        def answer(context: list[int], turn: int) -> list[int]:
+            runs.append(self.generate(context, sequence_name(prompt, sample), max_new_tokens))
             return runs[-1].token_ids
 
-        asked = [tokens for tokens, _ in turns(prompt, self.tokenizer, answer)]
+        prompt_tokens = sum(tokens for tokens, _ in turns(prompt, self.tokenizer, answer))
         first_tokens = sum(run.tokens_of_pass[0] for run in runs)
         if self.latency is None:
             decoding = sum(run.decode_seconds for run in runs)
@@ -254,22 +245,21 @@ class HuggingFaceArm(Arm):
             answers=[run.token_ids for run in runs],
             finish_reasons=[run.finish_reason for run in runs],
             counts=runs,
-            prompt_tokens=sum(asked),
+            prompt_tokens=prompt_tokens,
             prefill_seconds=sum(run.prefill_seconds for run in runs),
             decode_seconds=decoding,
             decode_tokens=sum(len(run.token_ids) for run in runs) - first_tokens,
             beyond_profile=0 if self.latency is None else sum(run.beyond(self.latency) for run in runs),
         )
 
-    def generate(self, asked: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
+    def generate(self, context: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
         """Call ``generate`` once and count; raises ValueError if the prompt does not fit."""
-        room = self._limit - len(asked)
+        size = len(context)
+        room = self._limit - size
         if room < 1:
-            raise ValueError(
-                f"the prompt has {len(asked)} tokens and the model's context holds {self._limit}"
-            )
+            raise ValueError(f"the prompt has {size} tokens and the model's context holds {self._limit}")
         wanted = max_new_tokens or self.generation.max_new_tokens
-        run = GenerateRun(len(asked))
+        run = GenerateRun(size)
         options: dict[str, Any] = {}
         if self.draft is not None:
             options["assistant_model"] = self.draft
@@ -287,19 +277,15 @@ class HuggingFaceArm(Arm):
             config.cache_implementation = self._cache
         if self.reference == "hf-prompt-lookup":
             config.prompt_lookup_num_tokens, config.max_matching_ngram_size = self._lookup
-        input_ids = torch.tensor([asked], device=self.device)
+        input_ids = torch.tensor([context], device=self.device)  # [1, p]
         with self._counted(run, config), torch.inference_mode():
             run.started = perf_counter()
-            output = self.target.generate(
-                input_ids,
-                attention_mask=torch.ones_like(input_ids),
-                streamer=run.clock,
-                **options,
-            )
+            mask = torch.ones_like(input_ids)
+            output = self.target.generate(input_ids, attention_mask=mask, streamer=run.clock, **options)
             if self.device.startswith("cuda"):
                 torch.cuda.synchronize(self.device)
             run.finished = perf_counter()
-        run.token_ids = [int(token) for token in output[0, len(asked) :].tolist()]
+        run.token_ids = [int(token) for token in output[0, size:].tolist()]
         if run.token_ids[-1] in self.eos:
             run.finish_reason = "eos"
         elif wanted > room:
@@ -319,18 +305,16 @@ class HuggingFaceArm(Arm):
         def count_draft(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             run.draft_fed.append((len(run.fed), kwargs["input_ids"].shape[1]))
 
-        hooks = [self.target.register_forward_pre_hook(count_target, with_kwargs=True)]
-        kept = self.target.generation_config
-        self.target.generation_config = config
+        counted = [(self.target, count_target, config)]
         if self.draft is not None:
-            hooks.append(self.draft.register_forward_pre_hook(count_draft, with_kwargs=True))
-            kept_draft = self.draft.generation_config
-            self.draft.generation_config = self._assistant_config
+            counted.append((self.draft, count_draft, self._assistant_config))
+        kept = [model.generation_config for model, _, _ in counted]
+        hooks = [model.register_forward_pre_hook(count, with_kwargs=True) for model, count, _ in counted]
+        for model, _, settings in counted:
+            model.generation_config = settings
         try:
             yield
         finally:
-            self.target.generation_config = kept
-            if self.draft is not None:
-                self.draft.generation_config = kept_draft
-            for hook in hooks:
+            for (model, _, _), settings, hook in zip(counted, kept, hooks, strict=True):
+                model.generation_config = settings
                 hook.remove()

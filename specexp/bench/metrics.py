@@ -1,7 +1,7 @@
 """The metrics of a comparison, each declared once.
 
-Summaries, tables, CSV, W&B, objectives, constraints and documentation read :data:`METRICS`; a new metric is one entry
-there. ``python -m specexp.bench.report`` prints them.
+Summaries, tables, CSV, W&B, objectives, constraints and documentation read :data:`METRICS`. A new metric is one
+function under :func:`metric`. ``python -m specexp.bench.report`` prints them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIN_TAIL = 24
 
 
 def loops(token_ids: Sequence[int]) -> bool:
-    """Whether the last ``max(24, 3 p)`` tokens repeat with some period ``p`` of at most 32 tokens.
+    """Return whether the last ``max(24, 3 p)`` tokens repeat with some period ``p`` of at most 32 tokens.
 
     >>> loops([5, 6] * 12), loops([5, 6] * 11), loops(range(100))
     (True, False, False)
@@ -112,151 +112,133 @@ class Metric:
         return {"higher": "maximize", "lower": "minimize", None: None}[self.better]
 
 
-def _phase(phase: str) -> Metric:
-    return Metric(
-        f"{PHASE_PREFIX}{phase}",
-        "s",
-        f"Decode seconds of phase {phase}.",
-        lambda record: record.seconds.get(phase),
-        aggregate="total",
-        clocked=True,
-        empty=None,
+METRICS: list[Metric] = []
+"""All metrics, in the order in which tables show them; :func:`metric` adds one."""
+
+
+def metric(unit: str, **given: Any) -> Callable[[Callable[[Any], Value]], Callable[[Any], Value]]:
+    """Declare a function of a record as a metric of its name; ``given`` are further fields of :class:`Metric`.
+
+    Example:
+        >>> @metric("share", better="lower", counted=True)
+        ... def wasted_nodes(record):
+        ...     "Nodes fed to the target that were not accepted."
+        ...     return Share(record.drafted_nodes - record.accepted_drafts, record.drafted_nodes)
+        >>> METRICS.pop().name
+        'wasted_nodes'
+    """
+
+    def declare(value: Callable[[Any], Value]) -> Callable[[Any], Value]:
+        METRICS.append(Metric(value.__name__, unit, value.__doc__ or "", value, **given))
+        return value
+
+    return declare
+
+
+@metric("nodes/step", better="lower", counted=True, heading="nodes/step", digits=1)
+def nodes_per_step(record: Any) -> Value:
+    """Drafted nodes that are fed to the target in a step, the root not counted."""
+    return Share(record.drafted_nodes, record.steps)
+
+
+@metric("tokens/step", better="higher", counted=True, heading="tokens/step")
+def tokens_per_step(record: Any) -> Value:
+    """New tokens per target pass: all tokens / all steps."""
+    return Share(record.new_tokens, record.steps)
+
+
+@metric("tokens/step", better="higher", aggregate="macro", heading="macro")
+def tokens_per_step_macro(record: Any) -> Value:
+    """New tokens per target pass, as the mean of the prompts' own ratios."""
+    ratio: float | None = record.tokens_per_step
+    return ratio
+
+
+@metric("tokens/s", better="higher", clocked=True, counted=True, heading="tokens/s", digits=0)
+def tokens_per_second(record: Any) -> Value:
+    """Decoded tokens per second of decoding, without prefill."""
+    return Share(record.decode_tokens, record.decode_seconds)
+
+
+@metric("s/token", better="lower", clocked=True, counted=True)
+def seconds_per_token(record: Any) -> Value:
+    """Seconds of decoding per decoded token, without prefill."""
+    return Share(record.decode_seconds, record.decode_tokens)
+
+
+@metric("s/token", better="lower", aggregate="p99", clocked=True, empty=None)
+def p99_seconds_per_token(record: Any) -> Value:
+    """Seconds of decoding per decoded token that 99 % of the prompts stay below, without prefill."""
+    seconds: float | None = record.seconds_per_token
+    return seconds
+
+
+@metric("MiB", better="lower", aggregate="macro", empty=None)
+def memory_mib(record: Any) -> Value:
+    """Main memory of another engine's processes; none if it is unknown."""
+    return None if record.memory_bytes is None else record.memory_bytes / 2**20
+
+
+@metric("s", better="lower", aggregate="macro", empty=None)
+def prefill_seconds(record: Any) -> Value:
+    """Mean seconds until a prompt's first token; none if seconds are modelled."""
+    return float(record.prefill_seconds) if record.clock == MEASURED else None
+
+
+@metric("s", aggregate="total", clocked=True, counted=True)
+def decode_seconds(record: Any) -> Value:
+    """Seconds of decoding, all prompts together."""
+    return float(record.decode_seconds)
+
+
+@metric("passes/step", better="lower", counted=True)
+def draft_passes_per_step(record: Any) -> Value:
+    """Forward passes of a draft model in a step."""
+    return Share(record.draft_passes, record.steps)
+
+
+@metric("share", better="higher", counted=True, empty=None)
+def utilisation(record: Any) -> Value:
+    """Drafted nodes that became output; none if nothing was drafted."""
+    return Share(record.accepted_drafts, record.drafted_nodes)
+
+
+@metric("share", better="higher", empty=None)
+def alpha(record: Any) -> Value:
+    """Drafted positions that became output, whatever the width of a tree; none if nothing was drafted."""
+    return Share(sum(record.accepted_at), sum(record.drafted_at))
+
+
+@metric("share", better="higher", empty=None)
+def target_utilisation(record: Any) -> Value:
+    """Time in which the target ran a pass or a prefill, if several sequences are decoded for a prompt."""
+    return record.group and Share(record.group.busy_seconds, record.group.wall_seconds)
+
+
+@metric("share")
+def eos_share(record: Any) -> Value:
+    """Answers that end by EOS."""
+    return Share(sum(reason == "eos" for reason in record.finish_reasons), record.turns)
+
+
+@metric("share")
+def loop_share(record: Any) -> Value:
+    """Answers that end in a loop, which flatters every method."""
+    return Share(sum(loops(answer) for answer in record.answers()), record.turns)
+
+
+for _phase in PHASES:
+    METRICS.append(
+        Metric(
+            f"{PHASE_PREFIX}{_phase}",
+            "s",
+            f"Decode seconds of phase {_phase}.",
+            lambda record, phase=_phase: record.seconds.get(phase),
+            aggregate="total",
+            clocked=True,
+            empty=None,
+        )
     )
-
-
-METRICS: tuple[Metric, ...] = (
-    Metric(
-        "nodes_per_step",
-        "nodes/step",
-        "Drafted nodes that are fed to the target in a step, the root not counted.",
-        lambda record: Share(record.drafted_nodes, record.steps),
-        better="lower",
-        counted=True,
-        heading="nodes/step",
-        digits=1,
-    ),
-    Metric(
-        "tokens_per_step",
-        "tokens/step",
-        "New tokens per target pass: all tokens / all steps.",
-        lambda record: Share(record.new_tokens, record.steps),
-        better="higher",
-        counted=True,
-        heading="tokens/step",
-    ),
-    Metric(
-        "tokens_per_step_macro",
-        "tokens/step",
-        "New tokens per target pass, as the mean of the prompts' own ratios.",
-        lambda record: record.tokens_per_step,
-        better="higher",
-        aggregate="macro",
-        heading="macro",
-    ),
-    Metric(
-        "tokens_per_second",
-        "tokens/s",
-        "Decoded tokens per second of decoding, prefill apart.",
-        lambda record: Share(record.decode_tokens, record.decode_seconds),
-        better="higher",
-        clocked=True,
-        counted=True,
-        heading="tokens/s",
-        digits=0,
-    ),
-    Metric(
-        "seconds_per_token",
-        "s/token",
-        "Seconds of decoding per decoded token, prefill apart.",
-        lambda record: Share(record.decode_seconds, record.decode_tokens),
-        better="lower",
-        clocked=True,
-        counted=True,
-    ),
-    Metric(
-        "p99_seconds_per_token",
-        "s/token",
-        "Seconds of decoding per decoded token that 99 % of the prompts stay below, prefill apart.",
-        lambda record: record.seconds_per_token,
-        better="lower",
-        aggregate="p99",
-        clocked=True,
-        empty=None,
-    ),
-    Metric(
-        "memory_mib",
-        "MiB",
-        "Main memory that the processes of somebody else's engine hold; none where nothing is told.",
-        lambda record: record.memory_bytes and record.memory_bytes / 2**20,
-        better="lower",
-        aggregate="macro",
-        empty=None,
-    ),
-    Metric(
-        "prefill_seconds",
-        "s",
-        "Mean seconds until a prompt's first token; none where seconds are modelled.",
-        lambda record: record.prefill_seconds if record.clock == MEASURED else None,
-        better="lower",
-        aggregate="macro",
-        empty=None,
-    ),
-    Metric(
-        "decode_seconds",
-        "s",
-        "Seconds of decoding, all prompts together.",
-        lambda record: record.decode_seconds,
-        aggregate="total",
-        clocked=True,
-        counted=True,
-    ),
-    Metric(
-        "draft_passes_per_step",
-        "passes/step",
-        "Forward passes of a draft model in a step.",
-        lambda record: Share(record.draft_passes, record.steps),
-        better="lower",
-        counted=True,
-    ),
-    Metric(
-        "utilisation",
-        "share",
-        "Drafted nodes that became output; none where nothing was drafted.",
-        lambda record: Share(record.accepted_drafts, record.drafted_nodes),
-        better="higher",
-        counted=True,
-        empty=None,
-    ),
-    Metric(
-        "alpha",
-        "share",
-        "Drafted positions that became output, however many nodes a tree has at each; none where nothing was drafted.",
-        lambda record: Share(sum(record.accepted_at), sum(record.drafted_at)),
-        better="higher",
-        empty=None,
-    ),
-    Metric(
-        "target_utilisation",
-        "share",
-        "Time in which the target ran a pass or a prefill, where several sequences are decoded for a prompt.",
-        lambda record: record.group and Share(record.group.busy_seconds, record.group.wall_seconds),
-        better="higher",
-        empty=None,
-    ),
-    Metric(
-        "eos_share",
-        "share",
-        "Answers that end by EOS.",
-        lambda record: Share(sum(reason == "eos" for reason in record.finish_reasons), record.turns),
-    ),
-    Metric(
-        "loop_share",
-        "share",
-        "Answers that end in a loop, which flatters every method.",
-        lambda record: Share(sum(loops(answer) for answer in record.answers()), record.turns),
-    ),
-    *map(_phase, PHASES),
-)
 
 
 def metric_named(name: str) -> Metric:

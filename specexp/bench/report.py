@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.equality import InFloat32
 
-MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3  # more, or of fewer prompts, say nothing on a page; CSV has all
+MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3  # a page has no more, and none of fewer prompts; CSV has all
 MOST_POSITIONS = 12
 OTHERS = "others"
 FEWEST_TOKENS = 8
@@ -44,11 +45,8 @@ def results_table(
         float32: The same outputs in float32; None if they were not compared once more.
     """
     records = list(records)
-    names = arm_names(records)
-    baselines = [name for name in baselines if name in names]
+    names, baselines, clocks, shared = _frame(records, baselines)
     reference = baselines[0] if baselines else None
-    clocks = {name: summarise(records, name).clock for name in names}
-    shared = _shared(clocks.values())
     figures = {_column(metric, shared): metric for metric in metrics.METRICS if metric.heading is not None}
     speedups = {
         name: Column(f"{clock.adjective(clocks[name])}vs {name}", interval=True) for name in baselines
@@ -77,9 +75,9 @@ def results_table(
         row = {"arm": f"{item['method']} (not run here)"}
         for column, metric in figures.items():
             figure = item.get(metric.name)
-            # measured by the paper, and the heading may say modelled
-            apart = figure is not None and metric.clocked and shared != MEASURED
-            row[column.title] = f"{figure:.2f} published" if apart else figure
+            # measured by the paper, under a heading that may be modelled
+            other_clock = figure is not None and metric.clocked and shared != MEASURED
+            row[column.title] = f"{figure:.2f} published" if other_clock else figure
         if baselines and item.get("speedup") is not None:
             # papers compare with Hugging Face's generate: the last baseline
             row[speedups[baselines[-1]].title] = f"{item['speedup']:.2f}x published"
@@ -90,6 +88,15 @@ def results_table(
         table.notes.append(float32.sentence([name for name in names if name != first], first))
     table.notes += _sources(rows)
     return table
+
+
+def _frame(
+    records: Sequence[PromptRecord], baselines: Sequence[str]
+) -> tuple[list[str], list[str], dict[str, str], str]:
+    """Return the arms, the baselines among them, the clock of each arm, and their common clock."""
+    names = arm_names(records)
+    clocks = {name: summarise(records, name).clock for name in names}
+    return names, [name for name in baselines if name in names], clocks, _shared(clocks.values())
 
 
 def _shared(clocks: Iterable[str]) -> str:
@@ -118,10 +125,10 @@ def _sources(published: Sequence[Mapping[str, Any]]) -> list[str]:
 def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Sequence[str]) -> list[str]:
     good = [record for record in records if not record.error]
     if not good:
-        return [f"Every prompt failed; the first said: {records[0].error}."] if records else []
+        return [f"Every prompt failed, the first with: {records[0].error}."] if records else []
     setting = sorted({(record.dtype, record.device, record.verifier) for record in good})
-    reference = summarise(good, baselines[0] if baselines else names[0])
     near = any(record.difference is not None and record.difference.near_tie for record in good)
+    reference = summarise(good, baselines[0] if baselines else names[0])
     failed = failed_answers(records)
     notes = [
         *(f"Target in {dtype} on {device}, verifier {verifier}." for dtype, device, verifier in setting),
@@ -129,20 +136,19 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         f"{len({record.prompt_id for record in good})} prompts; of the answers of {reference.arm} "
         f"{100 * reference.eos_share:.0f} % end by EOS, {100 * reference.loop_share:.0f} % in a loop "
         "(which flatters every method).",
-        "Speedups: seconds per decoded token (prefill apart), paired prompt by prompt, geometric mean, 95 % "
+        "Speedups: seconds per decoded token (without prefill), paired prompt by prompt, geometric mean, 95 % "
         "bootstrap interval. tokens/step: all tokens / all target passes; macro: mean of the prompts' own.",
         near_tie_sentence(good[0].dtype) if near else "",
         busy_machine_of(good, baselines[0]) if baselines else "",
         short_answers(good, reference.arm) or "",
         f"{failed}. The figures are of the others." if failed else "",
     ]
-    for name in names:
-        for baseline in baselines:
-            left_out = paired_speedup(records, name, baseline, interval=False).left_out
-            if left_out and name != baseline:
-                notes.append(
-                    f"{name} vs {baseline}: {left_out} prompts without a time per token in both left out."
-                )
+    for name, baseline in product(names, baselines):
+        left_out = paired_speedup(records, name, baseline, interval=False).left_out
+        if left_out and name != baseline:
+            notes.append(
+                f"{name} vs {baseline}: {left_out} prompts without a time per token in both left out."
+            )
     return [note for note in notes if note]
 
 
@@ -201,14 +207,14 @@ def short_answers(records: Sequence[PromptRecord], arm: str) -> str | None:
         for one in records
         if one.arm == arm and not one.error
         for answer in zip(one.turn_tokens, one.finish_reasons, strict=False)
-    ]
+    ]  # pairs of new tokens and the reason to finish
     short = [reason for tokens, reason in answers if tokens < FEWEST_TOKENS]
     middle = median(tokens for tokens, _ in answers) if answers else FEWEST_TOKENS
     if middle >= FEWEST_TOKENS or short.count("length") * 2 > len(short):  # as short as was asked for
         return None
     return (
-        f"Warning: the median answer of {arm} has {counted(round(middle), 'token')}, so these figures say little about "
-        "decoding: look at what the prompts end in, and whether the target answers them."
+        f"Warning: the median answer of {arm} has {counted(round(middle), 'token')}, so these figures tell little "
+        "about decoding: check how the prompts end, and whether the target answers them."
     )
 
 
@@ -231,10 +237,7 @@ def busy_machine_of(records: Iterable[PromptRecord], arm: str) -> str:
 
 
 def category_table(
-    records: Iterable[PromptRecord],
-    *,
-    baseline: str = "engine",
-    published: Sequence[Mapping[str, Any]] = (),
+    records: Iterable[PromptRecord], *, baseline: str = "engine", published: Sequence[Mapping[str, Any]] = ()
 ) -> Table | None:
     """Return speedup and tokens per step by category, small ones together; None if there is only one.
 
@@ -260,20 +263,19 @@ def category_table(
             ratio = "refused" if speedup.refused else f"{speedup.ratio:.2f}x"
             row[name] = f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None
         table.add(row)
-    for method, speedups in rows.items():
-        shown = {name: f"{ratio:.2f}x" for name, ratio in speedups.items()}
-        table.add({"arm": f"{method} (not run here)", **shown})
-    speedup_word = "Speedup" if used == MEASURED else "Modelled speedup"
-    table.notes.append(f"{speedup_word} over {baseline} (tokens per step).")
+    word = "Speedup" if used == MEASURED else "Modelled speedup"
+    table.notes = [f"{word} over {baseline} (tokens per step)."]
     if OTHERS in groups:
         together = ", ".join(sorted({record.category for record in groups[OTHERS]}))
-        table.notes.append(
-            f"{OTHERS.capitalize()}, of fewer than {PROMPTS_PER_CATEGORY} prompts each: {together}."
-        )
+        few = f"of fewer than {PROMPTS_PER_CATEGORY} prompts each"
+        table.notes.append(f"{OTHERS.capitalize()}, {few}: {together}.")
     for method, speedups in theirs.items():
-        if method not in rows:
-            others = ", ".join(f"{category} {ratio:.2f}x" for category, ratio in speedups.items())
-            table.notes.append(f"{method} (not run here): {others}.")
+        ratios = {name: f"{ratio:.2f}x" for name, ratio in speedups.items()}
+        if method in rows:
+            table.add({"arm": f"{method} (not run here)", **ratios})
+        else:
+            text = ", ".join(f"{category} {ratio}" for category, ratio in ratios.items())
+            table.notes.append(f"{method} (not run here): {text}.")
     table.notes += _sources([item for item in published if "category" in item])
     return table
 
@@ -298,20 +300,19 @@ def phase_table(records: Iterable[PromptRecord]) -> Table | None:
     if not found:
         return None
     shared = _shared(part.clock for part in found)
-    phases = dict.fromkeys(phase for part in found for phase in part.shares)
-    shown = [
-        # a profile states passes, and one figure for the rest
+    # a profile states passes, and one figure for the rest
+    phases = [
         phase
-        for phase in phases
+        for phase in dict.fromkeys(phase for part in found for phase in part.shares)
         if shared == MEASURED or any(part.shares.get(phase) for part in found)
     ]
-    heads = [*(Column(phase, 1, "%") for phase in shown), Column("outside forward passes", 1, "%")]
-    step = Column(f"{clock.adjective(shared)}ms/step")
-    table = Table(clock.titled("Where a step's time goes", shared), [Column("arm"), step, *heads])
+    shares = [Column(name, 1, "%") for name in (*phases, "outside forward passes")]
+    heads = [Column("arm"), Column(f"{clock.adjective(shared)}ms/step"), *shares]
+    table = Table(clock.titled("Where a step's time goes", shared), heads)
     for part in found:
-        shares = [part.shares.get(phase, 0.0) for phase in shown]
+        own = [*(part.shares.get(phase, 0.0) for phase in phases), part.outside_forward]
         label = _label(summarise(records, part.arm), shared)
-        table.rows.append([label, 1000 * part.step_seconds, *shares, part.outside_forward])
+        table.rows.append([label, 1000 * part.step_seconds, *own])
     return table
 
 
@@ -320,28 +321,22 @@ def long_table(
 ) -> Table:
     """Return every arm in every category and in all, for CSV."""
     records = list(records)
-    names = arm_names(records)
-    baselines = [name for name in baselines if name in names]
-    clocks = {name: summarise(records, name).clock for name in names}
-    shared = _shared(clocks.values())
+    names, baselines, clocks, shared = _frame(records, baselines)
     facts = ("prompts", "failed", "state", "dtype", "verifier", "clock")
     heads = ["arm", "category", *facts, *(metric.key(shared) for metric in metrics.METRICS)]
-    heads += ["equal", "near_ties", "wrong"]
     speedups = [
         Column(f"{clock.adjective(clocks[name])}speedup vs {name}", interval=True) for name in baselines
     ]
-    table = Table("All figures", [*map(Column, heads), *speedups])
+    equal = map(Column, ["equal", "near_ties", "wrong"])
+    table = Table("All figures", [*map(Column, heads), *equal, *speedups])
     for category in [None, *categories(records)]:
         chosen = [record for record in records if category in (None, record.category)]
         for name in names:
             one = summarise(chosen, name)
             row: list[Cell] = [name, category or "all", *(getattr(one, fact) for fact in facts)]
             row += one.figures.values()
-            if baselines:
-                equality = token_equality(chosen, name, baselines[0])
-                row += [equality.equal, equality.near_ties, equality.wrong]
-            else:
-                row += [None] * 3
+            equality = token_equality(chosen, name, baselines[0]) if baselines else None
+            row += 3 * [None] if equality is None else [equality.equal, equality.near_ties, equality.wrong]
             row += [None if name == other else paired_speedup(chosen, name, other) for other in baselines]
             table.rows.append(row)
     return table
@@ -350,9 +345,7 @@ def long_table(
 def acceptance_tables(records: Iterable[PromptRecord]) -> dict[str, Table]:
     """Return the accepted share of drafted positions of the arms with known steps.
 
-    Returns:
-        Tables by name: ``positions``, and ``acceptance`` by category if there is more than one; empty if nothing was
-        drafted.
+    The tables are ``positions``, and ``acceptance`` by category if there is more than one; none if nothing was drafted.
     """
     records = [record for record in records if not record.error and any(record.drafted_at)]
     arms = {arm: [record for record in records if record.arm == arm] for arm in arm_names(records)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from specexp.bench import metrics
 from specexp.bench.clock import clock_of
 from specexp.bench.record import MEASURED, PromptRecord
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RESAMPLES = 10_000
 METRIC_RESAMPLES = 2_000
@@ -42,7 +39,7 @@ class Speedup:
         cls,
         arm: str,
         baseline: str,
-        log_ratios: NDArray[np.float64],
+        log_ratios: NDArray[np.float64],  # [n] log(baseline seconds / arm seconds), one a prompt
         clock: str,
         *,
         interval: bool = True,
@@ -50,9 +47,7 @@ class Speedup:
     ) -> Speedup:
         """Return the geometric mean of the prompts' ratios, with its bootstrap interval.
 
-        Args:
-            log_ratios: ``[n]`` log(baseline seconds / arm seconds), one a prompt.
-            interval: Whether to compute the interval, which takes most of the time; else both ends are the ratio.
+        The interval takes most of the time; without it both ends are the ratio.
         """
         mean = float(log_ratios.mean())
         low, high = bootstrap_interval(log_ratios) if interval else (mean, mean)
@@ -117,11 +112,7 @@ def paired_speedup(
         1.41x [1.36, 1.46]
     """
 
-    def seconds_of(record: PromptRecord) -> float | None:
-        if record.error:
-            return None
-        return record.seconds_per_token if cost is None else cost(record)
-
+    cost = cost or (lambda record: record.seconds_per_token)
     records = list(records)
     ours = {record.key: record for record in records if record.arm == arm}
     theirs = {record.key: record for record in records if record.arm == baseline}
@@ -130,7 +121,7 @@ def paired_speedup(
     ratios = [
         (record.prompt_id, float(np.log(plain / seconds)))
         for record, other in pairs
-        if (seconds := seconds_of(record)) and (plain := seconds_of(other))
+        if not (record.error or other.error) and (seconds := cost(record)) and (plain := cost(other))
     ]
     logs = mean_by_prompt(ratios)
     left_out = len({record.prompt_id for record, _ in pairs}) - logs.size
@@ -292,17 +283,6 @@ def breakdown(records: Iterable[PromptRecord], arm: str) -> Breakdown | None:
     shares = {phase: sum(record.seconds.get(phase, 0.0) for record in own) / total for phase in phases}
     passes = sum(record.draft_passes for record in own) / steps
     return Breakdown(arm, steps, total / steps, shares, passes, clock_of(own))
-
-
-def records_frame(records: Iterable[PromptRecord]) -> pd.DataFrame:
-    """Return records as a table, one row each: their fields, their metrics by name, and ``record`` itself."""
-    import pandas as pd
-
-    def row(record: PromptRecord) -> dict[str, Any]:
-        figures = {metric.name: None if record.error else metric.of(record) for metric in metrics.METRICS}
-        return {**vars(record), **figures, "record": record}
-
-    return pd.DataFrame(map(row, records))
 
 
 def arm_names(records: Iterable[PromptRecord]) -> list[str]:

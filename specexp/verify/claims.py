@@ -23,16 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Claim:
-    """One composition and its claim.
-
-    Attributes:
-        arm: Arm of the file.
-        verifier: Its verifier.
-        law: Temperature, top-k and top-p of the target. With temperature 0 there is one possible output.
-    """
+    """One composition and its claim."""
 
     arm: ComposedArm
     verifier: Verifier
+    # temperature, top-k and top-p of the target; with temperature 0 there is one possible output
     law: tuple[float, int | None, float | None]
 
     @property
@@ -53,38 +48,33 @@ class Claim:
         return found + ([] if self.deterministic else ["first tokens"])
 
 
-def ours(config: Config) -> tuple[Config, list[str]]:
-    """The file with our own arms alone, in float32 where it names no dtype; and the names of the other arms.
+def our_arms(config: Config) -> tuple[Config, list[str]]:
+    """Return the file with our own arms alone, in float32 if it names no dtype, and the names of the other arms.
 
     Raises:
         ConfigError: It decodes groups of sequences.
     """
     if is_multi_sequence(config):
         raise ConfigError(
-            f"{config.file}: it decodes groups of sequences, and verify looks at one at a time: python -m specexp.run "
+            f"{config.file}: it decodes groups of sequences, and verify tests one at a time: python -m specexp.run "
             f"{config.file} compares every group with plain decoding, token for token"
         )
     arms: Mapping[str, Any] = config.get("arms") or {}
     left_out = [name for name, arm in arms.items() if arm.get("reference") or arm.get("engine")]
     layers = config.layers.copy()
     if left_out:
-        layers.values["arms"] = {
-            name: arm for name, arm in layers.values["arms"].items() if name not in left_out
-        }
+        ours = layers.values["arms"].items()
+        layers.values["arms"] = {name: arm for name, arm in ours if name not in left_out}
     overrides: dict[str, Any] = {"baselines": ["engine"]}
     if "target_dtype" not in (layers.values.get("pair") or {}):
         overrides["pair.target_dtype"] = "float32"
     titles = [arms[name].get("title") or name for name in left_out]
-    return apply_overrides(Config(layers, config.file), overrides, "specexp.verify"), titles + [
-        name for name in config.get("baselines") or () if name != "engine"
-    ]
+    titles += [name for name in config.get("baselines") or () if name != "engine"]
+    return apply_overrides(Config(layers, config.file), overrides, "specexp.verify"), titles
 
 
 def claims_of(config: Config) -> list[Claim]:
-    """Every composition of a file with its claim.
-
-    Args:
-        config: The result of :func:`ours`.
+    """Return every composition of a file, as of :func:`our_arms`, with its claim.
 
     Raises:
         ConfigError: A verifier does not state the law of its output.
@@ -92,17 +82,14 @@ def claims_of(config: Config) -> list[Claim]:
     claims = []
     for arm in arms_of(config):
         verifier = build_verifier(arm.config)
-        claims.append(Claim(arm, verifier, _law(arm, verifier)))
+        temperature = verifier.noise_temperature
+        processors = verifier.processors or (None if temperature is None else Processors(temperature))
+        if processors is None:
+            raise arm.config.checker.error(
+                ("verifier",),
+                f": {type(verifier).__name__} declares no processors, so the law its output should have is unknown "
+                "and nothing can be verified",
+            )
+        law = float(processors.temperature), processors.top_k, processors.top_p
+        claims.append(Claim(arm, verifier, law))
     return claims
-
-
-def _law(arm: ComposedArm, verifier: Verifier) -> tuple[float, int | None, float | None]:
-    temperature = verifier.noise_temperature
-    processors = verifier.processors or (None if temperature is None else Processors(temperature))
-    if processors is None:
-        raise arm.config.checker.error(
-            ("verifier",),
-            f": {type(verifier).__name__} declares no processors, so the law its output should have is unknown and "
-            "nothing can be verified",
-        )
-    return float(processors.temperature), processors.top_k, processors.top_p

@@ -1,4 +1,4 @@
-"""``python -m specexp.verify CONFIG.yaml [--key value]``: is every composition of a file lossless here?
+"""``python -m specexp.verify CONFIG.yaml [--key value]``: whether every composition of a file is lossless here.
 
 Writes ``<output>/verify/<name>/{config.yaml,environment.json,report.md,report.json}`` and pictures; a second run of
 the same name replaces them.
@@ -28,8 +28,8 @@ Tests whether the compositions of an experiment leave the target's output unchan
 token equality for Greedy and KeyedSampling, with plain decoding and on toy targets whose every output is known; for
 verifiers that sample, the joint law of their tokens on toy targets, with as many samples as find a deviation of
 verify.total_variation (0.05) with a power of 95 %, and of the first tokens on the configured models. The target is
-float32 unless the file says otherwise. Exit code 0: every claim holds as far as stated (a lossy verifier makes none);
-1: one does not; 2: the file is wrong; 3: no deviation was found and the stated one is not excluded.
+float32 unless the file states another dtype. Exit code 0: every claim holds as far as stated (a lossy verifier makes
+none); 1: one does not; 2: the file is wrong; 3: no deviation was found and the stated one is not excluded.
 With --endpoint a server's answers with speculation and without are compared instead, at temperature 0.
 --dry-run checks the file and lists the tests; any other --dotted.key overrides the file,
 e.g. --verify.total_variation 0.02 --data.max_prompts 8 --verifier.init_args.temperature 0.3."""
@@ -49,7 +49,7 @@ def _act(config: Config, dry_run: bool) -> int:
     check_experiment(config)
     check_here(config)
     if config.get("engine") is not None:
-        from specexp.verify.engine import engine_to_verify, verify_engine
+        from specexp.verify.endpoint import engine_to_verify, verify_engine
 
         if not dry_run:
             return verify_engine(config).exit_code
@@ -57,14 +57,14 @@ def _act(config: Config, dry_run: bool) -> int:
         return 0
     if dry_run:
         from specexp.bench.experiment import rehearse
-        from specexp.verify.claims import claims_of, ours
+        from specexp.verify.claims import claims_of, our_arms
 
-        kept, skipped = ours(config)
-        check_owner(config, rehearse(kept).pair)
+        kept, skipped = our_arms(config)
+        _check_owner(config, rehearse(kept).pair)
         for claim in claims_of(kept):
             print(f"{claim.arm.title}: {', '.join(claim.checks)}")
         if skipped:
-            print(f"not verified, for they are not our loops: {', '.join(skipped)}")
+            print(f"not verified, since their loops are not ours: {', '.join(skipped)}")
         return 0
     found = run(config)
     if not found.passed:
@@ -77,12 +77,8 @@ def _act(config: Config, dry_run: bool) -> int:
     return (0 if found.known else 3) if found.passed else 1
 
 
-def check_owner(config: Config, pair: ModelPair) -> None:
-    """Refuse an artifact of another model or tokenizer than the file's, as a deployment does.
-
-    Raises:
-        ConfigError: the first field of its fingerprint that differs.
-    """
+def _check_owner(config: Config, pair: ModelPair) -> None:
+    """Raise ConfigError for an artifact of another model or tokenizer than the file's, as a deployment does."""
     if not config.artifact:
         return
     from specexp.artifacts import ArtifactError, read_artifact
@@ -97,30 +93,26 @@ def check_owner(config: Config, pair: ModelPair) -> None:
 
 
 def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
-    """Verify a file, print the tables and write its folder.
-
-    Args:
-        config: Configuration of the experiment.
-        pair: Models loaded already; the file's own if None.
+    """Verify a file, print the tables and write its folder; ``pair`` are models loaded already.
 
     Raises:
-        ConfigError: the file, its data, models or output folder cannot be used; nothing was tested then.
-        OSError: the report cannot be written, because the disk is full.
+        ConfigError: The file, its data, models or output folder cannot be used; nothing was tested then.
+        OSError: The report cannot be written, because the disk is full.
     """
     from specexp.bench.experiment import load_prompts, use_threads
     from specexp.bench.live import LiveBackend
     from specexp.bench.progress import StageBar
     from specexp.bench.publish import publish, terminal
     from specexp.bench.trainer import quiet_libraries
-    from specexp.verify.claims import claims_of, ours
+    from specexp.verify.claims import claims_of, our_arms
     from specexp.verify.report import report
     from specexp.verify.run import verify
 
     quiet_libraries()
-    given, (config, skipped) = config, ours(config)
+    given, (config, skipped) = config, our_arms(config)
     claims_of(config)  # a verifier of unknown law is refused before models are loaded
     backend = LiveBackend.of(config, pair)
-    check_owner(given, backend.pair)
+    _check_owner(given, backend.pair)
     prompts = load_prompts(config, backend.pair).prompts
     folder = Path(config.get("output")) / "verify" / config.get("name")
     save_resolved(config, folder)

@@ -1,7 +1,4 @@
-"""Whether a server's speculation is lossless: its answers with it and without, at temperature 0, side by side.
-
-``python -m specexp.verify --endpoint URL`` and the verification of an ``engine:`` share the verdicts and the report.
-"""
+"""Whether a server's or an engine's speculation is lossless: its answers with it and without, at temperature 0."""
 
 from __future__ import annotations
 
@@ -11,70 +8,94 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from specexp.config.command import SHOWING, current_result, fail, telling
 from specexp.core.messages import counted, first_line, shown
 from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import Streamed, complete, model_of
 
+if TYPE_CHECKING:
+    from specexp.config import Config
+    from specexp.data import Prompt
+    from specexp.engines.engine import ForeignEngine
+    from specexp.models.pair import ModelPair
+
 Verdict = Literal["equal", "near tie", "wrong", "cannot tell"]
 _AROUND = 40
 """Characters shown around a divergence."""
+_ROUNDING = 1e-3
+"""Gap of float32 logits that two programs' passes of different width may close; mistakes are larger."""
 
 Ask = Callable[[str], Streamed]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One prompt.
-
-    Attributes:
-        prompt: Its text.
-        verdict: The verdict.
-        at: Characters that both answers have in common.
-        gap: Log-probability by which plain decoding prefers its own token there; None if it is unknown.
-        why: The reason for the verdict.
-        plain: The answer without speculation, around the place.
-        speculative: The answer with it.
-        tokens: Number of compared tokens.
-    """
+    """One prompt's answers."""
 
     prompt: str
     verdict: Verdict
-    at: int = 0
-    gap: float | None = None
+    at: int = 0  # characters that both answers have in common
+    gap: float | None = None  # log-probability by which plain decoding prefers its own token; None if unknown
     why: str = ""
-    plain: str = ""
+    plain: str = ""  # the answer without speculation, around the divergence
     speculative: str = ""
-    tokens: int = 0
+    tokens: int = 0  # compared tokens
+
+    @classmethod
+    def judge(
+        cls,
+        prompt: str,
+        at: int,
+        plain: str,
+        speculative: str,
+        tokens: int,
+        *,
+        repeats: bool,
+        gap: float | None,
+        source: str,
+        tolerance: float,
+    ) -> Compared:
+        """Return the verdict on two answers that differ.
+
+        Args:
+            repeats: Whether plain decoding gave the same answer again.
+            source: Where the gap comes from.
+            tolerance: Largest gap at which rounding may decide otherwise.
+        """
+        verdict: Verdict = "cannot tell"
+        if not repeats:
+            gap, why = None, "plain decoding does not give its own answer twice"
+        elif gap is None:
+            why = "there are no log-probabilities of the token, so a near tie cannot be told from a mistake"
+        elif gap < -tolerance:
+            why = f"{source} prefers the speculative token by {-gap:.3g}, so it is not the model that decodes plainly"
+        else:
+            verdict = "near tie" if gap <= tolerance else "wrong"
+            why = f"plain decoding prefers its own token by {gap:.3g} in log-probability there, by {source}"
+        around = slice(max(0, at - _AROUND), at + _AROUND)
+        return cls(prompt, verdict, at, gap, why, plain[around], speculative[around], tokens)
 
 
 @dataclass(frozen=True)
 class EndpointReport:
-    """All prompts.
-
-    Attributes:
-        compared: Prompt by prompt.
-        asked: Addresses, model and settings, so that the comparison can be repeated.
-    """
+    """All prompts, with what is needed to repeat the comparison."""
 
     compared: Sequence[Compared]
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # addresses, model and limits
 
     def count(self, verdict: Verdict) -> int:
-        """Number of prompts with a verdict."""
+        """Return the number of prompts with a verdict."""
         return sum(one.verdict == verdict for one in self.compared)
 
     @property
     def exit_code(self) -> int:
         """0: no answer is wrong; 1: one is; 3: an answer cannot be judged."""
-        if self.count("wrong"):
-            return 1
-        return 3 if self.count("cannot tell") else 0
+        return 1 if self.count("wrong") else 3 if self.count("cannot tell") else 0
 
     def counts(self) -> str:
-        """Number of prompts by verdict."""
+        """Return the number of prompts by verdict."""
         verdicts: tuple[Verdict, ...] = get_args(Verdict)
         return ", ".join(f"{self.count(verdict)} {verdict}" for verdict in verdicts)
 
@@ -83,62 +104,18 @@ class EndpointReport:
         tokens = sum(one.tokens for one in self.compared)
         lines = [
             f"# Speculation on against off, temperature 0: {counted(len(self.compared), 'prompt')}, {tokens} tokens",
-            "",
-            self.counts(),
-            "",
-            f"Asked: `{json.dumps(dict(self.asked))}`",
+            *("", self.counts(), "", f"Settings: `{json.dumps(dict(self.settings))}`"),
         ]
         for one in self.compared:
             if one.verdict != "equal":
                 lines += [
-                    "",
-                    f"## {one.verdict}: {shown(one.prompt)}",
+                    *("", f"## {one.verdict}: {shown(one.prompt)}"),
                     f"The answers part after {counted(one.at, 'character')}: {one.why}.",
-                    f"- off: `{one.plain!r}`",
-                    f"- on: `{one.speculative!r}`",
+                    *(f"- off: `{one.plain!r}`", f"- on: `{one.speculative!r}`"),
                 ]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(*lines, f"in {file}", sep="\n")
-
-
-def judged(
-    prompt: str,
-    at: int,
-    plain: str,
-    speculative: str,
-    tokens: int,
-    *,
-    repeats: bool,
-    gap: float | None,
-    source: str,
-    tolerance: float,
-) -> Compared:
-    """The verdict on two answers that differ.
-
-    Args:
-        prompt: The prompt.
-        at: Characters that they have in common.
-        plain: The answer without speculation.
-        speculative: The answer with it.
-        tokens: Number of compared tokens.
-        repeats: Whether plain decoding gave the same answer again.
-        gap: Log-probability by which plain decoding prefers its own token; None if it is unknown.
-        source: Where the gap comes from.
-        tolerance: Largest gap at which rounding may decide otherwise.
-    """
-    verdict: Verdict = "cannot tell"
-    if not repeats:
-        gap, why = None, "plain decoding does not give its own answer twice"
-    elif gap is None:
-        why = "there are no log-probabilities of the token, so a near tie cannot be told from a mistake"
-    elif gap < -tolerance:
-        why = f"{source} prefers the speculative token by {-gap:.3g}, so it is not the model that decodes plainly"
-    else:
-        verdict = "near tie" if gap <= tolerance else "wrong"
-        why = f"plain decoding prefers its own token by {gap:.3g} in log-probability there, by {source}"
-    around = slice(max(0, at - _AROUND), at + _AROUND)
-    return Compared(prompt, verdict, at, gap, why, plain[around], speculative[around], tokens)
 
 
 def compare_endpoints(
@@ -146,29 +123,20 @@ def compare_endpoints(
     speculative: Ask,
     plain: Ask,
     tolerance: float,
-    tell: Callable[[Compared], None] = lambda one: None,
+    report: Callable[[Compared], None] = lambda one: None,
 ) -> list[Compared]:
-    """Ask both for every prompt.
+    """Compare the answers to every prompt; ``report`` is called with each verdict.
 
-    A different answer is wrong only if plain decoding repeats itself and clearly prefers its own token, by the
-    server's log-probabilities. Without these it cannot be judged.
-
-    Args:
-        prompts: Texts.
-        speculative: Asks with speculation.
-        plain: Asks without.
-        tolerance: Largest gap of log-probabilities at which rounding may decide otherwise.
-        tell: Called with every prompt's verdict.
+    An answer is wrong only if plain decoding repeats itself and clearly prefers its own token, by the server's
+    log-probabilities. Without these it cannot be judged.
 
     Raises:
         EngineError: A server does not answer.
     """
     found = []
     for prompt in prompts:
-        off, on = plain(prompt), speculative(prompt)
-        one = _compared(prompt, off, on, plain, tolerance)
-        tell(one)
-        found.append(one)
+        found.append(_compared(prompt, plain(prompt), speculative(prompt), plain, tolerance))
+        report(found[-1])
     return found
 
 
@@ -183,11 +151,11 @@ def _compared(prompt: str, off: Streamed, on: Streamed, plain: Ask, tolerance: f
     repeats = plain(prompt).text == off.text
     gap, source = _gap(off, on, at), "the server's own log-probabilities"
     given = (prompt, at, off.text, on.text, tokens)
-    return judged(*given, repeats=repeats, gap=gap, source=source, tolerance=tolerance)
+    return Compared.judge(*given, repeats=repeats, gap=gap, source=source, tolerance=tolerance)
 
 
 def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
-    """The gap of plain decoding's log-probabilities at the token in which the answers differ.
+    """Return the gap of plain decoding's log-probabilities at the token in which the answers differ.
 
     It is a lower bound if the other token is not among the best that the server returned. None if the server did not
     return them for every token, or where an answer has ended: no text shows the token that ended it.
@@ -231,9 +199,9 @@ def _act(arguments: Sequence[str]) -> int:
         return fail(first_line(error).removeprefix("argument "))
     except OSError as error:
         return fail(f"--output: {given.output} cannot be written ({error.strerror or error})")
-    known = current_result()
-    known.answer, known.folder = report.counts(), given.output
-    known.next = {
+    result = current_result()
+    result.answer, result.folder = report.counts(), given.output
+    result.next = {
         0: "experiments/engines/compare.yaml measures a server against others",
         1: f"{file} belongs into an issue of the server",
     }.get(report.exit_code, "a server that returns logprobs tells a near tie from a mistake")
@@ -253,34 +221,30 @@ def _compare(given: argparse.Namespace) -> EndpointReport:
             "--plain-body JSON, such as '{\"speculative\": false}'"
         )
     prompts = StdlibFunctions("test") if given.prompts is None else OwnPrompts(given.prompts)
-    rows = Workload(prompts, max_prompts=given.max_prompts).rows()
+    texts = [row["turns"][0] for row in Workload(prompts, max_prompts=given.max_prompts).rows()]
     model = model_of(url, given.model, given.seconds, "--model")
-    asked = {
-        "on": url, "off": plain_url, "off_body": given.plain_body, "model": model, "max_tokens": given.max_tokens,
-        "tolerance": given.tolerance, "temperature": 0,
-    }  # fmt: skip
+    limits = {"max_tokens": given.max_tokens, "tolerance": given.tolerance, "temperature": 0}
+    settings = {"on": url, "off": plain_url, "off_body": given.plain_body, "model": model, **limits}
     count = 0
 
-    def tell(one: Compared) -> None:
+    def report(one: Compared) -> None:
         nonlocal count
         count += 1
         if one.verdict != "equal":
-            print(f"prompt {count} of {len(rows)}: {one.verdict}, {one.why}", flush=True)
+            print(f"prompt {count} of {len(texts)}: {one.verdict}, {one.why}", flush=True)
 
     def ask(address: str, body: Mapping[str, Any], prompt: str) -> Streamed:
         fixed = {"max_tokens": given.max_tokens, "temperature": 0, "logprobs": 5}
         return complete(address, {"model": model, "prompt": prompt, **fixed, **body}, given.seconds)
 
     speculative, plain = partial(ask, url, {}), partial(ask, plain_url, given.plain_body)
-    texts = [row["turns"][0] for row in rows]
-    return EndpointReport(compare_endpoints(texts, speculative, plain, given.tolerance, tell), asked)
+    return EndpointReport(compare_endpoints(texts, speculative, plain, given.tolerance, report), settings)
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {value}")
-    return value
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return int(text)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -301,20 +265,110 @@ def _parser() -> argparse.ArgumentParser:
         exit_on_error=False,
     )
     add = parser.add_argument
+    body = "fields that switch a request's speculation off, e.g. '{\"speculative\": false}'"
+    rounding = "log-probability within which rounding may decide, by default bfloat16's"
     add("--endpoint", required=True, metavar="URL", help="the server, e.g. http://127.0.0.1:8000")
     add("--plain", metavar="URL", help="a server of the same model without speculation")
-    add(
-        "--plain-body", type=_object, default={}, metavar="JSON",
-        help="fields that switch a request's speculation off, e.g. '{\"speculative\": false}'",
-    )  # fmt: skip
+    add("--plain-body", type=_object, default={}, metavar="JSON", help=body)
     add("--model", metavar="NAME", help="name in requests; by default the only one that the server has")
     add("--prompts", metavar="FILE", help="your own prompts; by default functions of Python's library")
     add("--max-prompts", type=_positive, default=50, metavar="N", help="prompts at most")
     add("--max-tokens", type=_positive, default=64, metavar="N", help="tokens of an answer at most")
-    add(
-        "--tolerance", type=float, default=0.125, metavar="GAP",
-        help="log-probability within which rounding may decide, by default bfloat16's",
-    )  # fmt: skip
+    add("--tolerance", type=float, default=0.125, metavar="GAP", help=rounding)
     add("--seconds", type=float, default=120, metavar="S", help="time limit of an answer")
     add("--output", default="runs/verify", metavar="FOLDER", help="folder of the report")
     return parser
+
+
+def engine_to_verify(config: Config) -> ForeignEngine:
+    """Return the file's engine.
+
+    Raises:
+        ConfigError: It cannot be built, or does not speculate.
+    """
+    from specexp.config import build_engine
+
+    engine: ForeignEngine = build_engine(config)
+    if engine.deployed_settings() == engine.plain().deployed_settings():
+        raise config.checker.error(
+            ("engine",),
+            f": {type(engine).__name__} does not speculate as it is set, so there is nothing to prove: give it "
+            "settings that do",
+        )
+    return engine
+
+
+def verify_engine(config: Config) -> EndpointReport:
+    """Compare an engine with itself without speculation; writes ``<output>/verify/<name>/engine.md``.
+
+    Raises:
+        ConfigError: The file, its models or prompts cannot be used, or the engine does not start or answer.
+    """
+    from specexp.bench.arm import eos_of
+    from specexp.bench.equality import NEAR_TIE
+    from specexp.bench.experiment import load_prompts, use_threads
+    from specexp.config import apply_overrides, build_generation, build_pair
+    from specexp.engines.served_arm import EnginePool
+    from specexp.models.gguf import is_gguf
+
+    engine = engine_to_verify(config)
+    use_threads(config)
+    pair = build_pair(config)
+    prompts = load_prompts(config, pair).prompts
+    exact: ModelPair | None = pair
+    if is_gguf(config.get("pair.target")):
+        exact = None  # its logits are not looked at
+    elif config.get("pair.target_dtype") != "float32":
+        exact = build_pair(apply_overrides(config, {"pair.target_dtype": "float32"}, "verify"))
+    generation = build_generation(config)
+    eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
+    tolerance = max(NEAR_TIE[config.get("pair.target_dtype")], _ROUNDING)
+    pool, plain = EnginePool(pair), engine.plain()
+
+    def ask(one: ForeignEngine, prompt: Prompt) -> list[int]:
+        running = pool.take(one, id(one))
+        return running.answer(one, prompt.token_ids, generation.max_new_tokens, eos).token_ids
+
+    try:
+        found = [
+            _compared_tokens(prompt, ask(engine, prompt), partial(ask, plain, prompt), pair, exact, tolerance)
+            for prompt in prompts
+        ]
+    except EngineError as error:
+        raise config.checker.error(("engine",), f": {first_line(error)}") from error
+    finally:
+        pool.close()
+    settings = {
+        **{"engine": type(engine).__name__, "version": engine.version},
+        **{"on": engine.deployed_settings(), "off": plain.deployed_settings()},
+        **{"target": config.get("pair.target"), "max_tokens": generation.max_new_tokens},
+    }
+    report = EndpointReport(found, settings)
+    report.write(Path(config.get("output"), "verify", config.get("name"), "engine.md"))
+    return report
+
+
+def _compared_tokens(
+    prompt: Prompt,
+    on: Sequence[int],
+    plain: Callable[[], Sequence[int]],
+    pair: ModelPair,
+    exact: ModelPair | None,
+    tolerance: float,
+) -> Compared:
+    import torch
+
+    from specexp.bench.equality import first_difference
+
+    off, decode = list(plain()), pair.tokenizer.decode
+    place, text = first_difference(on, off), decode(list(prompt.token_ids))
+    if place is None:
+        return Compared(text, "equal", tokens=len(off))
+    repeats, gap = list(plain()) == off, None
+    if repeats and exact is not None and place < min(len(off), len(on)):
+        with torch.inference_mode():
+            logits = exact.target(torch.tensor([[*prompt.token_ids, *off[:place]]])).logits[0, -1].float()
+        gap = float(logits[off[place]] - logits[on[place]])
+    given = (text, len(decode(off[:place])), decode(off), decode(list(on)), len(off))
+    source = "the target in float32"
+    return Compared.judge(*given, repeats=repeats, gap=gap, source=source, tolerance=tolerance)

@@ -24,29 +24,22 @@ from specexp.verify.statistics import (
 
 Start = tuple[int, ...]
 WIDTH = 48
-"""Beginnings of an answer that are told apart; the others are one cell."""
+"""Beginnings of an answer with a cell of their own; the others share one."""
 _PLAIN_LANES = 8
-"""Continuations that plain decoding takes through a pass together."""
+"""Continuations that plain decoding decodes in one pass."""
 
 
 @dataclass(frozen=True)
 class Starts:
-    """The likeliest beginnings of an answer.
-
-    Attributes:
-        prompt_id: Id of the prompt.
-        prompt: ``[p]`` token ids.
-        sequences: Token ids, all of one length, the most probable first.
-        probabilities: ``[m]`` the target's probability of each; the others share the rest.
-    """
+    """The likeliest beginnings of an answer."""
 
     prompt_id: str
-    prompt: tuple[int, ...]
-    sequences: tuple[Start, ...]
-    probabilities: NDArray[np.float64]
+    prompt: tuple[int, ...]  # token ids
+    sequences: tuple[Start, ...]  # all of one length, the most probable first
+    probabilities: NDArray[np.float64]  # [m] the target's probability of each; the others share the rest
 
     def count(self, drawn: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-        """``[m + 1]`` how often each was drawn, and how often another."""
+        """Return counts ``[m + 1]`` of each, and of all others."""
         place = {sequence: index for index, sequence in enumerate(self.sequences)}
         indices = [place.get(tuple(one), len(place)) for one in drawn]
         return np.bincount(indices, minlength=len(place) + 1)
@@ -61,13 +54,7 @@ class Starts:
 def first_tokens(
     starts: Sequence[Starts], drawn: Sequence[Sequence[Sequence[int]]], level: float
 ) -> LosslessCheck:
-    """Test the beginnings of all prompts together.
-
-    Args:
-        starts: The likeliest beginnings, prompt by prompt.
-        drawn: The beginnings that a composition drew, prompt by prompt.
-        level: Level of the test.
-    """
+    """Test the beginnings that a composition drew for all prompts together."""
     fits = {one.prompt_id: one.fit(own) for one, own in zip(starts, drawn, strict=True)}
     p_value = combined_p_value(list(fits.values()))
     samples = sum(fit.samples for fit in fits.values())
@@ -87,17 +74,10 @@ def first_tokens(
 def likely_starts(
     model: Runtime, prompt_id: str, prompt: Sequence[int], processors: Processors, tokens: int
 ) -> Starts:
-    """Find the likeliest beginnings by a beam over the target's exact probabilities, one tree pass a token.
-
-    Args:
-        model: The target; its first slot is used.
-        prompt_id: Id of the prompt.
-        prompt: ``[p]`` token ids.
-        processors: Temperature, top-k and top-p of the target.
-        tokens: Length of a beginning.
+    """Find the likeliest beginnings by a beam over exact probabilities, one tree pass a token in the first slot.
 
     Raises:
-        ValueError: the target's logits are not finite.
+        ValueError: The target's logits are not finite.
     """
     model.cache.truncate(0, 0)
     model.prefill(0, prompt[:-1])
@@ -119,7 +99,7 @@ def likely_starts(
 
 
 def _tree(root: int, starts: Sequence[Start]) -> tuple[TokenTree, list[int]]:
-    """A tree that holds every start, and the row of the last token of each."""
+    """Return a tree that holds every start, and the row of the last token of each."""
     row_of: dict[Start, int] = {(): 0}
     parents, tokens = [-1], [root]
     for start in starts:
@@ -135,15 +115,7 @@ def _tree(root: int, starts: Sequence[Start]) -> tuple[TokenTree, list[int]]:
 
 
 def sample_starts(model: Runtime, parts: Parts, starts: Starts, samples: int, seed: int) -> list[list[int]]:
-    """Draw the first tokens of many continuations of one prompt.
-
-    Args:
-        model: The target.
-        parts: Any composition.
-        starts: Beginnings, whose length is decoded.
-        samples: Number of continuations.
-        seed: Seed of the run.
-    """
+    """Draw the first tokens of many continuations of one prompt, as many tokens as ``starts`` have."""
     strategy = Batched(_PLAIN_LANES) if parts.drafter is None else SerialSpeculative()
     length = len(starts.sequences[0])
     jobs = [Job(starts.prompt, f"{starts.prompt_id}/first#{number}", length) for number in range(samples)]

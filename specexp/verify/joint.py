@@ -4,9 +4,13 @@ A verifier may be right in each step and wrong across steps, as with frozen nois
 accepted drafts. So several joints are tested: three consecutive tokens, the first tokens of three consecutive steps,
 tokens by their place in a step, tokens by the one before them, and how often a first candidate comes.
 
-The number of samples is fixed beforehand: as many as the chi-square of three tokens needs to find a deviation of the
-stated total variation with probability :data:`~specexp.verify.statistics.POWER`. The tests share the level
-(Bonferroni), so exact samples are refused with at most that probability.
+The number of samples follows from the power wanted. With ``n`` triples a deviation of total variation ``TV`` has a
+non-centrality of at least ``4 * n * TV**2``, and ``n`` is the least at which Pearson's chi-square finds it at the level
+with probability ``1 - MISS``. The test looks twice. After ``n / 2`` triples a toy is settled if the deviation would
+have given a larger chi-square with probability ``1 - MISS``; most exact compositions are. Otherwise the other half is
+drawn. Both misses together are at most ``1 - POWER``.
+
+Tests and looks share a quarter of the level (Bonferroni), so exact samples are refused with less than the level.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from numpy.typing import NDArray
 
 from specexp.verify.result import Decision, LosslessCheck
 from specexp.verify.statistics import (
+    LOOKS,
+    MISS,
     POWER,
     SHARE,
     GoodnessOfFit,
@@ -62,11 +68,10 @@ def joint_test(
 ) -> LosslessCheck:
     """Sample a composition on the toy targets to find or exclude a deviation from the target's law.
 
+    Temperature, top-k and top-p of the target define the law.
+
     Args:
         make_parts: Makes new parts, exactly as configured, given the toy draft model.
-        temperature: Temperature of the target. With ``top_k`` and ``top_p`` it defines the right law.
-        top_k: Top-k of the target.
-        top_p: Top-p of the target.
         total_variation: Deviation of the joint of three tokens to be found or excluded.
         level: Probability with which exact samples are refused, at most.
         most: Triples of tokens on each toy at most; as many as the decision needs if None.
@@ -90,15 +95,11 @@ def joint_test(
 
 
 class JointTest:
-    """A test of the joints on all toys. All samples are asked for at once, so that other processes can begin.
+    """A test of the joints on all toys. The first half of the samples is requested at once, for other processes.
 
     Args:
-        chunks: Decodes.
-        law: How the target is sampled.
         own_noise: Whether the verifier draws noise of its own, step by step. Another's output is right even where a
             coupled drafter has looked ahead at its noise, so that the end of a step depends on the next tokens.
-        total_variation: Deviation to be found or excluded.
-        level: Probability with which exact samples are refused, at most.
         most: Triples of tokens on each toy at most.
     """
 
@@ -114,62 +115,84 @@ class JointTest:
         self.own_noise = own_noise
         self.total_variation = total_variation
         self.level = level
-        self.each = level * SHARE / (len(MANNERS) * (5 if own_noise else 2))
+        self.each = level * SHARE / (LOOKS * len(MANNERS) * (5 if own_noise else 2))
         self.laws = {manner: law.toy(manner).law(law.processors) for manner in MANNERS}
         self.needed = {
-            manner: samples_needed(total_variation, int((shares > 0).sum()) ** BLOCK - 1, self.each)
+            manner: samples_needed(total_variation, int((shares > 0).sum()) ** BLOCK - 1, self.each, 1 - MISS)
             for manner, shares in self.laws.items()
         }
-        self._tallies = {
-            manner: chunks(manner, range(math.ceil(min(needed, most or needed) / BLOCKS)))
+        self._chunks = chunks
+        self._numbers = {
+            manner: [math.ceil(min(n, most or n) / BLOCKS) for n in (needed / 2, needed)]
             for manner, needed in self.needed.items()
         }
+        self._first = {manner: chunks(manner, range(half)) for manner, (half, _) in self._numbers.items()}
+
+    @property
+    def chunks(self) -> int:
+        """Chunks to decode, at most."""
+        return sum(whole for _, whole in self._numbers.values())
 
     @cached_property
     def check(self) -> LosslessCheck:
-        """The test of the counts, once all samples are there."""
-        tallies = {manner: sum(found, Tally()) for manner, found in self._tallies.items()}
-        fits = {
-            f"{manner}: {name}": fit
-            for manner, tally in tallies.items()
-            for name, fit in tests_of(tally, self.laws[manner], self.own_noise).items()
-        }
+        """The result, once all samples are there."""
+        tallies = {manner: sum(found, Tally()) for manner, found in self._first.items()}
+        fits = self._fits(tallies)
+        if min(fit.p_value for fit in fits.values()) >= self.each:
+            for manner in MANNERS:
+                if not self._settled(manner, tallies, fits):
+                    tallies[manner] += sum(self._chunks(manner, range(*self._numbers[manner])), Tally())
+            fits = self._fits(tallies)
+        least = min(fit.p_value for fit in fits.values())
         joints = [fits[f"{manner}: tokens"] for manner in MANNERS]
         finds = max(detectable_total_variation(fit.samples, fit.cells - 1, self.each) for fit in joints)
-        least = min(fit.p_value for fit in fits.values())
         decision: Decision = "undecided"
         if least < self.each:
             decision, evidence = "found", "deviation found"
-        elif all(tally.blocks >= self.needed[manner] for manner, tally in tallies.items()):
-            decision = "excluded"
+        elif all(self._settled(manner, tallies, fits) for manner in MANNERS):
+            decision, finds = "excluded", self.total_variation
             evidence = (
                 f"no deviation above total variation {self.total_variation:g} of the joint of three tokens found "
                 f"(power {100 * POWER:.0f} %)"
             )
         else:
             evidence = (
-                f"no deviation found, which one above total variation {finds:.2g} would have been "
-                f"(power {100 * POWER:.0f} %): {self.total_variation:g} needs more samples"
+                f"no deviation found; one above total variation {finds:.2g} would have been (power "
+                f"{100 * POWER:.0f} %), and {self.total_variation:g} needs more samples"
             )
+        total = sum(tallies.values(), Tally())
+        p_value = min(1.0, least / self.each * self.level)
         return LosslessCheck(
             "toy joint",
             decision,
-            sum(tally.blocks for tally in tallies.values()),
+            total.blocks,
             evidence,
             finds,
-            min(1.0, least / self.each * self.level),
+            p_value,
             self.level,
             fits,
-            exercised=sum(tallies.values(), Tally()).exercised,
+            branches=total.branches,
+        )
+
+    def _fits(self, tallies: dict[Manner, Tally]) -> dict[str, GoodnessOfFit]:
+        return {
+            f"{manner}: {name}": fit
+            for manner, tally in tallies.items()
+            for name, fit in joint_fits(tally, self.laws[manner], self.own_noise).items()
+        }
+
+    def _settled(self, manner: Manner, tallies: dict[Manner, Tally], fits: dict[str, GoodnessOfFit]) -> bool:
+        """Whether the counts of a toy are enough for the stated deviation."""
+        blocks, needed = tallies[manner].blocks, self.needed[manner]
+        return blocks >= needed or (
+            blocks >= needed / 2 and fits[f"{manner}: tokens"].excludes(self.total_variation)
         )
 
 
-def tests_of(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[str, GoodnessOfFit]:
-    """Every test of the counts against the target's law.
+def joint_fits(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[str, GoodnessOfFit]:
+    """Test the counts against the target's law ``[LIVE]`` by place.
 
     Args:
-        tally: Counts.
-        law: ``[LIVE]`` probabilities by place.
         own_noise: Whether the ends of steps may be tested.
     """
     shares = np.append(law, 0.0)
@@ -191,12 +214,12 @@ class EqualityTest:
     """A comparison of a deterministic verifier's tokens on the toy targets with the expected ones.
 
     Args:
-        chunks: Decodes and compares.
         tokens: Tokens to compare, at least.
     """
 
     def __init__(self, chunks: Chunks, tokens: int) -> None:
         numbers = range(math.ceil(tokens / (len(MANNERS) * CHUNK * COMPARED)))
+        self.chunks = len(MANNERS) * len(numbers)
         self._tallies = [chunks(manner, numbers) for manner in MANNERS]
 
     @cached_property
@@ -213,5 +236,5 @@ class EqualityTest:
             finds,
             outcomes={"wrong": len(total.wrong)},
             wrong=tuple(total.wrong),
-            exercised=total.exercised,
+            branches=total.branches,
         )

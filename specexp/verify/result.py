@@ -10,42 +10,86 @@ from typing import Any, Literal
 import numpy as np
 
 from specexp.bench.record import PromptRecord
-from specexp.verify.exercised import Exercised
+from specexp.core.outcome import Outcome
 from specexp.verify.statistics import POWER, GoodnessOfFit
 
 Decision = Literal["found", "excluded", "undecided"]
 
 
+@dataclass
+class Branches:
+    """How the steps of a composition ended: a branch of a verifier that no step took was not tested."""
+
+    steps: int = 0  # steps that the limit of tokens cut short are not counted below
+    tokens: int = 0
+    rows: int = 0  # rows of trees that the target answered, roots included
+    undrafted: int = 0  # steps with nothing drafted
+    # by depth, steps in which every node of that depth below the accepted path was rejected
+    rejected: Counter[int] = field(default_factory=Counter)
+    # by depth, steps whose accepted path ended at a leaf, so that the bonus token came after it
+    leaves: Counter[int] = field(default_factory=Counter)
+    whole: int = 0  # steps whose accepted path was as deep as the tree
+    deepest: int = 0  # depth of the deepest tree
+
+    def observe(self, outcome: Outcome) -> None:
+        """Count a step."""
+        shape, accepted = outcome.tree.shape, outcome.accepted
+        self.steps += 1
+        self.tokens += len(outcome.new_token_ids)
+        self.rows += outcome.tree.tokens.size
+        if shape.num_nodes == 0:
+            self.undrafted += 1
+            return
+        self.deepest = max(self.deepest, shape.max_depth)
+        if len(outcome.new_token_ids) <= len(accepted):  # the output ended inside the accepted path
+            return
+        if shape.children[accepted[-1] if accepted else 0]:
+            self.rejected[len(accepted) + 1] += 1
+            return
+        self.leaves[len(accepted)] += 1
+        self.whole += len(accepted) == shape.max_depth
+
+    def __add__(self, other: Branches) -> Branches:
+        total = {name: value + getattr(other, name) for name, value in vars(self).items()}
+        return Branches(**{**total, "deepest": max(self.deepest, other.deepest)})
+
+    @property
+    def never(self) -> list[str]:
+        """Branches that no step took; empty if nothing is ever drafted."""
+        if self.deepest == 0:
+            return []
+        depths = [str(depth) for depth in range(1, self.deepest + 1) if not self.rejected[depth]]
+        found = [f"rejected at depth {', '.join(depths)}"] if depths else []
+        return found + ([] if self.whole else ["all accepted"])
+
+    def __str__(self) -> str:
+        if self.deepest == 0:
+            return f"{self.steps:,} steps, nothing drafted"
+        depths = ", ".join(f"{self.rejected[depth]:,}" for depth in range(1, self.deepest + 1))
+        return (
+            f"rejected at depth 1 to {self.deepest}: {depths}; bonus at a leaf {sum(self.leaves.values()):,}, "
+            f"of them all accepted {self.whole:,}; nothing drafted {self.undrafted:,}"
+        )
+
+
 @dataclass(frozen=True)
 class LosslessCheck:
-    """One test of a composition.
+    """One test of a composition."""
 
-    Attributes:
-        name: ``token equality``, ``toy equality``, ``toy joint`` or ``first tokens``.
-        decision: A deviation was found, one of the stated size was excluded, or there were too few samples for that.
-        samples: Number of compared outputs or tokens, or of counted samples.
-        evidence: The result as a clause of a verdict.
-        finds: The smallest deviation that is found with probability :data:`~specexp.verify.statistics.POWER`: the
-            share of wrong tokens, or the total variation.
-        p_value: One p-value for all fits, to be compared with ``level``.
-        level: Probability that the test refuses an exact composition.
-        fits: The chi-squares behind it, by what they count.
-        outcomes: Number of compared outputs or tokens by result.
-        wrong: Tokens on the toy targets that differ: (continuation, index, token, expected token).
-        exercised: How the steps ended.
-    """
-
-    name: str
+    name: str  # ``token equality``, ``toy equality``, ``toy joint`` or ``first tokens``
+    # a deviation was found, one of the stated size was excluded, or there were too few samples for that
     decision: Decision
-    samples: int
-    evidence: str
+    samples: int  # compared outputs or tokens, or counted samples
+    evidence: str  # the result as a clause of a verdict
+    # the deviation that is found with probability POWER: a share of wrong tokens, or a total variation
     finds: float | None = None
-    p_value: float | None = None
-    level: float | None = None
-    fits: Mapping[str, GoodnessOfFit] = field(default_factory=dict)
-    outcomes: Mapping[str, int] = field(default_factory=dict)
+    p_value: float | None = None  # one for all fits, to be compared with ``level``
+    level: float | None = None  # probability that the test refuses an exact composition
+    fits: Mapping[str, GoodnessOfFit] = field(default_factory=dict)  # by what they count
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # compared outputs or tokens by result
+    # tokens on the toy targets that differ: (continuation, index, token, expected token)
     wrong: tuple[tuple[int, int, int, int], ...] = ()
-    exercised: Exercised | None = None
+    branches: Branches | None = None
 
     @property
     def passed(self) -> bool:
@@ -58,10 +102,10 @@ class LosslessCheck:
         return min(self.fits, key=lambda name: self.fits[name].p_value, default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, for JSON."""
+        """Return all fields, for JSON."""
         fits = {name: {**vars(fit), "samples": fit.samples} for name, fit in self.fits.items()}
-        exercised = self.exercised and {**vars(self.exercised), "never": self.exercised.never}
-        return {**vars(self), "fits": _plain(fits), "exercised": _plain(exercised), "power": POWER}
+        branches = self.branches and {**vars(self.branches), "never": self.branches.never}
+        return {**vars(self), "fits": _plain(fits), "branches": _plain(branches), "power": POWER}
 
 
 def _plain(value: Any) -> Any:
@@ -73,25 +117,15 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Finding:
-    """The tests of one composition.
+    """The tests of one composition."""
 
-    Attributes:
-        title: Title of the arm.
-        verifier: The verifier with its arguments.
-        lossless: Whether the verifier claims to be lossless.
-        checks: The tests. The law of a deterministic verifier is tested without drafts.
-        differences: Records of the outputs that differ from plain decoding's, near ties included.
-        errors: Exceptions of parts, and where.
-        not_tested: Why there is no toy test; None where there is one.
-    """
-
-    title: str
-    verifier: str
-    lossless: bool
+    title: str  # title of the arm
+    verifier: str  # the verifier with its arguments
+    lossless: bool  # whether the verifier claims to be lossless
     checks: tuple[LosslessCheck, ...] = ()
-    differences: tuple[PromptRecord, ...] = ()
-    errors: tuple[str, ...] = ()
-    not_tested: str | None = None
+    differences: tuple[PromptRecord, ...] = ()  # outputs unlike plain decoding's, near ties included
+    errors: tuple[str, ...] = ()  # exceptions of parts, and where
+    not_tested: str | None = None  # why there is no toy test; None if there is one
 
     @property
     def deviates(self) -> bool:
@@ -117,7 +151,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """In a few words, with the deviation that could have been found."""
+        """The result in a few words, with the deviation that could have been found."""
         if self.errors:
             return f"{len(self.errors)} ERRORS"
         if not self.tested:
@@ -132,7 +166,7 @@ class Finding:
         return "; ".join(one for one in (equality, law) if one)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, for JSON."""
+        """Return all fields, for JSON."""
         differences = [
             {"prompt_id": record.prompt_id, "sample": record.sample, **asdict(record.difference)}
             for record in self.differences
@@ -144,25 +178,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class LosslessReport:
-    """The findings of a run.
+    """The findings of a run."""
 
-    Attributes:
-        name: Name of the file.
-        findings: One for each composition.
-        plain: Plain decoding by each verifier that draws noise of its own: the control of the test itself.
-        skipped: Arms of the file that are not ours.
-        level: Probability with which an exact composition is refused.
-        total_variation: Deviation of the joint of three tokens to be found or excluded.
-        setting: Dtype and device of the target.
-    """
-
-    name: str
-    findings: tuple[Finding, ...]
+    name: str  # name of the file
+    findings: tuple[Finding, ...]  # one for each composition
+    # plain decoding by each verifier that draws noise of its own: the control of the test itself
     plain: tuple[Finding, ...]
-    skipped: tuple[str, ...]
-    level: float
-    total_variation: float
-    setting: str
+    skipped: tuple[str, ...]  # arms of the file that are not ours
+    level: float  # probability with which an exact composition is refused, at most
+    total_variation: float  # deviation of the joint of three tokens to be found or excluded
+    setting: str  # dtype and device of the target
 
     @property
     def all(self) -> tuple[Finding, ...]:
@@ -176,11 +201,11 @@ class LosslessReport:
 
     @property
     def known(self) -> bool:
-        """Whether the stated deviation was found or excluded everywhere."""
+        """Whether the stated deviation was found or excluded in every composition."""
         return all(finding.known for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, for JSON."""
+        """Return all fields, for JSON."""
         findings = {
             "findings": [finding.to_dict() for finding in self.findings],
             "plain": [finding.to_dict() for finding in self.plain],

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import ceil
 from multiprocessing import get_context
@@ -23,10 +23,9 @@ from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
 from specexp.verify.claims import Claim, claims_of
-from specexp.verify.exercised import Exercised
 from specexp.verify.first_tokens import Starts, first_tokens, likely_starts, sample_starts
 from specexp.verify.joint import EqualityTest, JointTest
-from specexp.verify.result import Finding, LosslessCheck, LosslessReport
+from specexp.verify.result import Branches, Finding, LosslessCheck, LosslessReport
 from specexp.verify.statistics import SHARE
 from specexp.verify.toy import Manner
 from specexp.verify.toy_run import Tally, ToyLaw, compare_chunk, compose, sample_chunk, toy_vocabulary
@@ -40,7 +39,7 @@ RunChunks = Callable[[Callable[[int], Tally], Sequence[int]], Iterable[Tally]]
 _OTHER_NOISE = 1_000_003
 """Added to the seed where plain decoding must not draw the same noise."""
 _TASKS = 256
-"""Tasks at most that the chunks of one toy become, for a large sample has many thousands of chunks."""
+"""Most tasks that the chunks of one toy become, since a large sample has many thousands of chunks."""
 
 
 def verify(
@@ -48,7 +47,7 @@ def verify(
     backend: LiveBackend,
     prompts: Sequence[Prompt],
     skipped: Sequence[str],
-    tell: Callable[[str], None],
+    print_line: Callable[[str], None],
     bar: StageBar,
 ) -> LosslessReport:
     """Test every composition of a file.
@@ -57,10 +56,8 @@ def verify(
 
     Args:
         config: Configuration with our own arms alone.
-        backend: The models.
         prompts: Prompts on which outputs are compared. The law of the first tokens is tested on the first few.
         skipped: Names of the arms that were left out.
-        tell: Prints a line about the next tests.
         bar: Shows the progress on the toy targets.
 
     Raises:
@@ -69,28 +66,28 @@ def verify(
     claims = claims_of(config)
     settings = config.get("verify")
     few = list(prompts)[: settings["prompts"]]
-    specs = [dataclasses.replace(spec, latency=None) for spec in arm_specs(config)]
+    specs = [replace(spec, latency=None) for spec in arm_specs(config)]
     if len(specs) == 1:  # the file is plain decoding itself
-        specs.append(dataclasses.replace(specs[0], name=claims[0].arm.title))
+        specs.append(replace(specs[0], name=claims[0].arm.title))
     arms = [make_arm(spec, backend) for spec in specs[1:]]
     findings = []
     with chunk_runner(settings["workers"]) as run:
-        plains: dict[str, _Plain] = {}
+        references: dict[str, _Reference] = {}
         toys = []  # all begin now, so that other processes sample them while the models decode
         for claim in claims:
-            if (name := describe(claim.verifier)) not in plains:
-                plains[name] = _Plain(claim, specs[0], backend, few, settings)
-            toys.append(_Toys(claim, plains[name], backend.model.vocab_size, run, bar))
+            if (name := describe(claim.verifier)) not in references:
+                references[name] = _Reference(claim, specs[0], backend, few, settings)
+            toys.append(_Toys(claim, references[name], backend.model.vocab_size, run, bar))
         for number, (claim, toy, arm) in enumerate(zip(claims, toys, arms, strict=True), 1):
             assert isinstance(arm, EngineArm)
-            tell(f"{number} of {len(claims)}: {claim.arm.title}: {', '.join(claim.checks)}")
+            print_line(f"{number} of {len(claims)}: {claim.arm.title}: {', '.join(claim.checks)}")
             bar.stage(claim.arm.title, toy.chunks)
-            plain = plains[describe(claim.verifier)]
-            findings.append(_finding(claim, toy, arm, plain, prompts, config.get("generation.samples")))
+            reference = references[describe(claim.verifier)]
+            findings.append(_finding(claim, toy, arm, reference, prompts, config.get("generation.samples")))
     return LosslessReport(
         name=config.get("name"),
         findings=tuple(findings),
-        plain=tuple(control for plain in plains.values() for control in plain.control()),
+        plain=tuple(control for reference in references.values() for control in reference.control()),
         skipped=tuple(skipped),
         level=settings["level"],
         total_variation=settings["total_variation"],
@@ -99,15 +96,12 @@ def verify(
 
 
 def _finding(
-    claim: Claim, toys: _Toys, arm: EngineArm, plain: _Plain, prompts: Sequence[Prompt], samples: int
+    claim: Claim, toys: _Toys, arm: EngineArm, plain: _Reference, prompts: Sequence[Prompt], samples: int
 ) -> Finding:
     """Run the tests of a composition. An exception of a part is noted, and the other tests go on."""
     checks: list[LosslessCheck] = []
     errors: list[str] = []
-    differences: list[PromptRecord] = []
-    if claim.deterministic:
-        records = _compared(arm, plain, prompts, samples, checks, errors)
-        differences = [record for record in records if record.difference is not None]
+    records = _compared(arm, plain, prompts, samples, checks, errors) if claim.deterministic else []
     try:
         checks += toys.checks()
     except Exception as error:
@@ -120,20 +114,17 @@ def _finding(
                 checks.append(plain.test_starts(starts, arm.parts))
         except Exception as error:
             errors.append(f"first tokens: {type_and_line(error)}")
+    differences = tuple(record for record in records if record.difference is not None)
+    verifier = claim.verifier
     return Finding(
-        claim.arm.title,
-        describe(claim.verifier),
-        claim.verifier.lossless,
-        tuple(checks),
-        tuple(differences),
-        tuple(errors),
-        toys.not_tested,
+        *(claim.arm.title, describe(verifier), verifier.lossless),
+        *(tuple(checks), differences, tuple(errors), toys.not_tested),
     )
 
 
 def _compared(
     arm: EngineArm,
-    plain: _Plain,
+    plain: _Reference,
     prompts: Sequence[Prompt],
     samples: int,
     checks: list[LosslessCheck],
@@ -141,32 +132,29 @@ def _compared(
 ) -> list[PromptRecord]:
     """Compare the outputs for every prompt and sample token for token; returns the records of both."""
     records: list[PromptRecord] = []
-    exercised = Exercised()
+    branches = Branches()
     arm.reset()
-    arm.observers = (exercised.note,)
+    arm.observers = (branches.observe,)
     for prompt in prompts:
         for sample in range(samples):
             try:
                 reference = plain.record(prompt, sample)
-                record = compare(arm.decode(prompt, sample), reference, plain.arm, prompt)
-                records += [reference, record]
+                records += [reference, compare(arm.decode(prompt, sample), reference, plain.arm, prompt)]
             except Exception as error:
                 errors.append(f"{prompt.prompt_id}, sample {sample}: {type_and_line(error)}")
-    equality = token_equality(records, arm.name)
+    found = token_equality(records, arm.name)
+    outcomes = {"equal": found.equal, "near ties": found.near_ties, "wrong": found.wrong}
+    decision: Literal["found", "excluded"] = "found" if found.wrong else "excluded"
+    evidence = "no token differs"
     checks.append(
         LosslessCheck(
-            "token equality",
-            "found" if equality.wrong else "excluded",
-            equality.compared,
-            "no token differs",
-            outcomes={"equal": equality.equal, "near ties": equality.near_ties, "wrong": equality.wrong},
-            exercised=exercised,
+            "token equality", decision, found.compared, evidence, outcomes=outcomes, branches=branches
         )
     )
     return records
 
 
-class _Plain:
+class _Reference:
     """Plain decoding by one verifier: the reference of the compositions that use it."""
 
     def __init__(
@@ -182,7 +170,7 @@ class _Plain:
         self.seed = spec.generation.seed
         self.model = backend.model
         self.parts = Parts(verifier=build_verifier(claim.arm.config))
-        arm = make_arm(dataclasses.replace(spec, parts=self.parts), backend)
+        arm = make_arm(replace(spec, parts=self.parts), backend)
         assert isinstance(arm, EngineArm)
         self.arm = arm
         self.joint: JointTest | None = None  # without drafts: one law for all deterministic compositions
@@ -190,7 +178,7 @@ class _Plain:
         self._records: dict[tuple[str, int], PromptRecord] = {}
 
     def record(self, prompt: Prompt, sample: int) -> PromptRecord:
-        """Its own output, decoded once."""
+        """Return its own output, decoded once."""
         key = prompt.prompt_id, sample
         if key not in self._records:
             self._records[key] = self.arm.decode(prompt, sample)
@@ -202,35 +190,28 @@ class _Plain:
         processors, tokens = Processors(*self.claim.law), int(self.settings["first_tokens"])
         return [likely_starts(self.model, *prompt, processors, tokens) for prompt in self._few]
 
-    def test_starts(self, starts: Sequence[Starts], parts: Parts, seed: int | None = None) -> LosslessCheck:
+    def test_starts(self, starts: Sequence[Starts], parts: Parts, seed_offset: int = 0) -> LosslessCheck:
         """Sample the first tokens of a composition and test their law."""
-        samples = int(self.settings["samples"])
-        seed = self.seed if seed is None else seed
+        samples, seed = int(self.settings["samples"]), self.seed + seed_offset
         drawn = [sample_starts(self.model, parts, one, samples, seed) for one in starts]
         return first_tokens(starts, drawn, self.settings["level"] * SHARE)
 
     def control(self) -> list[Finding]:
-        """The test of its own samples, which it must pass, if the beginnings were needed."""
+        """Test its own samples, if the beginnings were needed; the test must pass."""
         if "starts" not in vars(self):
             return []
-        check = self.test_starts(self.starts, self.parts, self.seed + _OTHER_NOISE)
+        check = self.test_starts(self.starts, self.parts, _OTHER_NOISE)
         verifier = self.claim.verifier
         return [Finding("plain decoding", describe(verifier), verifier.lossless, (check,))]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _ToyTask:
-    """Decodes chunks of one composition, here or in another process.
-
-    Attributes:
-        config: The composition.
-        law: How the target is sampled.
-        what: ``law`` counts the composition's tokens, ``plain law`` those of its verifier without drafts, and
-            ``equality`` compares them with the expected ones.
-    """
+    """Decodes chunks of one composition, here or in another process."""
 
     config: Config
     law: ToyLaw
+    # count the composition's tokens, those of its verifier without drafts, or compare them with the expected ones
     what: Literal["law", "plain law", "equality"]
 
     def make_parts(self, draft: Any) -> Parts:
@@ -244,22 +225,17 @@ class _ToyTask:
 
 
 class _Toys:
-    """The tests of one composition on the toy targets.
+    """The tests of one composition on the toy targets."""
 
-    Attributes:
-        chunks: Number of chunks to decode.
-        not_tested: Why there is no test; None where there is one.
-    """
-
-    def __init__(self, claim: Claim, plain: _Plain, vocabulary: int, run: RunChunks, bar: StageBar) -> None:
-        self.chunks = 0
-        self.not_tested: str | None = None
+    def __init__(
+        self, claim: Claim, plain: _Reference, vocabulary: int, run: RunChunks, bar: StageBar
+    ) -> None:
+        self.not_tested: str | None = None  # why there is no test; None if there is one
         self._run, self._bar = run, bar
         self._begun: list[JointTest | EqualityTest] = []
         config, settings = claim.arm.config, plain.settings
-        task = _ToyTask(config, ToyLaw(*claim.law), "law")
         try:
-            law = _fitting(task, vocabulary)
+            law = _fitting(_ToyTask(config, ToyLaw(*claim.law), "law"), vocabulary)
         except ValueError as error:  # e.g. a matrix as wide as the models' vocabulary
             self.not_tested = first_line(error)
             return
@@ -276,28 +252,32 @@ class _Toys:
                 plain.joint = JointTest(chunks, law, False, *limits)
             self._begun.append(plain.joint)
 
-    def _decode(self, task: _ToyTask, manner: Manner, numbers: Sequence[int]) -> Iterator[Tally]:
-        self.chunks += len(numbers)
-        tallies = self._run(partial(task, manner), numbers)
+    @property
+    def chunks(self) -> int:
+        """Most chunks to decode."""
+        return sum(begun.chunks for begun in self._begun)
 
-        def ticking() -> Iterator[Tally]:
+    def _decode(self, task: _ToyTask, manner: Manner, numbers: Sequence[int]) -> Iterator[Tally]:
+        tallies = self._run(partial(task, manner), numbers)  # begins now; the generator below would wait
+
+        def advancing() -> Iterator[Tally]:
             for tally in tallies:
                 self._bar.prompt()
                 yield tally
 
-        return ticking()
+        return advancing()
 
     def checks(self) -> list[LosslessCheck]:
         return [begun.check for begun in self._begun]
 
 
 def _fitting(task: _ToyTask, models_vocabulary: int) -> ToyLaw:
-    """The law on a toy that is just wide enough for the parts, or as wide as the models."""
+    """Return the law on a toy that is just wide enough for the parts, or as wide as the models."""
     try:
-        law = dataclasses.replace(task.law, vocabulary=toy_vocabulary(task.make_parts))
+        law = replace(task.law, vocabulary=toy_vocabulary(task.make_parts))
         compose(task.make_parts, law)
     except ValueError:
-        law = dataclasses.replace(task.law, vocabulary=models_vocabulary)
+        law = replace(task.law, vocabulary=models_vocabulary)
         compose(task.make_parts, law)
     return law
 

@@ -16,42 +16,39 @@ POWER = 0.95
 """Probability with which a deviation of the stated size is found."""
 SHARE = 0.25
 """Share of a level that is tested at, since chi-square's tail is only nearly that of counts."""
+LOOKS = 2
+"""How often a joint is tested: at half of its samples, and at all of them."""
+MISS = (1 - POWER) / LOOKS
+"""Probability with which one look misses a deviation of the stated size."""
 
 
 @dataclass(frozen=True)
 class GoodnessOfFit:
-    """Counts beside the probabilities they should come from, rare cells pooled.
+    """Counts beside the probabilities they should come from, rare cells pooled."""
 
-    Attributes:
-        observed: ``[c]`` counts of the pooled cells.
-        expected: ``[c]`` expected counts.
-        impossible: Counts in cells of probability 0.
-        chi_square: Pearson's statistic, summed over strata.
-        degrees: Its degrees of freedom.
-        p_value: Its p-value, 0 if an impossible cell was hit.
-        cells: Cells of positive probability before the rare ones were pooled.
-    """
-
-    observed: NDArray[np.float64]
-    expected: NDArray[np.float64]
-    impossible: int
-    chi_square: float
+    observed: NDArray[np.float64]  # [c] counts of the pooled cells
+    expected: NDArray[np.float64]  # [c]
+    impossible: int  # counts in cells of probability 0
+    chi_square: float  # Pearson's statistic, summed over strata
     degrees: int
-    p_value: float
-    cells: int
+    p_value: float  # 0 if an impossible cell was hit
+    cells: int  # cells of positive probability before the rare ones were pooled
 
     @property
     def samples(self) -> int:
         """Number of counted samples."""
         return round(float(self.observed.sum())) + self.impossible
 
+    def excludes(self, total_variation: float) -> bool:
+        """Return whether a deviation of this size gives a larger chi-square with probability 1 - :data:`MISS`."""
+        if self.degrees == 0:  # one cell holds everything, so any other token shows at once
+            return bool((1 - total_variation) ** self.samples <= MISS)
+        noncentral = 4 * self.samples * total_variation**2
+        return bool(self.chi_square <= stats.ncx2.ppf(MISS, self.degrees, noncentral))
+
 
 def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64]) -> GoodnessOfFit:
-    """Test counts against known probabilities.
-
-    Args:
-        counts: ``[m]`` counts of the cells, or ``[s, m]`` of strata that share one law.
-        probabilities: ``[m]`` of the cells. They are scaled to a sum of 1.
+    """Test counts ``[m]``, or ``[s, m]`` of strata that share one law, against probabilities ``[m]`` of any sum.
 
     Raises:
         ValueError: There is no count.
@@ -74,7 +71,7 @@ def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64
 
 
 def combined_p_value(fits: Sequence[GoodnessOfFit]) -> float:
-    """The p-value of several independent samples: that of the sum of their chi-squares."""
+    """Return the p-value of several independent samples: that of the sum of their chi-squares."""
     if any(fit.impossible for fit in fits):
         return 0.0
     return _tail(sum(fit.chi_square for fit in fits), sum(fit.degrees for fit in fits))
@@ -87,16 +84,9 @@ def _tail(chi_square: float, degrees: int) -> float:
 def pooled(
     observed: NDArray[np.float64], expected: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Merge the rarest cells until every cell is expected at least :data:`RARE` times, or one is left.
+    """Merge the rarest of cells ``[m]`` until each is expected at least :data:`RARE` times, or one is left.
 
-    The expected counts alone decide.
-
-    Args:
-        observed: ``[m]`` counts.
-        expected: ``[m]`` expected counts.
-
-    Returns:
-        Counts and expected counts of the cells that are left, the most expected first.
+    The expected counts alone decide. Returns the cells that are left, the most expected first.
     """
     order = np.argsort(-expected, kind="stable")
     observed, expected = observed[order], expected[order]
@@ -110,12 +100,10 @@ def pooled(
 
 
 def of_known_choices(count: float, hits: float, expected: float, variance: float) -> GoodnessOfFit:
-    """Test how many guesses were right, each with a known probability of its own.
+    """Test how many of ``count`` guesses were right, each with a known probability ``p`` of its own.
 
     Args:
-        count: Number of guesses.
-        hits: Number of right guesses.
-        expected: Sum of the probabilities ``p``.
+        expected: Sum of ``p``.
         variance: Sum of ``p * (1 - p)``.
     """
     observed, wanted = np.array([hits, count - hits]), np.array([expected, count - expected])
@@ -125,36 +113,23 @@ def of_known_choices(count: float, hits: float, expected: float, variance: float
     return GoodnessOfFit(observed, wanted, 0, square, 1, _tail(square, 1), 2)
 
 
-def noncentrality(degrees: int, level: float) -> float:
-    """The non-centrality of a deviation that the chi-square test finds with probability :data:`POWER`."""
-    return float(special.chndtrinc(stats.chi2.isf(level, degrees), degrees, 1 - POWER))
+def _noncentrality(degrees: int, level: float, power: float) -> float:
+    return float(special.chndtrinc(stats.chi2.isf(level, degrees), degrees, 1 - power))
 
 
 def detectable_total_variation(samples: int, degrees: int, level: float) -> float:
-    """The smallest total variation that the chi-square test finds with probability :data:`POWER`.
+    """Return the smallest total variation that the chi-square test finds with probability :data:`POWER`.
 
     A deviation ``d`` from cell probabilities ``p`` has the non-centrality ``n * sum(d**2 / p)``, which is at least
     ``4 * n * TV**2`` (Cauchy-Schwarz), whatever its form.
-
-    Args:
-        samples: n.
-        degrees: Degrees of freedom. With 0, one cell holds everything and every other token shows at once.
-        level: Level of the test.
     """
     if degrees == 0:
         return float(1 - (1 - POWER) ** (1 / samples))
-    return min(1.0, math.sqrt(noncentrality(degrees, level) / (4 * samples)))
+    return min(1.0, math.sqrt(_noncentrality(degrees, level, POWER) / (4 * samples)))
 
 
-def samples_needed(total_variation: float, degrees: int, level: float) -> int:
-    """The inverse of :func:`detectable_total_variation`."""
+def samples_needed(total_variation: float, degrees: int, level: float, power: float = POWER) -> int:
+    """Return the inverse of :func:`detectable_total_variation`: ``noncentrality / (4 * TV**2)`` samples."""
     if degrees == 0:
-        return math.ceil(math.log(1 - POWER) / math.log(1 - total_variation))
-    return math.ceil(noncentrality(degrees, level) / (4 * total_variation**2))
-
-
-def p_text(p_value: float | None) -> str | None:
-    """A p-value for a person. One below 1e-4 is never printed as 0."""
-    if p_value is None:
-        return None
-    return "<1e-4" if p_value < 1e-4 else f"{p_value:.4f}"
+        return math.ceil(math.log(1 - power) / math.log(1 - total_variation))
+    return math.ceil(_noncentrality(degrees, level, power) / (4 * total_variation**2))

@@ -132,8 +132,8 @@ class ToyModel(Runtime):
         first = len(fed)
         fed += growth.tokens.tolist()
         before = []
-        for row, seen in enumerate(growth.visible[:, :-1].tolist(), first):
-            above = next((at for at in range(row - 1, -1, -1) if seen[at]), None)
+        for row, visible in enumerate(growth.visible[:, :-1].tolist(), first):
+            above = next((at for at in range(row - 1, -1, -1) if visible[at]), None)
             before.append((committed[-1] if committed else LIVE) if above is None else fed[above])
         return torch.from_numpy(self.table[classes(before), classes(growth.tokens)])
 
@@ -142,30 +142,22 @@ class ToyModel(Runtime):
         return None
 
     def __deepcopy__(self, memo: dict[int, object]) -> ToyModel:
-        """The same table with an empty cache of its own."""
         return ToyModel(self.table)
 
     def __reduce__(self) -> tuple[type[ToyModel], tuple[NDArray[np.float64]]]:
-        """The same in another process, with an empty cache."""
         return ToyModel, (self.table,)
 
 
 class Toy(NamedTuple):
-    """A target and its draft.
-
-    Attributes:
-        target: The target.
-        draft: A draft model of the last two tokens.
-        places: ``[LIVE + 1, LIVE + 1, LIVE]`` place of each token in the target's law after two tokens, the likeliest
-            first.
-    """
+    """A target and its draft."""
 
     target: ToyModel
     draft: ToyModel
+    # [LIVE + 1, LIVE + 1, LIVE] place of each token in the target's law after two tokens, the likeliest first
     places: NDArray[np.int64]
 
     def law(self, processors: Processors) -> NDArray[np.float64]:
-        """``[LIVE]`` probabilities by place, after any two tokens."""
+        """Return probabilities ``[LIVE]`` by place, after any two tokens."""
         shares = processors.probabilities(torch.from_numpy(self.target.table[0, 0]))[:LIVE]
         law = np.empty(LIVE)
         law[self.places[0, 0]] = np.where(shares > 1e-12, shares, 0.0)
@@ -173,20 +165,18 @@ class Toy(NamedTuple):
         return law
 
     def places_of(self, token_ids: Sequence[int]) -> NDArray[np.int64]:
-        """``[t - 2]`` place of every token but the first two; ``LIVE`` for one of probability 0."""
+        """Return places ``[t - 2]`` of every token but the first two; ``LIVE`` for one of probability 0."""
         tokens = classes(token_ids)
-        before, last, said = tokens[:-2], tokens[1:-1], tokens[2:]
-        return np.where(said < LIVE, self.places[before, last, np.minimum(said, LIVE - 1)], LIVE)
+        before, last, after = tokens[:-2], tokens[1:-1], tokens[2:]
+        return np.where(after < LIVE, self.places[before, last, np.minimum(after, LIVE - 1)], LIVE)
 
 
 def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "open", seed: int = 0) -> Toy:
-    """A target, and a draft that agrees with it according to the manner.
+    """Return a target, and a draft that agrees with it according to the manner.
 
     Args:
         vocabulary: V, at least :data:`LIVE`; the tokens beyond those have next to no probability.
         temperature: Temperature of the sampling, at which the target's law is the manner's own.
-        manner: How likely the likeliest token is, and how right the draft.
-        seed: Seed of the tables.
     """
     if vocabulary < LIVE:
         raise ValueError(f"the toy vocabulary was {vocabulary}; at least {LIVE} tokens are needed")
@@ -207,5 +197,5 @@ def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "
 
 
 def classes(tokens: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tokens, with all those of probability 0 in one class."""
+    """Return tokens, with all those of probability 0 in one class."""
     return np.minimum(np.asarray(tokens, dtype=np.int64), LIVE)

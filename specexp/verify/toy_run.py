@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
-from specexp.verify.exercised import Exercised
+from specexp.verify.result import Branches
 from specexp.verify.toy import LIVE, Manner, Toy, classes, toy_models
 
 PartsFactory = Callable[[Any], Parts]
@@ -35,29 +36,26 @@ CELLS = LIVE + 1
 """Places in the target's law, and one for all tokens of probability 0."""
 
 
+def _zeros(*shape: int) -> NDArray[np.int64]:
+    return np.zeros(shape, dtype=np.int64)
+
+
 @dataclass
 class Tally:
-    """Counts of tokens by their place in the target's law.
+    """Counts of tokens by their place in the target's law."""
 
-    Attributes:
-        tokens: ``[CELLS] * 3`` blocks of three consecutive tokens.
-        starts: ``[CELLS] * 3`` first tokens of three consecutive steps, one continuation after the other.
-        by_place: ``[4, CELLS]`` tokens by their place in a step.
-        by_last: ``[CELLS, CELLS]`` tokens by the token before them, which decides how right the draft is.
-        first_choice: Tokens after a row with a first candidate that was not drawn, those among them that equal it,
-            their expected number, and its variance.
-        exercised: How the steps ended.
-        compared: Tokens compared with the expected ones.
-        wrong: Continuations with another token, as (number, index of the token, token, expected token).
-    """
-
-    tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros((CELLS, CELLS, CELLS), dtype=np.int64))
-    starts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((CELLS, CELLS, CELLS), dtype=np.int64))
-    by_place: NDArray[np.int64] = field(default_factory=lambda: np.zeros((_PLACES, CELLS), dtype=np.int64))
-    by_last: NDArray[np.int64] = field(default_factory=lambda: np.zeros((CELLS, CELLS), dtype=np.int64))
+    # blocks of three consecutive tokens, and first tokens of three consecutive steps, across continuations
+    tokens: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS, CELLS))
+    starts: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS, CELLS))
+    # tokens by their place in a step, and by the token before, which decides how right the draft is
+    by_place: NDArray[np.int64] = field(default_factory=partial(_zeros, _PLACES, CELLS))
+    by_last: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS))
+    # tokens after a row with a first candidate that was not drawn, those among them that equal it, their expected
+    # number, and its variance
     first_choice: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
-    exercised: Exercised = field(default_factory=Exercised)
-    compared: int = 0
+    branches: Branches = field(default_factory=Branches)
+    compared: int = 0  # tokens compared with the expected ones
+    # continuations with another token: (number, index of the token, token, expected token)
     wrong: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def __add__(self, other: Tally) -> Tally:
@@ -71,21 +69,13 @@ class Tally:
 
 @dataclass(frozen=True)
 class ToyLaw:
-    """How the target is sampled, and the width of the toy.
+    """How the target is sampled, and the width of the toy."""
 
-    Attributes:
-        temperature: With 0 there is one possible output.
-        top_k: Top-k of the target.
-        top_p: Top-p of the target.
-        vocabulary: V.
-        seed: Seed of the toy models and of the run.
-    """
-
-    temperature: float = 1.0
+    temperature: float = 1.0  # with 0 there is one possible output
     top_k: int | None = None
     top_p: float | None = None
     vocabulary: int = LIVE + 1
-    seed: int = 0
+    seed: int = 0  # seed of the toy models and of the run
 
     @property
     def processors(self) -> Processors:
@@ -93,12 +83,12 @@ class ToyLaw:
         return Processors(self.temperature, self.top_k, self.top_p)
 
     def toy(self, manner: Manner) -> Toy:
-        """The models."""
+        """Return the models."""
         return toy_models(self.vocabulary, self.temperature, manner, self.seed)
 
 
 def compose(make_parts: PartsFactory, law: ToyLaw, manner: Manner = "open") -> tuple[Toy, Decoder]:
-    """The toy models and a decoder with new parts on them.
+    """Return the toy models and a decoder with new parts on them.
 
     Raises:
         ValueError: The parts do not go with the toy models.
@@ -108,18 +98,11 @@ def compose(make_parts: PartsFactory, law: ToyLaw, manner: Manner = "open") -> t
 
 
 def sample_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: int) -> Tally:
-    """Decode one chunk of continuations, each of a prompt of its own, and count their tokens.
-
-    Args:
-        make_parts: Makes new parts, exactly as configured.
-        law: How the target is sampled.
-        manner: The toy's manner.
-        number: Number of the chunk.
-    """
+    """Decode one chunk of continuations, each of a prompt of its own, and count their tokens."""
     toy, decoder = compose(make_parts, law, manner)
     shares = toy.law(law.processors)
     tally = Tally()
-    starts: list[NDArray[np.int64]] = []
+    starts: list[NDArray[np.int64]] = []  # places of the first tokens of steps
     for sequence in range(number * CHUNK, (number + 1) * CHUNK):
         notes = _Notes(toy, shares, tally)
         prompt = _prompt(law.seed, sequence)
@@ -133,20 +116,13 @@ def sample_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: 
 
 
 def compare_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: int) -> Tally:
-    """Decode one chunk with a deterministic verifier, and compare every token with the expected one.
-
-    Args:
-        make_parts: Makes new parts, exactly as configured.
-        law: How the target is sampled.
-        manner: The toy's manner.
-        number: Number of the chunk.
-    """
+    """Decode one chunk with a deterministic verifier, and compare every token with the expected one."""
     toy, decoder = compose(make_parts, law, manner)
     tally = Tally()
     for sequence in range(number * CHUNK, (number + 1) * CHUNK):
         prompt = _prompt(law.seed, sequence)
         request: Any = {"max_new_tokens": COMPARED, "seed": law.seed, "sequence": sequence}
-        tokens = decoder.generate(prompt, observers=(tally.exercised.note,), **request).token_ids
+        tokens = decoder.generate(prompt, observers=(tally.branches.observe,), **request).token_ids
         expected = _expected(toy, law, decoder.parts.verifier, prompt, request)
         tally.compared += len(expected)
         for index, pair in enumerate(zip(tokens, expected, strict=False)):
@@ -196,7 +172,7 @@ class _Notes:
 
     def __call__(self, outcome: Outcome) -> None:
         self.lengths.append(len(outcome.new_token_ids))
-        self.tally.exercised.note(outcome)
+        self.tally.branches.observe(outcome)
         tree = outcome.tree
         if tree.shape.num_nodes and (tree.kinds is None or not tree.kinds.any()):
             self._choices(outcome)
@@ -239,8 +215,8 @@ _NOT_LEARNED_YET = 2**31
 
 
 def toy_vocabulary(make_parts: PartsFactory) -> int:
-    """The smallest toy vocabulary with as many candidates as the parts need."""
+    """Return the smallest toy vocabulary with as many candidates as the parts need."""
     drafter, builder = make_parts(toy_models(LIVE + 1).draft)[:2]
-    asked = 0 if builder is None or builder.accepts_fewer_candidates else builder.max_candidates
+    wanted = 0 if builder is None or builder.accepts_fewer_candidates else builder.max_candidates
     offered = 0 if drafter is None else drafter.max_candidates
-    return max(LIVE + 1, asked, offered if offered < _NOT_LEARNED_YET else 0)
+    return max(LIVE + 1, wanted, offered if offered < _NOT_LEARNED_YET else 0)

@@ -11,7 +11,7 @@ from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch
 from specexp.verify.joint import BLOCKS, EqualityTest, JointTest, joint_test
-from specexp.verify.statistics import SHARE
+from specexp.verify.statistics import LOOKS, SHARE
 from specexp.verify.toy import LIVE
 from specexp.verify.toy_run import Tally, ToyLaw, compare_chunk, toy_vocabulary
 
@@ -84,8 +84,8 @@ def test_healthy_deterministic_verifiers_say_what_is_known_beforehand(verifier):
     check = compared(sampled(recycling, RANKED["tree"], verifier), 900)
     assert check.passed
     assert check.samples >= 900
-    assert sum(check.exercised.rejected.values()) > 50
-    assert check.exercised.never == []
+    assert sum(check.branches.rejected.values()) > 50
+    assert check.branches.never == []
 
 
 def test_a_verifier_that_draws_other_noise_than_its_own_is_found():
@@ -149,7 +149,7 @@ def test_the_levels_of_all_tests_add_up_to_no_more_than_the_level():
     """So exact samples are refused with at most this probability, however the tests depend on each other."""
     for own_noise, tests in ((True, 5), (False, 2)):
         begun = JointTest(lambda manner, numbers: [], ToyLaw(), own_noise, 0.05, 1e-3)
-        assert begun.each * tests * 2 == pytest.approx(SHARE * 1e-3)
+        assert begun.each * tests * 2 * LOOKS == pytest.approx(SHARE * 1e-3)
     check = joint_test(sampled(recycling, RANKED["chain"], SampleMatch(0.6)), temperature=0.6, most=80)
     assert len(check.fits) == 5 * 2
 
@@ -185,5 +185,5 @@ def test_a_deviation_of_the_stated_size_is_found_with_the_stated_power():
 def test_samples_that_do_not_suffice_are_said_to():
     test = joint_test(sampled(recycling, RANKED["chain"], SampleMatch(0.6)), temperature=0.6, most=80)
     assert test.decision == "undecided"
-    assert test.evidence.endswith("0.05 needs more samples")
+    assert test.evidence.endswith("and 0.05 needs more samples")
     assert test.finds > 0.05

@@ -132,7 +132,7 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     for finding in found["findings"]:
         equality = checks(finding)["token equality"]
         assert equality["outcomes"] == {"equal": 8, "near ties": 0, "wrong": 0}
-        assert equality["exercised"]["steps"] > 0
+        assert equality["branches"]["steps"] > 0
         assert checks(finding)["toy equality"]["outcomes"] == {"wrong": 0}
     greedy, keyed, _ = found["findings"]
     assert greedy["verdict"] == "no token differs, fewer than 1 in 321 can (power 95 %)"
@@ -152,7 +152,7 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
         "# 2 compositions: no token differs, fewer than 1 in 321 can (power 95 %). 1 composition"
     )
     assert "rejected at depth 1 to 3" in written
-    assert "Not verified, for they are not our loops: Hugging Face's lookup." in written
+    assert "Not verified, since their loops are not ours: Hugging Face's lookup." in written
     assert "Is it lossless?" in capsys.readouterr().out
     assert main([str(folder / "config.yaml"), "--dry-run"]) == 0
 
@@ -173,7 +173,7 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
     }  # fmt: skip
     for finding in found["findings"]:
         assert "token equality" not in checks(finding)
-        assert checks(finding)["toy joint"]["exercised"]["never"] == []
+        assert checks(finding)["toy joint"]["branches"]["never"] == []
     for finding in found["findings"][:3]:
         assert checks(finding)["first tokens"]["samples"] == 60
         assert 0.1 < checks(finding)["first tokens"]["finds"] < 0.9
@@ -227,8 +227,8 @@ def test_what_is_not_excluded_is_said_and_exit_code_3(experiment, report, capsys
     finds = checks(finding)["toy joint"]["finds"]
     assert finds > 0.05
     assert finding["verdict"] == (
-        f"no deviation found, which one above total variation {finds:.2g} would have been (power 95 %): "
-        "0.05 needs more samples"
+        f"no deviation found; one above total variation {finds:.2g} would have been (power 95 %), and 0.05 needs more "
+        "samples"
     )
     assert finding["verdict"] in " ".join(capsys.readouterr().out.split())
 
@@ -293,7 +293,7 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
         "greedy: token equality, toy equality",
         "keyed: token equality, toy equality, toy joint",
         "drawn: toy joint, first tokens",
-        "not verified, for they are not our loops: theirs",
+        "not verified, since their loops are not ours: theirs",
         "Next: the same command without --dry-run",
     ]
     assert not (tmp_path / "runs").exists()
