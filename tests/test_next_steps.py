@@ -132,12 +132,12 @@ class TestSweep:
         line = next_line(capsys)
         assert "--artifact artifacts/small/best-tree" in line
         assert typed(line, monkeypatch) == ["verify"]
-        (onward,) = (report.onward for report in pages)
-        assert onward["prove that its output is unchanged"] == line
-        assert typed(onward["serve it"], monkeypatch) == ["serve"]
-        exec(f"import specexp; {onward['use it in Python']}", {})
+        (steps,) = (report.next_steps for report in pages)
+        assert steps["prove that its output is unchanged"] == line
+        assert typed(steps["serve it"], monkeypatch) == ["serve"]
+        exec(f"import specexp; {steps['use it in Python']}", {})
         with pytest.raises(SystemExit, match="0"):
-            typed(onward["carry it to another engine"], monkeypatch)
+            typed(steps["carry it to another engine"], monkeypatch)
 
     def test_nothing_to_prove_is_printed_where_nothing_was_exported(
         self,

@@ -33,27 +33,20 @@ class Analysis(metaclass=Checked):
     """Watches the arms of our engine during ``python -m specexp.run``, outside the clock.
 
     It changes nothing. Hugging Face's own loops have no steps to watch.
-
-    Attributes:
-        name: Prefix of all its files, e.g. ``tree_sizes``.
-        watches_steps: Whether it looks at single steps, which only arms of one sequence at a time have; other analyses
-            look at time lines and records of several sequences.
-        needs_models: Whether it reads logits or takes times, which no recording holds.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # prefix of all its files, e.g. ``tree_sizes``
+    # whether it observes single steps, which only arms of one sequence at a time have; other analyses get time lines
+    # and records of several sequences
     watches_steps: ClassVar[bool] = True
-    needs_models: ClassVar[bool] = False
+    needs_models: ClassVar[bool] = False  # whether it reads logits or takes times, which no recording holds
 
     @abstractmethod
     def begin(self, arms: Mapping[str, Parts]) -> None:
         """Start a run after the warm-up, and forget earlier ones.
 
-        Args:
-            arms: Parts of every arm that will be watched, plain decoding among them, in the run's order.
-
-        Raises:
-            ValueError: An arm that the analysis was configured with is not among them.
+        ``arms`` are the parts of every watched arm in the run's order, plain decoding included. Raises ValueError if an
+        arm that the analysis was configured with is not among them.
         """
 
     def observe(self, arm: str, outcome: Outcome) -> None:
@@ -122,20 +115,10 @@ def over(part: float, whole: float) -> float | None:
 
 
 class Sources:
-    """Notes where each new token came from; an observer of a decoder.
-
-    Attributes:
-        found: For each new token the rank among its siblings of the drafted node it was, or :data:`CORRECTED` or
-            :data:`BONUS`.
-
-    Example:
-        >>> sources = Sources()
-        >>> decoder.generate(prompt_ids, observers=[sources])  # doctest: +SKIP
-        >>> sources.found  # doctest: +SKIP
-        [0, 0, 1, -1, -2]
-    """
+    """Notes the source of each new token, e.g. ``[0, 0, 1, -1, -2]``; an observer of a decoder."""
 
     def __init__(self) -> None:
+        # for each new token the rank of its drafted node among the siblings, or CORRECTED or BONUS
         self.found: list[int] = []
 
     def __call__(self, outcome: Outcome) -> None:

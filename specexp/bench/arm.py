@@ -1,4 +1,4 @@
-"""Arms of a comparison: each answers prompts and records what that took."""
+"""Arms of a comparison: each answers prompts and records tokens, counts and seconds."""
 
 from __future__ import annotations
 
@@ -30,21 +30,15 @@ TimeLineObserver = Callable[[str, "TimeLine"], None]
 
 
 class Arm(ABC):
-    """Answers prompts, one at a time.
-
-    Attributes:
-        dtype: Dtype of the target, e.g. ``bfloat16``.
-        latency: Profile by which its seconds are modelled; None if they are measured.
-        state: State policy of its drafter; ``stateless`` without one.
-    """
+    """Answers prompts, one at a time."""
 
     name: str
     generation: Generation
     verifier: Verifier
-    dtype: str
+    dtype: str  # dtype of the target, e.g. ``bfloat16``
     device: str
-    latency: LatencyProfile | None = None
-    state: str = "stateless"
+    latency: LatencyProfile | None = None  # models its seconds; None if they are measured
+    state: str = "stateless"  # state policy of its drafter
 
     @property
     def clock(self) -> str:
@@ -60,12 +54,8 @@ class Arm(ABC):
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Answer all turns of a prompt, each with the arm's own earlier answers in its context.
 
-        Args:
-            sample: Number of the continuation; the same one gives the same output again.
-            max_new_tokens: New tokens of a turn, instead of the arm's own (for warming up).
-
-        Raises:
-            ValueError: The prompt does not fit.
+        The same ``sample`` gives the same output again; ``max_new_tokens`` replaces the arm's own for warming up.
+        Raises ValueError if the prompt does not fit.
         """
 
     def reset(self) -> None:
@@ -73,23 +63,17 @@ class Arm(ABC):
         return None
 
     def close(self) -> None:
-        """Stop what the arm keeps running from prompt to prompt."""
+        """Stop the processes that the arm keeps from prompt to prompt."""
         return None
 
 
 class EngineArm(Arm):
     """An arm of our own engine, which analyses can watch.
 
-    Args:
-        controller_state: State that every reset returns the controller to; its own initial state if None.
-
-    Attributes:
-        shows_steps: Whether its steps can be watched; an engine behind a server has none.
-        observers: Called with every step's outcome, outside the clock.
-        timeline_observers: Called after every prompt with its time line, by arms that have one.
+    Every reset returns the controller to ``controller_state``, or to its own initial state if that is None.
     """
 
-    shows_steps = True
+    shows_steps = True  # an engine behind a server has no steps to watch
 
     def __init__(
         self,
@@ -105,7 +89,8 @@ class EngineArm(Arm):
         self.state = state_of(parts.drafter)
         self.controller_state = dict(controller_state or {})
         self.drafter_state: dict[str, Any] = {}
-        self.observers: Sequence[OutcomeObserver] = ()
+        self.observers: Sequence[OutcomeObserver] = ()  # called with every step's outcome, outside the clock
+        # called after every prompt with its time line, by arms that have one
         self.timeline_observers: Sequence[TimeLineObserver] = ()
 
     @abstractmethod
@@ -142,22 +127,18 @@ def state_of(drafter: Drafter | None) -> str:
 
 
 class ModelledSeconds:
-    """Sums the seconds of steps by a latency profile, as an observer of their outcomes.
-
-    Attributes:
-        seconds: Seconds by phase; everything but the passes is under ``update``.
-        beyond: Target passes that fed more tokens than the profile states milliseconds for.
-    """
+    """Sums the seconds of steps by a latency profile, as an observer of their outcomes."""
 
     def __init__(self, latency: LatencyProfile) -> None:
         self.latency = latency
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.beyond = 0
+        self.seconds = dict.fromkeys(PHASES, 0.0)  # by phase; everything but the passes is under ``update``
+        self.beyond = 0  # target passes that fed more tokens than the profile states milliseconds for
 
     def __call__(self, outcome: Outcome) -> None:
         """Add a step."""
-        target, draft, beside = self.latency.outcome_parts(outcome)
-        for phase, spent in (("target", target), ("draft", draft), ("update", beside)):
+        for phase, spent in zip(
+            ("target", "draft", "update"), self.latency.outcome_parts(outcome), strict=True
+        ):
             self.seconds[phase] += spent
         self.beyond += self.latency.exceeded_by(outcome.tree.num_nodes + 1)
 
@@ -170,17 +151,13 @@ def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:
 def turns(
     prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answer: Callable[[list[int], int], list[int]]
 ) -> Iterator[tuple[int, list[int]]]:
-    """Run a conversation: ``answer(context, turn)`` gives the new tokens of a turn.
-
-    Yields:
-        For each turn how many prompt tokens it added, and its answer.
-    """
+    """Run a conversation by ``answer(context, turn)``; yields each turn's number of prompt tokens, and its answer."""
     context: list[int] = []
     for turn in range(len(prompt.turns)):
-        asked = prompt.turn_ids(tokenizer, turn, context)
-        tokens = answer(asked, turn)
-        yield len(asked) - len(context), tokens
-        context = [*asked, *tokens]
+        longer = prompt.turn_ids(tokenizer, turn, context)
+        tokens = answer(longer, turn)
+        yield len(longer) - len(context), tokens
+        context = [*longer, *tokens]
 
 
 def eos_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:

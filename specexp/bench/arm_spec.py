@@ -32,10 +32,9 @@ class ArmSpec:
 
     name: str
     generation: Generation
-    # the four parts. None composes new ones from ``config``; of a loop that is not ours only the verifier
-    # counts
+    # the four parts. None composes new ones from ``config``; of a loop that is not ours only the verifier counts
     parts: Parts | None = None
-    # the composition, for parts that are not made yet and for what preloading writes down
+    # the composition, for parts that are not made yet and for the artifact of preloading
     config: Config | None = None
     # how several sequences are decoded for every prompt; None decodes one at a time
     execution: Execution | None = None
@@ -53,9 +52,8 @@ class ArmSpec:
 class Backend(Protocol):
     """Runs arms: models themselves, a recording, or another engine."""
 
-    @property
-    def runs_models(self) -> bool:
-        """Whether any prompt can be decoded, and logits and times of models can be read."""
+    runs_models: bool
+    """Whether any prompt can be decoded, and logits and times of models can be read."""
 
     @property
     def references(self) -> Collection[str]:
@@ -63,18 +61,14 @@ class Backend(Protocol):
 
     @property
     def draft(self) -> Any:
-        """The draft model of drafters that need one; None without one."""
+        """The draft model of drafters that need one, or None."""
 
     @property
     def tokenizer(self) -> Any:
-        """Tokenizer of the target; None without one."""
+        """Tokenizer of the target, or None."""
 
     def arm(self, spec: ArmSpec) -> Arm:
-        """Return the arm of a specification with parts.
-
-        Raises:
-            ValueError: The parts do not go together, or with the models.
-        """
+        """Return the arm of a specification; raises ValueError if its parts do not go together or with the models."""
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint of target and tokenizer, for an artifact."""
@@ -86,14 +80,8 @@ class Backend(Protocol):
 def make_arm(spec: ArmSpec, backend: Backend) -> Arm:
     """Make an arm: compose its parts, preload them if requested, and give it the models.
 
-    Raises:
-        ConfigError: Parts cannot be made, do not go together or with the models, or cannot learn; the sentence names
-            ``spec.where``.
-        ValueError: The same, for a specification without ``where``.
-
-    Example:
-        >>> backend = LiveBackend(load_pair("stdlib"))  # doctest: +SKIP
-        >>> make_arm(ArmSpec("chain", Generation(), Parts(drafter, Chain(4))), backend)  # doctest: +SKIP
+    Raises ConfigError if parts cannot be made, do not go together or with the models, or cannot learn; for a
+    specification without ``where`` it is a ValueError.
     """
     try:
         if spec.parts is None:
@@ -112,7 +100,7 @@ def make_arm(spec: ArmSpec, backend: Backend) -> Arm:
 
 
 def _preloaded(spec: ArmSpec, backend: Backend) -> ArmSpec:
-    """Decode an arm's ``preload`` prompts, and let it start from what drafter and controller learned.
+    """Decode an arm's ``preload`` prompts, and let it start from the learned state of drafter and controller.
 
     The drafter's state becomes an artifact, ``<output>/<name>/preloaded/<arm>``, and its parts are built from that;
     drafters inside it keep their own state policy.

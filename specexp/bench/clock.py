@@ -1,4 +1,4 @@
-"""Which clock seconds are of: the run's own, or a latency profile's. What is modelled says so wherever it is shown."""
+"""The clock of seconds: the run's own, or a latency profile's. Modelled figures are labelled as such."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from specexp.tracking.names import MODELLED
 
 
 def clock_of(records: Iterable[PromptRecord]) -> str:
-    """The one clock of all seconds; ``measured`` where nothing was decoded.
-
-    Raises:
-        ValueError: the records have several.
-    """
+    """Return the one clock of all seconds, ``measured`` without records; raises ValueError if they have several."""
     found = sorted({record.clock for record in records if not record.error})
     if len(found) > 1:
         raise ValueError(f"seconds of different clocks cannot be put together: {', '.join(found)}")
@@ -21,15 +17,15 @@ def clock_of(records: Iterable[PromptRecord]) -> str:
 
 
 def adjective(clock: str) -> str:
-    """What stands before a figure of this clock, in a heading: ``"modelled "``, or nothing."""
+    """Return the prefix of a figure of this clock in a heading: ``"modelled "``, or nothing."""
     return "" if clock == MEASURED else "modelled "
 
 
 def metric_prefix(clock: str) -> str:
-    """What stands before the name of such a figure in W&B, CSV and JSON: ``"modelled_"``, or nothing."""
+    """Return the prefix of a metric's name in W&B, CSV and JSON: ``"modelled_"``, or nothing."""
     return "" if clock == MEASURED else MODELLED
 
 
 def titled(text: str, clock: str) -> str:
-    """A title that tells the profile, where seconds are modelled."""
+    """Return a title that names the latency profile if seconds are modelled."""
     return text if clock == MEASURED else f"{text} ({clock})"

@@ -42,14 +42,12 @@ class DecoderArm(EngineArm):
         decoder: Decoder,
         tokenizer: PreTrainedTokenizerBase,
         generation: Generation,
-        count_useful: bool = False,
         latency: LatencyProfile | None = None,
         controller_state: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, decoder.parts, generation, controller_state)
         self.decoder = decoder
         self.tokenizer = tokenizer
-        self.count_useful = count_useful
         self.dtype = decoder.model.precision
         self.device = decoder.model.placement
         if latency is not None and latency.modelled:
@@ -65,7 +63,7 @@ class DecoderArm(EngineArm):
         modelled = None if self.latency is None else ModelledSeconds(self.latency)
         sources = Sources()
         observers: list[OutcomeObserver] = [*self.observers, sources, *([modelled] if modelled else [])]
-        asked, results = self._conversation(prompt, sample, max_new_tokens, observers)
+        prompt_tokens, results = self._conversation(prompt, sample, max_new_tokens, observers)
         measured = {phase: sum(result.seconds[phase] for result in results) for phase in PHASES}
         return PromptRecord.of(
             self,
@@ -74,7 +72,7 @@ class DecoderArm(EngineArm):
             answers=[result.token_ids for result in results],
             finish_reasons=[result.finish_reason for result in results],
             counts=results,
-            prompt_tokens=asked,
+            prompt_tokens=prompt_tokens,
             prefill_seconds=sum(result.prefill_seconds for result in results),
             seconds=measured if modelled is None else modelled.seconds,
             beyond_profile=0 if modelled is None else modelled.beyond,
@@ -92,21 +90,16 @@ class DecoderArm(EngineArm):
             "sequence": sequence_name(prompt, sample),
         }
 
-        def answer(asked: list[int], turn: int) -> list[int]:
+        def answer(context: list[int], turn: int) -> list[int]:
             if self.parts.controller.needs_foresight:
-                foresee(self.decoder, asked, **settings)
+                foresee(self.decoder, context, **settings)
             result = self.decoder.generate(
-                asked,
-                continue_conversation=turn > 0,
-                count_useful=self.count_useful,
-                observers=observers,
-                **settings,
+                context, continue_conversation=turn > 0, observers=observers, **settings
             )
             results.append(result)
             return result.token_ids
 
-        asked = sum(tokens for tokens, _ in turns(prompt, self.tokenizer, answer))
-        return asked, results
+        return sum(tokens for tokens, _ in turns(prompt, self.tokenizer, answer)), results
 
 
 def foresee(
@@ -120,10 +113,7 @@ def foresee(
 ) -> None:
     """Prepare the Oracle that controls a decoder for one call of its ``generate`` with the same arguments.
 
-    The decoder's caches are used.
-
-    Raises:
-        ValueError: The Oracle has no latency profile.
+    The decoder's caches are used. Raises ValueError if the Oracle has no latency profile.
     """
     import torch
 
@@ -213,6 +203,7 @@ def best_schedule(
         return steps, np.array(passes)
 
     target, first = priced(prefix)
+    # least[p, u]: least seconds from place p to the end if the draft model has not seen u + 1 tokens
     least = np.zeros((size + 1, unseen.size))
     choice = np.zeros((size + 1, unseen.size), dtype=np.int64)
     run = 0
@@ -222,20 +213,22 @@ def best_schedule(
         if prefix is not None and latency.by_prefix:
             target, first = priced(prefix + place)
         after = least[place + 1]
-        best = target[0] + np.append(after[1:], after[-1])  # plain: one more token unseen
+        best = target[0] + np.append(after[1:], after[-1])  # depth 0, plain: one more token unseen
         for depth in range(1, min(max_depth, max_new_tokens - place - 1) + 1):
             accepted = min(run, depth)
+            # if all of the draft is accepted, its last token is unseen too
             rest = least[min(place + accepted + 1, size), 1 if accepted == depth else 0]
             total = target[depth] + first + rest
             better = total < best
             best = np.where(better, total, best)
             choice[place, better] = depth
         least[place] = best
+    # walk along the best schedule, whose unseen tokens depend on the steps before
     depths: list[int] = choice[:size, 0].tolist()
-    place, seen = 0, 0
+    place, unseen_now = 0, 0
     while place < size:
-        depth = depths[place] = int(choice[place, seen])
+        depth = depths[place] = int(choice[place, unseen_now])
         accepted = min(runs[place], depth)
-        seen = min(seen + 1, unseen.size - 1) if depth == 0 else int(accepted == depth)
+        unseen_now = min(unseen_now + 1, unseen.size - 1) if depth == 0 else int(accepted == depth)
         place += accepted + 1
     return depths

@@ -1,4 +1,4 @@
-"""Drawings of draft trees, and of time lines: who did what when (SEED, Figs. 1 and 3)."""
+"""Drawings of draft trees, and of time lines of target and drafters (SEED, Figs. 1 and 3)."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def near_tie_sentence(dtype: str) -> str:
     return (
         f"A near tie is a place where plain decoding's own two best tokens lie within the rounding of {dtype} "
         f"({NEAR_TIE.get(dtype, 0.0):g} in logits): which of them comes first depends on how many tokens a pass holds, "
-        "not on the method, and what follows may differ."
+        "not on the method, and the tokens after it may differ."
     )
 
 
@@ -285,7 +285,7 @@ def _copied(pair: ModelPair) -> ModelPair:
     if is_spread(pair.target):
         raise _CannotCopyError("the target is spread over devices")
     needed = 4 * sum(weights.numel() for weights in pair.target.parameters())
-    device = pair.target.device
+    device = torch.device(str(pair.target.device))
     free = _free_bytes(device)
     if free is not None and needed * _SPARE > free:
         raise _CannotCopyError(

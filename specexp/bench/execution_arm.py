@@ -14,7 +14,7 @@ from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts
 from specexp.data.prompt import first_turn_ids
-from specexp.data.searches.search import Continuations, Values
+from specexp.data.searches.search import Continuations
 from specexp.data.tasks import Check, Ending, Item, Task
 from specexp.scheduling import Executor, Job, Run, Serial, SerialSpeculative, TimeLine
 from specexp.scheduling.timeline import BUSY, TARGET
@@ -32,15 +32,8 @@ if TYPE_CHECKING:
 
 CONTINUATIONS = "continuations"
 Component = Literal["generator", "evaluator"]
-_Ask = Callable[[Component, Sequence[str], Sequence[str], Ending], list[str]]
-"""Component, what randomness is keyed by, prompts and ending of sequences that run side by side; gives their texts."""
-
-
-def _together(runs: Sequence[tuple[str, Run]]) -> TimeLine:
-    line = TimeLine()
-    for _, run in runs:
-        line.extend(run.timeline)
-    return line
+_Decode = Callable[[Component, Sequence[str], Sequence[str], Ending], list[str]]
+"""Decodes side by side; takes the component, the keys of randomness, prompts and ending, and returns the texts."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +43,21 @@ class Solution:
     result: SearchResult  # the path found, and the tree of thoughts
     check: Check
     unparsable: int  # evaluations that could not be read
-    # the executor's runs in order, each with the component that requested it
-    runs: tuple[tuple[Component, Run], ...]
+    runs: tuple[
+        tuple[Component, Run], ...
+    ]  # the executor's runs in order, each with the component that requested it
     wall_seconds: float  # the time from end to end, search, prompts and tokenizing included
 
     def timeline(self) -> TimeLine:
         """Return the time lines of all runs, one behind the other."""
-        return _together(self.runs)
+        return _joined(self.runs)
+
+
+def _joined(runs: Sequence[tuple[str, Run]]) -> TimeLine:
+    line = TimeLine()
+    for _, run in runs:
+        line.extend(run.timeline)
+    return line
 
 
 @dataclass(frozen=True)
@@ -86,17 +87,16 @@ class Solver:
     ) -> Solution:
         """Search for the answer of one item; every request of the search is one run of the executor.
 
-        The same ``sample`` gives the same answer again. ``max_new_tokens`` replaces the solver's own, for warming up;
-        ``observers`` are called with every step's outcome.
-
-        Raises:
-            ValueError: A prompt does not fit the target.
+        The same ``sample`` gives the same answer again. ``max_new_tokens`` replaces the solver's own, for warming up.
+        Raises ValueError if a prompt does not fit the target.
         """
         started = perf_counter()
         most = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         runs: list[tuple[Component, Run]] = []
 
-        def ask(role: Component, places: Sequence[str], prompts: Sequence[str], ending: Ending) -> list[str]:
+        def decode(
+            role: Component, places: Sequence[str], prompts: Sequence[str], ending: Ending
+        ) -> list[str]:
             names = [f"{task.name}/{item.item_id}#{sample}/{place}" for place in places]
             jobs = self._jobs(names, prompts, ending, most)
             run = executor.run(jobs, seed=self.seed, eos_token_ids=self.eos_token_ids, observers=observers)
@@ -108,17 +108,16 @@ class Solver:
         try:
             request = next(exploration)
             while True:
-                if isinstance(request, Values):
-                    prompts = [task.value_prompt(item, state.thoughts) for state in request.states]
-                    places = [f"value {_dotted(state.path)}" for state in request.states]
-                    values = [
-                        task.value(text) for text in ask("evaluator", places, prompts, task.value_ending)
-                    ]
-                    unparsable += sum(not value.parsed for value in values)
-                    request = exploration.send([value.value for value in values])
-                else:
-                    texts, n = _thoughts(task, item, request, ask), request.n
+                if isinstance(request, Continuations):
+                    texts, n = _thoughts(task, item, request, decode), request.n
                     request = exploration.send([texts[at : at + n] for at in range(0, len(texts), n)])
+                    continue
+                prompts = [task.value_prompt(item, state.thoughts) for state in request.states]
+                places = [f"value {_dotted(state.path)}" for state in request.states]
+                texts = decode("evaluator", places, prompts, task.value_ending)
+                values = [task.value(text) for text in texts]
+                unparsable += sum(not value.parsed for value in values)
+                request = exploration.send([value.value for value in values])
         except StopIteration as found:
             result: SearchResult = found.value
         wall = perf_counter() - started
@@ -140,12 +139,12 @@ class Solver:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 
-def _thoughts(task: Task, item: Item, request: Continuations, ask: _Ask) -> list[str]:
+def _thoughts(task: Task, item: Item, request: Continuations, decode: _Decode) -> list[str]:
     states = [(state, number) for state in request.states for number in range(request.n)]
     kind = "last" if request.last else "thought"
     places = [f"{kind} {_dotted((*state.path, number))}" for state, number in states]
     prompts = [task.thought_prompt(item, state.thoughts, request.last) for state, _ in states]
-    texts = ask("generator", places, prompts, task.thought_ending(request.last))
+    texts = decode("generator", places, prompts, task.thought_ending(request.last))
     if request.last:
         return texts
     prompts = [
@@ -155,7 +154,7 @@ def _thoughts(task: Task, item: Item, request: Continuations, ask: _Ask) -> list
     ]
     if not prompts:
         return texts
-    rests = ask("generator", [f"rest of {place}" for place in places], prompts, task.completion_ending())
+    rests = decode("generator", [f"rest of {place}" for place in places], prompts, task.completion_ending())
     return [task.completed(*parts) for parts in zip(texts, rests, strict=True)]
 
 
@@ -166,12 +165,8 @@ def _dotted(path: Sequence[int]) -> str:
 class ExecutionArm(EngineArm):
     """An execution strategy as an arm. Processes that it starts are kept from prompt to prompt, until :meth:`close`.
 
-    Args:
-        spec: Its composition; ``samples`` continuations of a prompt are one group.
-        problems: Items of tasks by prompt id; other prompts are continued.
-
-    Raises:
-        ValueError: The parts cannot be executed so.
+    ``problems`` are items of tasks by prompt id. Another prompt is continued by one group of ``samples`` sequences.
+    Raises ValueError if the parts cannot be executed so.
     """
 
     def __init__(
@@ -182,15 +177,15 @@ class ExecutionArm(EngineArm):
         problems: Mapping[str, Problem] | None = None,
         solver: Solver | None = None,
     ) -> None:
-        assert spec.parts is not None
-        assert spec.execution is not None
-        spec.execution.check(spec.parts)
-        # plain decoding uses only the verifier
-        plain = isinstance(spec.execution, Serial)
-        parts = Parts(verifier=spec.parts.verifier) if plain else spec.parts
+        parts, execution = spec.parts, spec.execution
+        assert parts is not None
+        assert execution is not None
+        execution.check(parts)
+        if isinstance(execution, Serial):  # plain decoding uses only the verifier
+            parts = Parts(verifier=parts.verifier)
         super().__init__(spec.name, parts, spec.generation, spec.controller_state)
         self.model = model
-        self.execution = spec.execution
+        self.execution = execution
         self.tokenizer = tokenizer
         self.problems = dict(problems or {})
         self.solver = solver
@@ -217,7 +212,7 @@ class ExecutionArm(EngineArm):
             self._executor = None  # an executor that failed is closed, and the next prompt opens another
             executor.close()
             raise
-        line = _together(runs)
+        line = _joined(runs)
         for observe in self.timeline_observers:
             observe(prompt.prompt_id, line)
         results = [result for _, run in runs for result in run.results]
@@ -293,10 +288,8 @@ class ExecutionArm(EngineArm):
         observers: Sequence[OutcomeObserver] = (),
     ) -> Run:
         most = max_new_tokens or self.generation.max_new_tokens
-        jobs = [
-            Job(prompt.token_ids, sequence_name(prompt, number), most)
-            for number in range(self.generation.samples)
-        ]
+        names = (sequence_name(prompt, number) for number in range(self.generation.samples))
+        jobs = [Job(prompt.token_ids, name, most) for name in names]
         return executor.run(jobs, seed=self.generation.seed, eos_token_ids=self.eos, observers=observers)
 
 

@@ -41,11 +41,7 @@ if TYPE_CHECKING:
 
 ENGINE, EAGER = "engine", "hf-eager"
 """Names of the arms of plain decoding: in our loop, and in Hugging Face's."""
-_AXES = {
-    "budget": "nodes",
-    "max_nodes": "nodes",
-    "widths": "nodes",
-}
+_AXES = {"budget": "nodes", "max_nodes": "nodes", "widths": "nodes"}
 """Name of an axis by the argument; several builders mean the same."""
 _SAME_FOR_ALL = ("generation", "latency", "pair")
 
@@ -71,18 +67,19 @@ def _check_published(config: Config) -> None:
     for number, row in enumerate(config.get("published")):
         at = ("published", str(number))
         if not isinstance(row.get("method"), str):
-            raise config.checker.error((*at, "method"), " is missing; it says what the figures are of")
+            raise config.checker.error(
+                (*at, "method"), " must be given: the name of the method of the figures"
+            )
         for key in sorted(numbers & row.keys()):
             if isinstance(row[key], str):
-                raise config.checker.error((*at, key), f" is {row[key]!r}; allowed is a number, or null")
+                raise config.checker.error((*at, key), f" must be a number or null, got {row[key]!r}")
 
 
 def check_experiment(config: Config) -> list[ComposedArm]:
     """Return the file's arms, checked without models and data.
 
-    Raises:
-        ConfigError: There is nothing to run, two arms share a title, an arm overrides what all must share, or an
-            analysis cannot be made.
+    Raises ConfigError if there is nothing to run, two arms share a title, an arm overrides a section that all share, or
+    an analysis cannot be made.
     """
     _check_published(config)
     composed = arms_of(config)
@@ -93,35 +90,30 @@ def check_experiment(config: Config) -> list[ComposedArm]:
             f"use python -m specexp.sweep {config.file}"
         )
     titles = [ENGINE, *(name for name in baselines_of(config) if name != ENGINE)]
+    verifier = build_verifier(config)
     for arm in composed if not is_plain(config) else ():
-        where = f"{config.source_of(('arms',))}: arms.{arm.name}"
-        if arm.reference is not None and not can_follow(build_verifier(config)):
-            raise ConfigError(f"{where}: {why_not(arm.reference, build_verifier(config))}: leave the arm out")
-        if arm.title in titles:
-            raise ConfigError(
-                f"{where} is called {arm.title!r} as another arm is; give it a title of its own"
-            )
-        titles.append(arm.title)
-        for section in _SAME_FOR_ALL:
-            if arm.config.get(section) != config.get(section):
-                raise ConfigError(
-                    f"{where}.{section} differs from the experiment's, but arms are compared on the same "
-                    "models and token counts; give it a run of its own"
-                )
+        wrong = None
         other = {**arm.config.get("data"), "shuffle_seed": config.get("data.shuffle_seed")}
-        if other != config.get("data"):
-            raise ConfigError(
-                f"{where}.data may override shuffle_seed alone: all arms decode the same prompts"
+        parted = [name for name in _SAME_FOR_ALL if arm.config.get(name) != config.get(name)]
+        if arm.reference is not None and not can_follow(verifier):
+            wrong = f": {why_not(arm.reference, verifier)}: leave the arm out"
+        elif arm.title in titles:
+            wrong = f" is called {arm.title!r} as another arm is; give it a title of its own"
+        elif parted:
+            wrong = (
+                f".{parted[0]} differs from the experiment's, but arms are compared on the same models and token "
+                "counts; give it a run of its own"
             )
+        elif other != config.get("data"):
+            wrong = ".data may override shuffle_seed alone: all arms decode the same prompts"
+        if wrong is not None:
+            raise ConfigError(f"{config.source_of(('arms',))}: arms.{arm.name}{wrong}")
+        titles.append(arm.title)
     return composed
 
 
 def baselines_of(config: Config) -> list[str]:
-    """Return the names of the arms that others are compared with.
-
-    Raises:
-        ConfigError: Hugging Face's generate is requested, and cannot emit the tokens of the verifier.
-    """
+    """Return the names of the arms that others are compared with; raises ConfigError if one cannot be run."""
     given, verifier = config.get("baselines"), build_verifier(config)
     follows = can_follow(verifier)
     if given is None:
@@ -137,9 +129,9 @@ def _check_several(config: Config, composed: Sequence[ComposedArm], analyses: Se
     several = is_multi_sequence(config)
     for number, analysis in enumerate(analyses):
         if analysis.watches_steps is several:
-            what = "watches single steps" if several else "looks at groups of sequences"
+            watched = "watches single steps" if several else "looks at groups of sequences"
             decoded = "groups of sequences" if several else "one at a time"
-            why = f" {what}, and this experiment decodes {decoded}: leave {type(analysis).__name__} out"
+            why = f" {watched}, and this experiment decodes {decoded}: leave {type(analysis).__name__} out"
             raise config.checker.error(("analyses", str(number)), why)
     for arm in composed if several else ():
         if arm.reference is not None:
@@ -148,11 +140,7 @@ def _check_several(config: Config, composed: Sequence[ComposedArm], analyses: Se
 
 
 def check_tasks(config: Config) -> None:
-    """Read the files of reasoning tasks, which is quick, before models are loaded.
-
-    Raises:
-        ConfigError: One cannot be read, with file and line.
-    """
+    """Read the files of reasoning tasks before models are loaded; raises ConfigError if one cannot be read."""
     tasks = build_task_items(config)
     try:
         if tasks is not None:
@@ -168,7 +156,7 @@ def is_plain(config: Config) -> bool:
 
 
 def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> list[ArmSpec]:
-    """Return plain decoding, Hugging Face's if it is a baseline, then the file's own arms, checked if not given."""
+    """Return plain decoding, Hugging Face's if it is a baseline, then the file's arms, checked if not given."""
     from specexp.core.parts import Parts
     from specexp.scheduling import Serial, SerialSpeculative
 
@@ -203,9 +191,8 @@ def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> 
 def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     """Make the arms; loops that the backend cannot run are left out.
 
-    Raises:
-        ConfigError: As :func:`check_experiment`; the parts do not go with the models; or an arm or an analysis needs
-            models, which the backend does not run.
+    Raises ConfigError as :func:`check_experiment`, or if parts do not go with the models, or if an arm or an analysis
+    needs models that the backend does not run.
     """
     composed = check_experiment(config)
     analyses = build_analyses(config)
@@ -231,11 +218,7 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
 
 
 def begin_analyses(config: Config, analyses: Sequence[Analysis], arms: Sequence[Arm]) -> None:
-    """Start the analyses, before anything is decoded.
-
-    Raises:
-        ConfigError: One names an arm that does not exist.
-    """
+    """Start the analyses before anything is decoded; raises ConfigError if one names an arm that does not exist."""
     parts = {arm.name: arm.parts for arm in arms if isinstance(arm, EngineArm)}
     for number, analysis in enumerate(analyses):
         try:
@@ -247,17 +230,17 @@ def begin_analyses(config: Config, analyses: Sequence[Analysis], arms: Sequence[
 def _check_without_models(
     config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]
 ) -> None:
+    advice = "leave it out to replay, or set backend to live"
     for number, analysis in enumerate(analyses):
         if analysis.needs_models:
+            why = "reads the target's logits or times the models, which no recording holds"
             raise config.checker.error(
-                ("analyses", str(number)),
-                f": {type(analysis).__name__} reads the target's logits or times the models, which no recording "
-                "holds: leave it out, or set backend to live",
+                ("analyses", str(number)), f": {type(analysis).__name__} {why}: {advice}"
             )
     for arm in composed:
         if arm.preload is not None:
-            why = ".preload decodes other prompts with the models: leave it out to replay, or set backend to live"
-            raise config.checker.error(("arms", arm.name), why)
+            why = ".preload decodes other prompts with the models"
+            raise config.checker.error(("arms", arm.name), f"{why}: {advice}")
 
 
 def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:
@@ -271,7 +254,7 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 
 
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
-    """Raise ConfigError if prompts and answers do not fit the target; it names the prompt and what to set."""
+    """Raise ConfigError if prompts and answers do not fit the target; it names the prompt and a remedy."""
     from specexp.core.cache import context_limit
 
     limit, most = context_limit(pair.target.config), config.get("generation.max_new_tokens")
@@ -302,11 +285,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
 
 
 def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
-    """Read the prompts, and check that they fit the target.
-
-    Raises:
-        ConfigError: The data set cannot be read, or a prompt is too long.
-    """
+    """Read the prompts; raises ConfigError if the data set cannot be read, or a prompt does not fit the target."""
     from specexp.data import PromptSetError
 
     data = build_data(config, pair.tokenizer)
@@ -320,8 +299,7 @@ def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
 def rehearse(config: Config) -> LiveBackend:
     """Do a dry run: make the arms and read the prompts, with models that have no weights.
 
-    Raises:
-        ConfigError: Trainer, models, parts or prompts cannot be used, or do not go together.
+    Raises ConfigError if trainer, models, parts or prompts cannot be used, or do not go together.
     """
     from specexp.bench.live import LiveBackend
     from specexp.bench.trainer import build_trainer

@@ -172,7 +172,6 @@ class HuggingFaceArm(Arm):
     Args:
         assistant_confidence_threshold: The draft stops below; 0 never.
         cache_implementation: The cache of ``hf-eager``, by transformers' name; its dynamic one if None.
-        latency: Profile that models seconds, if it has one; None measures them.
 
     Raises:
         ValueError: ``hf-assisted`` has no draft, or the verifier has no equivalent here.

@@ -35,17 +35,13 @@ if TYPE_CHECKING:
 class LiveBackend:
     """A pair of models. All arms share the target's cache and its one self-check.
 
-    Args:
-        problems: Items of tasks by prompt id, which arms of several sequences search; other prompts are continued.
+    ``problems`` are items of tasks by prompt id, which arms of several sequences search; other prompts are continued.
     """
 
     runs_models = True
 
     def __init__(
-        self,
-        pair: ModelPair,
-        problems: Mapping[str, Problem] | None = None,
-        solver: Solver | None = None,
+        self, pair: ModelPair, problems: Mapping[str, Problem] | None = None, solver: Solver | None = None
     ) -> None:
         self.pair = pair
         self.model = pair.target_runtime()
@@ -58,11 +54,8 @@ class LiveBackend:
     ) -> Self:
         """Load the models of an experiment, and its tasks if several sequences are decoded for a prompt.
 
-        A loaded pair replaces the experiment's own, and ``problems`` (by prompt id) the items of ``data``.
-
-        Raises:
-            ConfigError: The models cannot be loaded.
-            PromptSetError: A task's file cannot be read.
+        A loaded pair replaces the experiment's own, and ``problems`` (by prompt id) the items of ``data``. Raises
+        ConfigError if the models cannot be loaded, and PromptSetError if a task's file cannot be read.
         """
         pair = pair or build_pair(config)
         if not is_multi_sequence(config) and problems is None:
@@ -99,8 +92,7 @@ class LiveBackend:
     def arm(self, spec: ArmSpec) -> Arm:
         """Return a decoder, an execution strategy, or one of Hugging Face's loops, as an arm.
 
-        Raises:
-            ValueError: The parts do not go together or with the target, or cannot be executed so.
+        Raises ValueError if the parts do not go together or with the target, or cannot be executed so.
         """
         assert spec.parts is not None
         if spec.reference is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from specexp.bench import clock
@@ -72,8 +73,8 @@ class Metric:
     # the better direction; None if neither is, and no study may optimise it
     better: Literal["higher", "lower"] | None = None
     # how the prompts of an arm become one figure: ``micro`` divides the sum of the parts by the sum of the
-    # wholes, ``macro`` is the mean of the prompts' own values, ``total`` is the sum, ``p99`` what all but the
-    # worst hundredth stay below
+    # wholes, ``macro`` is the mean of the prompts' own values, ``total`` is the sum, ``p99`` the bound
+    # of all but the worst hundredth
     aggregate: Literal["micro", "macro", "total", "p99"] = "micro"
     # whether it is made of decode seconds, so that its name has ``modelled_`` if these are a latency
     # profile's
@@ -119,13 +120,7 @@ METRICS: list[Metric] = []
 def metric(unit: str, **given: Any) -> Callable[[Callable[[Any], Value]], Callable[[Any], Value]]:
     """Declare a function of a record as a metric of its name; ``given`` are further fields of :class:`Metric`.
 
-    Example:
-        >>> @metric("share", better="lower", counted=True)
-        ... def wasted_nodes(record):
-        ...     "Nodes fed to the target that were not accepted."
-        ...     return Share(record.drafted_nodes - record.accepted_drafts, record.drafted_nodes)
-        >>> METRICS.pop().name
-        'wasted_nodes'
+    Its docstring is the description.
     """
 
     def declare(value: Callable[[Any], Value]) -> Callable[[Any], Value]:
@@ -227,18 +222,15 @@ def loop_share(record: Any) -> Value:
     return Share(sum(loops(answer) for answer in record.answers()), record.turns)
 
 
+def _seconds_in(phase: str, record: Any) -> Value:
+    seconds: float | None = record.seconds.get(phase)
+    return seconds
+
+
 for _phase in PHASES:
-    METRICS.append(
-        Metric(
-            f"{PHASE_PREFIX}{_phase}",
-            "s",
-            f"Decode seconds of phase {_phase}.",
-            lambda record, phase=_phase: record.seconds.get(phase),
-            aggregate="total",
-            clocked=True,
-            empty=None,
-        )
-    )
+    _about, _seconds = f"Decode seconds of phase {_phase}.", partial(_seconds_in, _phase)
+    _phases: dict[str, Any] = {"aggregate": "total", "clocked": True, "empty": None}
+    METRICS.append(Metric(f"{PHASE_PREFIX}{_phase}", "s", _about, _seconds, **_phases))
 
 
 def metric_named(name: str) -> Metric:
@@ -247,10 +239,9 @@ def metric_named(name: str) -> Metric:
 
 
 def figures_of(records: Sequence[PromptRecord]) -> dict[str, float]:
-    """Return every metric of one arm's answered prompts by its key, those without a value left out.
+    """Return every metric with a value of one arm's answered prompts, by its key.
 
-    Raises:
-        ValueError: Some of the seconds are measured and others modelled.
+    Raises ValueError if some of the seconds are measured and others modelled.
     """
     used = clock.clock_of(records)
     figures = {metric.key(used): metric.over(records) for metric in METRICS}
@@ -264,7 +255,7 @@ def figures_of_counts(total: Counted, used: str) -> dict[str, float]:
 
 
 def objectives() -> dict[str, str]:
-    """Return what a study can optimise with Optuna's direction, unless the study states another.
+    """Return the possible objectives of a study with Optuna's direction, unless the study states another.
 
     ``speedup`` is the mean over prompts of log(seconds per token of plain decoding / seconds per token of the
     candidate); the others are all metrics that have a better direction.

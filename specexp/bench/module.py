@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from specexp.bench import clock
 from specexp.bench.arm import EngineArm, decode_safely
 from specexp.bench.equality import compare
 from specexp.bench.record import PromptRecord, write_records
+from specexp.bench.statistics import paired_speedup
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ class EvaluationModule(LightningModule):
 
     With a ``baseline`` every arm is first warmed up by an unrecorded decoding and then reset, outputs are compared with
     the baseline's, and a prompt that fails is recorded with its reason. Without one, arms are measured as they are, and
-    an arm's error ends the test. The arms hold the models; they are no submodules, so the ``state_dict`` is empty.
+    an arm's error ends the test. The arms hold the models; they are not submodules, so the ``state_dict`` is empty.
 
     Args:
         baseline: Name of the arm of plain decoding that outputs are compared with.
@@ -45,11 +45,6 @@ class EvaluationModule(LightningModule):
 
     Raises:
         ValueError: Two arms share a name, or ``baseline`` is not an arm of the engine.
-
-    Example:
-        >>> module = EvaluationModule(arms, baseline="engine")  # doctest: +SKIP
-        >>> Trainer(logger=False).test(module, datamodule=data)  # doctest: +SKIP
-        >>> paired_speedup(module.records, "recycling", "engine")  # doctest: +SKIP
     """
 
     def __init__(
@@ -103,7 +98,7 @@ class EvaluationModule(LightningModule):
                 arm.observers = arm.timeline_observers = ()
 
     def close(self) -> None:
-        """Stop what the arms keep running."""
+        """Stop the processes of the arms."""
         for arm in self.arms:
             arm.close()
 
@@ -132,7 +127,7 @@ class EvaluationModule(LightningModule):
         keys = {record.key for record in new}
         changed = self._compare(keys)
         new = [changed.pop((record.arm, *record.key), record) for record in new]
-        new += changed.values()  # records of earlier prompts whose plain decoding came only now
+        new += changed.values()  # records of prompts that plain decoding reached only now
         if self.records_path is not None:
             write_records(self.records_path, new)
         if self.on_records is not None:
@@ -169,16 +164,10 @@ class EvaluationModule(LightningModule):
     def _log_progress(self, keys: set[tuple[str, int]]) -> None:
         if self.plain is None:
             return
+        new = [record for record in self._found.values() if record.key in keys]
         for arm in self.arms:
-            pairs = [
-                (self._found.get((self.plain.name, *key)), self._found.get((arm.name, *key))) for key in keys
-            ]
-            ratios = [
-                math.log(plain.seconds_per_token / ours.seconds_per_token)
-                for plain, ours in pairs
-                if plain and ours and ours.clock == plain.clock
-                if plain.seconds_per_token and ours.seconds_per_token
-            ]
-            if arm is not self.plain and ratios:
-                name = f"{clock.metric_prefix(arm.clock)}log_speedup/{arm.name}"
-                self.log(name, sum(ratios) / len(ratios), prog_bar=len(self.arms) <= 4, batch_size=1)
+            speedup = paired_speedup(new, arm.name, self.plain.name, interval=False)
+            if arm is not self.plain and speedup.refused is None:
+                name = f"{clock.metric_prefix(speedup.clock)}log_speedup/{arm.name}"
+                few = len(self.arms) <= 4
+                self.log(name, speedup.mean_log_ratio, prog_bar=few, batch_size=1)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import cycle
-from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal
 
@@ -15,7 +14,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench import clock
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, breakdown, paired_speedup, summarise
@@ -114,12 +112,6 @@ def png(figure: Figure) -> bytes:
     content = BytesIO()
     figure.savefig(content, format="png")
     return content.getvalue()
-
-
-def save(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as PNG, whole or not at all; returns the path."""
-    atomic_write(Path(path), png(figure))
-    return Path(path)
 
 
 @dataclass(frozen=True)

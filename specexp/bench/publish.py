@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +26,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.figure import Figure
     from rich.console import Console
     from rich.text import Text
@@ -63,22 +65,22 @@ class Report:
 
     # printed, written and tracked. Each becomes ``NAME.md`` and ``NAME.csv``, unless there is a ``page``
     tables: Mapping[str, Table] = field(default_factory=dict)
-    # pictures, written as ``NAME.png`` and tracked
-    figures: Mapping[str, Figure] = field(default_factory=dict)
-    # content of further files by file name, e.g. ``acceptance.json``
-    files: Mapping[str, str] = field(default_factory=dict)
-    # tables for programs: written as ``NAME.csv`` and tracked, not printed
-    data: Mapping[str, Table] = field(default_factory=dict)
+    figures: Mapping[str, Figure] = field(default_factory=dict)  # written as ``NAME.png`` and tracked
+    files: Mapping[str, str] = field(default_factory=dict)  # content of further files by file name
+    data: Mapping[str, Table] = field(
+        default_factory=dict
+    )  # for programs: ``NAME.csv``, tracked, not printed
     sentences: Sequence[str | Text] = ()
-    # figures to compare runs by, for the tracked run
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # figures to compare runs by, for the tracked run
     title: str = ""
     answer: str = ""  # the result in a sentence: the first line of the HTML page
-    # Vega-Lite specifications, for that page
-    charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Vega-Lite, for that page
     fragments: Mapping[str, str] = field(default_factory=dict)  # HTML of further sections of it
-    # commands to go on with by their purpose, the most useful first
-    onward: Mapping[str, str] = field(default_factory=dict)
+    next_steps: Mapping[str, str] = field(
+        default_factory=dict
+    )  # next commands by purpose, the most useful first
     # name without suffix of one markdown file with all tables, sentences and pictures; None writes none
     page: str | None = None
     artifacts: Sequence[Attached] = ()  # exported artifacts, for the tracked run
@@ -116,20 +118,18 @@ def publish(
     kind: str = "run",
     config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print a report, write its files, track it as one run, and print where everything is.
+    """Print a report, write its files into a folder, track it as one run, and print where everything is.
 
     Tables are printed first, so that they are not lost if the disk is full.
-
-    Args:
-        folder: Folder of the files, made if it does not exist.
     """
-    console = console or terminal()
-    folder = Path(folder)
-    for part in report.whole():
+    console, folder = console or terminal(), Path(folder)
+    parts = list(report.whole())
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+    for part in parts:
         for table in part.tables.values():
             console.print(table.to_rich())
         for sentence in part.sentences:
-            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+            console.print(sentence, **plain)
     folder.mkdir(parents=True, exist_ok=True)
     files = files_of(report)
     for name, content in files.items():
@@ -137,17 +137,17 @@ def publish(
     atomic_write(folder / PAGE, html_page(report, files, folder))
     if tracker is not None:
         with tracker.run(tracker.name, job_type=kind, config=config) as run:
-            for part in report.whole():
+            for part in parts:
                 track(part, folder, run)
-    known = current_result()
-    known.next = next(iter(report.onward.values()), "")
-    known.answer, known.folder, known.page = report.answer, str(folder), str(folder / PAGE)
-    for part in report.whole():
-        known.summary |= part.summary
-        known.tables |= {name: table.records() for name, table in part.tables.items()}
-    console.print(f"Results in {folder}; {PAGE} shows them", highlight=False, markup=False, soft_wrap=True)
+    result = current_result()
+    result.next = next(iter(report.next_steps.values()), "")
+    result.answer, result.folder, result.page = report.answer, str(folder), str(folder / PAGE)
+    for part in parts:
+        result.summary |= part.summary
+        result.tables |= {name: table.records() for name, table in part.tables.items()}
+    console.print(f"Results in {folder}; {PAGE} shows them", **plain)
     if tracker is not None and (hint := tracker.sync_hint()):
-        console.print(f"W&B: {hint}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"W&B: {hint}", **plain)
 
 
 def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str:
@@ -157,17 +157,15 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
     """
     from markupsafe import Markup
 
-    from specexp.bench.page.html_page import bundle, render
-
     parts = list(report.whole())
     tables = [table for part in parts for table in part.tables.values()]
     charts = {name: chart for part in parts for name, chart in part.charts.items()}
     title = report.title or (tables[0].title if tables else "specexp")
-    onward, made_by = dict(report.onward), []
+    next_steps, made_by = dict(report.next_steps), []
     config, environment = folder / "config.yaml", folder / "environment.json"
     if environment.exists():
         known = json.loads(environment.read_text(encoding="utf-8"))
-        onward["make it again"] = shlex.join(known["command"])
+        next_steps["make it again"] = shlex.join(known["command"])
         made_by = [
             f"commit {known['git_commit'] or 'unknown'}, {known['time']}",
             f"{known['device_name']} ({known['device']}), {known['threads']} threads, Python {known['python']}",
@@ -188,11 +186,41 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
             for name in part.figures
             if isinstance(content := files.get(f"{name}.png"), bytes)
         },
-        onward=onward,
+        next_steps=next_steps,
         made_by=made_by,
         config=config.read_text(encoding="utf-8") if config.exists() else "",
-        bundle=bundle() if charts else "",
+        bundle=_chart_library() if charts else "",
     )
+
+
+def render(template: str, **values: Any) -> Markup:
+    """Return the HTML of a template of ``page/``; texts among the values are escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    loader = PackageLoader("specexp.bench.page", ".")
+    look: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    templates = Environment(loader=loader, undefined=StrictUndefined, **look)
+    return Markup(templates.get_template(template).render(values))
+
+
+def _chart_library() -> Markup:
+    """Return JavaScript that defines ``window.vegaEmbed``: Vega, Vega-Lite and its embedding, from vl-convert-python.
+
+    Making it takes some seconds, so it is kept in the cache folder.
+    """
+    from markupsafe import Markup
+
+    from specexp.core.kernels import cache_folder
+
+    file = cache_folder("pages") / f"vega-{version('vl-convert-python')}.js"
+    if not file.exists():
+        import vl_convert
+
+        made = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(file, made)
+    return Markup(file.read_text(encoding="utf-8"))
 
 
 def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
@@ -224,15 +252,14 @@ def files_of(report: Report) -> dict[str, str | bytes]:
 
 def track(report: Report, folder: Path, run: TrackedRun) -> None:
     """Write one report without its parts into a tracked run; pictures are read from the folder."""
+    from markupsafe import Markup
+
     for name, table in {**report.tables, **report.data}.items():
         run.table(name, table.records())
     for name in report.figures:
         run.picture(name, folder / f"{name}.png")
-    if report.fragments:
-        from specexp.bench.page.html_page import panel
-
-        for name, fragment in report.fragments.items():
-            run.html(f"{name}_view", panel(fragment))
+    for name, fragment in report.fragments.items():
+        run.html(f"{name}_view", render("page.html.j2", title="specexp", fragments=[Markup(fragment)]))
     if report.summary:
         run.summary(report.summary)
     for artifact in report.artifacts:
@@ -247,11 +274,7 @@ class FolderBusyError(RuntimeError):
 def sole_writer(
     folder: Path, advice: str = "wait for it, or give this one another name (--name NEW)"
 ) -> Iterator[None]:
-    """Hold a folder, made if it does not exist, for this process; the lock ends with the process.
-
-    Raises:
-        FolderBusyError: Another process holds it.
-    """
+    """Hold a folder, made if it does not exist, for this process; raises FolderBusyError if another holds it."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -292,17 +315,17 @@ def check_run_folder(config: Config, folder: Path) -> None:
 
 
 def replaced_results(config: Config, folder: Path) -> str | None:
-    """Return a sentence about the finished results that a run replaces; None if they are of the same experiment."""
+    """Return a sentence about the finished results that a run replaces; None if it repeats the experiment."""
     if not (folder / PAGE).exists():
         return None  # an earlier run has not ended
-    whose = "another command"
+    owner = "another command"
     if (folder / RECORDS).exists():
         earlier = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
         key = _difference(earlier, config.to_dict())
         if not key:
             return None
-        whose = f"an earlier run ({key} differs)"
-    return f"This run replaces the results of {whose} in {folder}; --name NEW keeps both."
+        owner = f"an earlier run ({key} differs)"
+    return f"This run replaces the results of {owner} in {folder}; --name NEW keeps both."
 
 
 def check_study_folder(config: Config, folder: Path) -> None:

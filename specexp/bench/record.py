@@ -1,4 +1,4 @@
-"""What decoding one prompt with one arm took, as one line of JSON."""
+"""The record of one prompt decoded by one arm, as one line of JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Answering(Protocol):
 
 
 def by_position(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Counts by position added up, however many positions each of them has.
+    """Add up counts by position; their numbers of positions may differ.
 
     Example:
         >>> by_position([(3, 1), (2,)])
@@ -50,7 +50,7 @@ def by_position(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
 
 
 def describe(part: object) -> str:
-    """A part with its arguments, e.g. ``KeyedSampling(temperature=0.7)``; what is None is left out."""
+    """Return a part with its arguments that are not None, e.g. ``KeyedSampling(temperature=0.7)``."""
     kind: Any = type(part)
     arguments = ((name, getattr(part, name, None)) for name in _arguments_of(kind))
     inner = ", ".join(f"{name}={value}" for name, value in arguments if value is not None)
@@ -77,7 +77,7 @@ class Difference:
 class Role:
     """One component of a search: sums over its sequences, as in :class:`PromptRecord`.
 
-    A target pass over several sequences is a step of each. Seconds are those of the runs it asked for;
+    A target pass over several sequences is a step of each. Seconds are those of the runs that it requested;
     ``drafted_positions`` is the sum of the depths of the trees.
     """
 
@@ -138,8 +138,6 @@ class PromptRecord:
     # where each new token came from, see :class:`~specexp.bench.analysis.Sources`; empty if no single steps
     # were observed
     sources: tuple[int, ...] = ()
-    # drafted tokens the target answered identically, also beyond the first mismatch; None if not counted
-    useful_tokens: int | None = None
     prefill_seconds: float = 0.0  # seconds before decoding; 0 if seconds are modelled
     decode_seconds: float = 0.0
     decode_tokens: int = 0  # tokens that ``decode_seconds`` paid for
@@ -184,8 +182,7 @@ class PromptRecord:
 
         Args:
             answers: New tokens of every turn, or of every sequence decoded together.
-            counts: Objects that have :data:`COUNTS` and may have ``drafted_at``, ``accepted_at``, ``useful_tokens`` and
-                ``memory_bytes``; they are added up.
+            counts: Objects that have :data:`COUNTS` and may have ``drafted_at``, ``accepted_at`` and ``memory_bytes``.
             seconds: Decode seconds by phase; None if they are not split.
             decode_seconds: The sum of the phases if None.
             decode_tokens: All new tokens if None.
@@ -210,7 +207,6 @@ class PromptRecord:
             drafted_at=by_position(optional("drafted_at")),
             accepted_at=by_position(optional("accepted_at")),
             sources=tuple(sources),
-            useful_tokens=sum(useful) if (useful := optional("useful_tokens")) else None,
             prefill_seconds=prefill_seconds if arm.clock == MEASURED else 0.0,
             decode_seconds=sum(phases.values()) if decode_seconds is None else decode_seconds,
             decode_tokens=len(token_ids) if decode_tokens is None else decode_tokens,
@@ -229,7 +225,7 @@ class PromptRecord:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What pairs the records of two arms: prompt and sample."""
+        """Prompt and sample, which pair the records of two arms."""
         return self.prompt_id, self.sample
 
     @property
@@ -244,7 +240,7 @@ class PromptRecord:
 
     @property
     def finish_reason(self) -> str | None:
-        """Of the last turn."""
+        """Why the last turn ended."""
         return self.finish_reasons[-1] if self.finish_reasons else None
 
     @property
@@ -258,17 +254,17 @@ class PromptRecord:
         return self.new_tokens / self.steps if self.steps else None
 
     def answers(self) -> list[tuple[int, ...]]:
-        """The new tokens of each turn."""
+        """Return the new tokens of each turn."""
         ends = list(accumulate(self.turn_tokens, initial=0))
         return [self.token_ids[start:end] for start, end in pairwise(ends)]
 
 
 class RecordError(ValueError):
-    """A file holds something that is no record; the sentence names file, line and what is wrong."""
+    """A line of a file is not a record."""
 
 
 def line_of(record: PromptRecord) -> str:
-    """A record as a line of a JSONL file."""
+    """Return a record as a line of a JSONL file."""
     return json.dumps({**dataclasses.asdict(record), "new_tokens": record.new_tokens}) + "\n"
 
 
@@ -279,13 +275,12 @@ def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
 
 
 def read_records(path: str | Path) -> list[PromptRecord]:
-    """Records of a JSONL file, in the order of their first line.
+    """Return the records of a JSONL file, in the order of their first line.
 
-    Of two with the same arm, prompt and sample the later counts.
-    A last line cut short by a kill is left out.
+    Of two with the same arm, prompt and sample the later counts. A last line cut short by a kill is left out.
 
     Raises:
-        RecordError: any other line is not a record.
+        RecordError: Another line is not a record.
     """
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     found: dict[tuple[str, str, int], PromptRecord] = {}

@@ -153,7 +153,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
 
 
 def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
-    """Return what modelled seconds are, and how far they go beyond what the profile states."""
+    """Return the meaning of modelled seconds, and how many passes go beyond the profile's figures."""
     notes = []
     for one in sorted({record.clock for record in good} - {MEASURED}):
         own = [record for record in good if record.clock == one]
@@ -171,7 +171,7 @@ def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
 
 
 def fidelity_sentences(arms: Iterable[Arm]) -> list[str]:
-    """Return what the counts of arms are worth that run no models."""
+    """Return the fidelity of the counts of arms that run no models."""
     found: dict[str, list[str]] = {}
     for arm in arms:
         if arm.fidelity_note is not None:
@@ -180,12 +180,7 @@ def fidelity_sentences(arms: Iterable[Arm]) -> list[str]:
 
 
 def failed_answers(records: Sequence[PromptRecord]) -> str | None:
-    """Return a clause that names the arms that failed and the first reason; None if every prompt was answered.
-
-    Example:
-        >>> failed_answers(records)  # doctest: +SKIP
-        "3 of 24 answers failed (engine: 1, chain of 2: all 2), e.g. engine on prompt '0': ValueError: no room"
-    """
+    """Return a clause that names the arms that failed and the first reason; None if every prompt was answered."""
     failed = [record for record in records if record.error]
     if not failed:
         return None
@@ -210,7 +205,7 @@ def short_answers(records: Sequence[PromptRecord], arm: str) -> str | None:
     ]  # pairs of new tokens and the reason to finish
     short = [reason for tokens, reason in answers if tokens < FEWEST_TOKENS]
     middle = median(tokens for tokens, _ in answers) if answers else FEWEST_TOKENS
-    if middle >= FEWEST_TOKENS or short.count("length") * 2 > len(short):  # as short as was asked for
+    if middle >= FEWEST_TOKENS or short.count("length") * 2 > len(short):  # as short as requested
         return None
     return (
         f"Warning: the median answer of {arm} has {counted(round(middle), 'token')}, so these figures tell little "

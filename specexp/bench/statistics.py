@@ -105,11 +105,6 @@ def paired_speedup(
 
     ``cost`` is the cost per token of a record that did not fail, None if it has none; decode seconds per token by
     default. ``interval`` is as in :meth:`Speedup.of`.
-
-    Example:
-        >>> records = read_records("runs/train_free/records.jsonl")  # doctest: +SKIP
-        >>> print(paired_speedup(records, "recycling", "engine"))  # doctest: +SKIP
-        1.41x [1.36, 1.46]
     """
 
     cost = cost or (lambda record: record.seconds_per_token)
@@ -149,11 +144,11 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
     pairs = [(first, second) for first, second in pairs if not first.error and not second.error]
     if not pairs:
         return f"no prompt was answered by both {arm} and {baseline}"
-    for what in ("dtype", "device", "clock"):
-        found = {(getattr(first, what), getattr(second, what)) for first, second in pairs}
+    for name in ("dtype", "device", "clock"):
+        found = {(getattr(first, name), getattr(second, name)) for first, second in pairs}
         for one, other in sorted(found):
             if one != other:
-                return f"{what} differs ({arm}: {one}, {baseline}: {other})"
+                return f"{name} differs ({arm}: {one}, {baseline}: {other})"
     clocks = sorted({record.clock for pair in pairs for record in pair})
     if len(clocks) > 1:
         return f"clock differs between prompts ({', '.join(clocks)})"
@@ -235,8 +230,7 @@ class Summary:
 def summarise(records: Iterable[PromptRecord], arm: str) -> Summary:
     """Return an arm's metrics over a run; counts are 0 if every prompt failed.
 
-    Raises:
-        ValueError: Some of its seconds are measured and others modelled.
+    Raises ValueError if some of its seconds are measured and others modelled.
     """
     own = [record for record in records if record.arm == arm]
     good = [record for record in own if not record.error]

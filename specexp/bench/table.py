@@ -54,7 +54,7 @@ class Column:
 
 
 def columns(heads: str) -> list[Column]:
-    """Return columns from one line: headings between bars, each with the style of its numbers behind a colon.
+    """Return columns from one line: headings between bars, each with the style of its numbers after a colon.
 
     Args:
         heads: ``.1`` is one digit after the point, ``.1%`` a share, ``.2 ms`` and ``.2x`` two digits and a unit;
@@ -96,11 +96,7 @@ class Table:
         return [column.title for column in self.columns]
 
     def add(self, cells: Mapping[str, Cell]) -> None:
-        """Add a row from cells by heading; other columns have an empty cell.
-
-        Raises:
-            ValueError: A heading does not exist.
-        """
+        """Add a row from cells by heading, other cells empty; raises ValueError if a heading does not exist."""
         for title in cells:
             if title not in self.titles:
                 raise ValueError(f"{self.title}: no column is headed {title!r}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def build_trainer(config: Config, **overrides: Any) -> Trainer:
     """Return the Trainer of the ``trainer:`` section, with defaults that write nothing of their own.
 
-    ``overrides`` are arguments set by the command, whatever the file says.
+    ``overrides`` are arguments set by the command, which override the file.
 
     Raises:
         ConfigError: Lightning refuses the arguments, or a ``class_path`` among them cannot be made.
@@ -28,7 +28,7 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
     from lightning import Trainer
 
     settings = {
-        "accelerator": "cpu",  # models stand where pair.device says; the Trainer moves nothing
+        "accelerator": "cpu",  # pair.device places the models; the Trainer moves nothing
         "logger": False,
         "enable_checkpointing": False,
         "enable_model_summary": False,
@@ -41,9 +41,11 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
     where = f"{config.source_of(('trainer',))}: trainer"
     try:
         return Trainer(**{name: _object(value, f"{where}.{name}") for name, value in settings.items()})
-    except Exception as error:  # Lightning raises its own errors, and those of every library it asks
+    except Exception as error:  # Lightning raises its own errors, and those of other libraries
         why = first_line(error)
-        named = [name for name in config.get("trainer") if name in why.lower()]  # it says which it is about
+        named = [
+            name for name in config.get("trainer") if name in why.lower()
+        ]  # the argument is in its message
         raise config.checker.error(("trainer", *named[:1]), f": {why}") from error
 
 
@@ -59,9 +61,9 @@ def _check_value(name: str, value: Any, config: Config) -> None:
     elif name in ("devices", "num_nodes") and value not in (1, "1", "auto", -1, "-1"):
         allowed = "1: answers are timed one after the other, by one process"
     elif name in ("limit_test_batches", "limit_predict_batches") and value not in (None, 1.0):
-        allowed = "null; data.max_prompts says how many prompts are decoded"
+        allowed = "null; data.max_prompts limits the prompts"
     elif name == "fast_dev_run" and value:
-        allowed = "false; data.max_prompts says how many prompts are decoded"
+        allowed = "false; data.max_prompts limits the prompts"
     if allowed:
         raise config.checker.error(("trainer", name), f" is {value!r}; allowed is {allowed}")
 
@@ -78,7 +80,7 @@ def interruptible() -> Iterator[None]:
 
 
 def quiet_libraries() -> None:
-    """Silence Transformers and Lightning, whose lines would bury a command's own."""
+    """Silence Transformers and Lightning, so that a command's own lines stay readable."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()

@@ -234,7 +234,7 @@ class Conclusion:
             sentences=said,
             answer=answer(confirmation.confirmed, records),
             charts=charts_of(self.trials, self.settings, confirmation, texts),
-            onward=next_steps(self.settings, self.config),
+            next_steps=next_steps(self.settings, self.config),
             page="confirm",
             parts=[
                 prompts_shown(texts, records, titles, study.confirming.backend.tokenizer),

@@ -1,4 +1,4 @@
-"""What every analysis promises, as tests that an implementation inherits, also one outside this project."""
+"""The promises of every analysis, as tests that an implementation inherits, also outside this project."""
 
 import io
 import json
@@ -31,7 +31,7 @@ PROMPTS = [Prompt(f"p{number}", "made", ("only",), (number + 1, 2, 3), number) f
 
 
 class AnalysisContract:
-    """Inherit, and say how to make one; pytest finds the rest.
+    """Inherit it and define how to make one; pytest finds the tests.
 
     Example::
 
@@ -41,23 +41,21 @@ class AnalysisContract:
     """
 
     def make_analysis(self) -> Analysis:
-        """A new analysis; every call gives an equal one."""
+        """Return a new analysis; every call gives an equal one."""
         raise NotImplementedError(f"{type(self).__name__} has to override make_analysis().")
 
     @pytest.fixture
     def analysis(self) -> Analysis:
-        """A new analysis."""
         return self.make_analysis()
 
     @pytest.fixture
     def watched(self) -> tuple[Analysis, list[PromptRecord], Report]:
-        """An analysis that watched a run, the run's records and the report."""
         return _watched(type(self))  # type: ignore[arg-type]  # a class has a hash
 
     def test_reports_tables_pictures_and_files_of_its_own_name(
         self, watched: tuple[Analysis, list[PromptRecord], Report]
     ) -> None:
-        """Of drawn trees, of trees without probabilities, and of plain decoding beside them."""
+        """The run has drawn trees, trees without probabilities, and plain decoding."""
         analysis, _, report = watched
         assert report.tables
         assert all(table.rows for table in report.tables.values())
@@ -71,7 +69,7 @@ class AnalysisContract:
             assert not name.endswith(".json") or json.loads(content)
 
     def test_every_cell_can_be_read(self, watched: tuple[Analysis, list[PromptRecord], Report]) -> None:
-        """What could not be measured is left out, not ``nan``."""
+        """Missing measurements are left out, not ``nan``."""
         for table in watched[2].tables.values():
             assert "nan" not in table.to_csv()
             assert table.to_markdown()
@@ -83,13 +81,12 @@ class AnalysisContract:
     def test_the_same_run_gives_the_same_report(
         self, analysis: Analysis, watched: tuple[Analysis, list[PromptRecord], Report]
     ) -> None:
-        """Nothing depends on the clock or a global generator, but for the records."""
+        """Only the records may depend on the clock or a global generator."""
         _, records, report = watched
         watch(analysis, make_arms())
         assert texts(analysis.report(records)) == texts(report)
 
     def test_a_new_run_forgets_the_last(self, watched: tuple[Analysis, list[PromptRecord], Report]) -> None:
-        """``begin`` starts from nothing."""
         analysis, records, report = watched
         watch(analysis, make_arms())
         assert texts(analysis.report(records)) == texts(report)
@@ -104,7 +101,7 @@ class AnalysisContract:
 
 
 def make_arms() -> list[DecoderArm]:
-    """Plain decoding, wide drawn trees of a near draft, and a tree without probabilities."""
+    """Return plain decoding, wide drawn trees of a near draft, and a tree without probabilities."""
     model = LanguageModel(cast(Any, hashed_model(VOCABULARY)))
     tokenizer = cast(PreTrainedTokenizerBase, SimpleNamespace(eos_token_id=None))
     draft = hashed_model(VOCABULARY, spread=1.6)
@@ -162,7 +159,7 @@ def _unwatched() -> list[tuple[int, ...]]:
 
 
 def made_time_line(record: PromptRecord) -> TimeLine:
-    """A prefill, and of every step a draft that overlaps the pass before, a pass and a decision."""
+    """Return a prefill, and for every step a draft that overlaps the pass before, a pass and a decision."""
     line, at, length = TimeLine(), 0.002, 0.001
     line.start = 0.0
     line.add(TARGET, "prefill", 0.0, at, "only", record.prompt_tokens)
@@ -179,7 +176,7 @@ def made_time_line(record: PromptRecord) -> TimeLine:
 
 
 def made_group(record: PromptRecord, timeline: TimeLine) -> SequenceGroup:
-    """What the time line and the counts of a record come to."""
+    """Return the group of a record from its time line and counts."""
     role = Role(
         1,
         record.new_tokens,
@@ -209,10 +206,10 @@ def _arrays(outcome: Outcome) -> Iterator[Any]:
 
 
 def names_of(report: Report) -> list[str]:
-    """Everything it has a file for."""
+    """Return the names of all tables, pictures and files."""
     return [*report.tables, *report.figures, *report.files]
 
 
 def texts(report: Report) -> dict[str, str]:
-    """Everything it says, but for the pictures."""
+    """Return all tables and files as text."""
     return {**{name: table.to_csv() for name, table in report.tables.items()}, **report.files}

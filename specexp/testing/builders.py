@@ -1,4 +1,4 @@
-"""What every tree builder promises, as tests that an implementation inherits, also outside this project."""
+"""The promises of every tree builder, as tests that an implementation inherits, also outside this project."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -71,7 +71,8 @@ def _answer(request: Request, guess: Guess, root: int, swap: tuple[RankPath, int
         guesses = np.array(guess((root, *request.path_tokens(row))), dtype=np.int64)
         probabilities = 0.5 ** np.arange(1, guesses.size + 1)
         if draws and guesses.size:
-            probabilities[-1] *= 2
+            probabilities[-1] *= 2  # the rest, so that the distribution sums to one
+        # the candidates of two neighbouring ranks change places, each with its probability
         if swap is not None and request.rank_path(row) == swap[0] and swap[1] + 1 < guesses.size:
             order = np.arange(guesses.size)
             order[[swap[1], swap[1] + 1]] = order[[swap[1] + 1, swap[1]]]
@@ -97,18 +98,18 @@ def _phrases(request: Request, guess: Guess, root: int) -> Candidates:
 
 
 def plenty(path: tuple[int, ...]) -> list[int]:
-    """Sixty-four distinct candidates that depend on the path."""
+    """Return 64 distinct candidates that depend on the path."""
     start = (31 * sum(path) + 7 * len(path)) % _VOCABULARY
     return [(start + number) % _VOCABULARY for number in range(64)]
 
 
 def some(path: tuple[int, ...]) -> list[int]:
-    """From no to five candidates, depending on the path."""
+    """Return zero to five candidates, depending on the path."""
     return plenty(path)[: (sum(path) * 13 + len(path)) % 6]
 
 
 def none(path: tuple[int, ...]) -> list[int]:
-    """No candidate."""
+    """Return no candidate."""
     return []
 
 
@@ -135,7 +136,7 @@ def _of_the_builder(tree: TokenTree, rows: Iterable[int]) -> list[int]:
 
 
 class TreeBuilderContract:
-    """Inherit, and say how to make one; pytest finds the rest.
+    """Inherit it and define how to make one; pytest finds the tests.
 
     Example::
 
@@ -145,12 +146,10 @@ class TreeBuilderContract:
     """
 
     def make_builder(self) -> TreeBuilder:
-        """A new builder."""
         raise NotImplementedError(f"{type(self).__name__} has to override make_builder().")
 
     @pytest.fixture
     def builder(self) -> TreeBuilder:
-        """A new builder."""
         return self.make_builder()
 
     def test_states_its_limits(self, builder: TreeBuilder) -> None:
@@ -159,7 +158,6 @@ class TreeBuilderContract:
 
     @pytest.mark.parametrize("guess", [plenty, some, none])
     def test_a_tree_stays_within_the_plan(self, builder: TreeBuilder, guess: Guess) -> None:
-        """Deeper or more nodes than the plan or ``max_nodes`` allow are never returned."""
         for max_nodes, max_depth in product((None, 0, 1, 2, 5), (None, 0, 1, 2, 4)):
             plan = Plan(max_nodes=max_nodes, max_depth=max_depth)
             tree = grow(builder, guess, plan)
@@ -218,7 +216,6 @@ class TreeBuilderContract:
         assert again.shape.rank_paths == first.shape.rank_paths
 
     def test_trees_can_be_built_side_by_side(self, builder: TreeBuilder) -> None:
-        """Several sequences may have a tree under construction; they share nothing."""
         alone = grow(builder, plenty)
         other = builder.build(3, Plan())
         next(other)
@@ -228,7 +225,7 @@ class TreeBuilderContract:
 
     @pytest.mark.parametrize("guess", [plenty, some])
     def test_nodes_say_how_they_were_chosen(self, builder: TreeBuilder, guess: Guess) -> None:
-        """Grafts are point masses behind the others."""
+        """Grafts are point masses after the others."""
         tree = grow(builder, guess)
         nodes = range(1, tree.tokens.size)
         own = _of_the_builder(tree, nodes)
@@ -241,7 +238,7 @@ class TreeBuilderContract:
         assert tree.draws is None or builder.kind is not NodeKind.POINT_MASS
 
     def test_whether_its_shape_is_fixed_is_declared(self, builder: TreeBuilder) -> None:
-        """One that declares it states the shape, and builds it whatever the candidates are, if there are enough."""
+        """A builder that declares a shape builds it whatever the candidates are, if there are enough."""
         assert (builder.shape is None) == (builder.rank_paths is None)
         if builder.rank_paths is None:
             pytest.skip("its shape depends on the candidates")
@@ -262,7 +259,7 @@ class TreeBuilderContract:
 
 
 class DrawingTreeBuilderContract(TreeBuilderContract):
-    """What a builder of drawn nodes promises besides."""
+    """Further promises of a builder of drawn nodes."""
 
     @pytest.mark.parametrize("guess", [plenty, some])
     def test_draws_come_with_their_distribution(self, builder: TreeBuilder, guess: Guess) -> None:
@@ -290,7 +287,7 @@ class DrawingTreeBuilderContract(TreeBuilderContract):
                     assert order == below
 
     def test_whether_a_token_is_drawn_does_not_depend_on_the_token(self, builder: TreeBuilder) -> None:
-        """Another token at its place, of another probability, would have become a node too; nothing is pruned."""
+        """Another token of another probability at that place would have become a node too; nothing is pruned."""
         for guess in (plenty, some):
             tree = grow(builder, guess)
             for row in _of_the_builder(tree, range(1, tree.tokens.size)):

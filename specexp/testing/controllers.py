@@ -1,4 +1,4 @@
-"""What every controller promises, as tests that an implementation inherits, also one outside this project."""
+"""The promises of every controller, as tests that an implementation inherits, also outside this project."""
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
-from specexp.testing.deployed_state import deployed
 from specexp.testing.fakes import FakeCausalLM, counting_model
+from specexp.testing.learned_state import LearnedStateContract
 
 _COSTS = LatencyProfile("made up", {1: 10.0, 8: 11.0}, {1: 1.0, 8: 1.2}, step_ms=0.1)
 _DEAR_DRAFTS = LatencyProfile("drafts cost more than they bring", {1: 10.0}, {1: 100.0})
@@ -29,8 +29,8 @@ _STATES = [
 ]
 
 
-class ControllerContract:
-    """Inherit, and say how to make one; pytest finds the rest.
+class ControllerContract(LearnedStateContract):
+    """Inherit it and define how to make one; pytest finds the tests.
 
     Example::
 
@@ -39,54 +39,28 @@ class ControllerContract:
                 return Fixed(max_depth=3)
     """
 
+    family = "controller"
+
     def make_controller(self) -> Controller:
-        """A new controller in its initial state; every call gives an equal one."""
+        """Return a new controller in its initial state; every call gives an equal one."""
         raise NotImplementedError(f"{type(self).__name__} has to override make_controller().")
+
+    def new(self) -> Controller:
+        return self.make_controller()
 
     @pytest.fixture
     def controller(self) -> Controller:
-        """A new controller."""
         return self.make_controller()
 
     def test_plans_limits_that_are_not_negative(self, controller: Controller) -> None:
-        plan, _ = self._decisions(controller, self._teach(controller))
+        plan, _ = self.answers(controller, self.teach(controller))
         assert isinstance(plan, Plan)
         assert plan.max_depth is None or plan.max_depth >= 0
         assert plan.max_nodes is None or plan.max_nodes >= 0
 
     def test_asking_does_not_change_later_decisions(self, controller: Controller) -> None:
-        """It learns only in ``begin`` and ``observe``."""
-        context = self._teach(controller)
-        assert self._decisions(controller, context) == self._decisions(controller, context)
-
-    def test_the_same_history_gives_the_same_decisions(self) -> None:
-        first, second = self.make_controller(), self.make_controller()
-        assert self._decisions(first, self._teach(first)) == self._decisions(second, self._teach(second))
-
-    def test_reset_returns_to_the_initial_state(self, controller: Controller) -> None:
-        """After ``reset`` it decides as a new one."""
-        expected = self._decisions(controller, self._teach(controller, seed=1))
-        controller.reset()
-        self._teach(controller, seed=2)
-        controller.reset()
-        assert self._decisions(controller, self._teach(controller, seed=1)) == expected
-
-    @pytest.mark.parametrize("in_an_artifact", [False, True])
-    def test_a_saved_state_gives_the_same_decisions(
-        self, controller: Controller, in_an_artifact: bool
-    ) -> None:
-        """``state_dict`` holds all that was learned, and so do an artifact's files."""
-        context = self._teach(controller)
-        restored = self.make_controller()
-        restored.begin(context, None)
-        state = controller.state_dict()
-        restored.load_state_dict(deployed("controller", state) if in_an_artifact else state)
-        assert self._decisions(restored, context) == self._decisions(controller, context)
-
-    def test_a_state_of_something_else_is_refused(self, controller: Controller) -> None:
-        """With a ``ValueError`` of one sentence."""
-        with pytest.raises(ValueError, match=r"\S"):
-            controller.load_state_dict({"no such entry": 1})
+        context = self.teach(controller)
+        assert self.answers(controller, context) == self.answers(controller, context)
 
     def test_the_output_is_that_of_plain_decoding(self, controller: Controller) -> None:
         expected = Decoder(counting_model(11)).generate([4], max_new_tokens=30, seed=0).token_ids
@@ -98,29 +72,29 @@ class ControllerContract:
         for hurry in (1.0, 7.0):
             controller = self.make_controller()
             controller.use_latency(_COSTS)
-            decided.append(self._decisions(controller, self._teach(controller, hurry=hurry)))
+            decided.append(self.answers(controller, self.teach(controller, hurry=hurry)))
         assert decided[0] == decided[1]
 
     def test_whether_it_learns_is_tested(self, controller: Controller) -> None:
-        """One that declares that it does not inherits :class:`FrozenControllerContract`."""
+        """A controller that does not learn inherits :class:`FrozenControllerContract`."""
         assert controller.learns != isinstance(self, FrozenControllerContract)
 
     def test_whether_seconds_matter_is_declared(self) -> None:
-        """One that declares that it uses none decides the same whatever the clock says."""
+        """A controller that uses no seconds decides the same at any speed."""
         decided = []
         for hurry in (1.0, 7.0):
             controller = self.make_controller()
             if controller.uses_seconds:
                 pytest.skip("it uses seconds")
-            decided.append(self._decisions(controller, self._teach(controller, hurry=hurry)))
+            decided.append(self.answers(controller, self.teach(controller, hurry=hurry)))
         assert decided[0] == decided[1]
 
     def test_whether_it_reads_the_targets_answers_is_declared(self) -> None:
         told, untold = self.make_controller(), self.make_controller()
         if told.learns and told.reads_answers:
             pytest.skip("it learns from the target's answers")
-        contexts = self._teach(told), self._teach(untold, answers=False)
-        assert self._decisions(told, contexts[0]) == self._decisions(untold, contexts[1])
+        contexts = self.teach(told), self.teach(untold, answers=False)
+        assert self.answers(told, contexts[0]) == self.answers(untold, contexts[1])
 
     def test_whether_every_step_has_one_plan_is_declared(self, controller: Controller) -> None:
         """One that declares it plans the same after each step and ends no draft; one that changes nothing sets no
@@ -130,13 +104,13 @@ class ControllerContract:
         if not controller.same_plan:
             pytest.skip("its plans may differ from step to step")
         before = controller.plan(Context([1, 2, 3]))
-        plan, kept = self._decisions(controller, self._teach(controller))
+        plan, kept = self.answers(controller, self.teach(controller))
         assert plan == before
         assert all(kept)
         assert not controller.changes_nothing or plan == Plan()
 
     def test_it_can_be_switched_off(self, controller: Controller) -> None:
-        """For steps that drafting does not pay in: nothing is drafted, no draft pass is run."""
+        """In steps where drafting does not pay, nothing is drafted and no draft pass is run."""
         wrapped = SwitchOff(controller, window=4, probe_every=1000)
         wrapped.use_latency(_DEAR_DRAFTS)
         decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=wrapped)
@@ -146,17 +120,17 @@ class ControllerContract:
         late = seen[len(seen) // 2 :]
         assert all(outcome.tree.num_nodes == outcome.draft_passes == 0 for outcome in late)
 
-    def _teach(
+    def teach(
         self, controller: Controller, seed: int = 1, hurry: float = 1.0, answers: bool = True
     ) -> Context:
-        """Ten steps, planned as by a decoder, of a chain of three whatever was planned; the context after them."""
+        """Plan ten steps as a decoder does, each with a chain of three; returns the context after them."""
         generator = np.random.default_rng(seed)
         context = Context([1, 2, 3], sequence=seed)
         controller.begin(context, None)
         for _ in range(10):
             controller.plan(context)
-            tokens = np.array([context.root, 4, 5, 6], dtype=np.int64)
-            logits = torch.from_numpy(generator.standard_normal((4, 9)))
+            tokens = np.array([context.root, 4, 5, 6], dtype=np.int64)  # [n + 1]
+            logits = torch.from_numpy(generator.standard_normal((4, 9)))  # [n + 1, V]
             log_probs = np.log([1.0, *generator.uniform(0.1, 1.0, 3)]).astype(np.float32)
             accepted = tuple(range(1, 1 + int(generator.integers(4))))
             new = (*(int(tokens[row]) for row in accepted), int(logits[len(accepted)].argmax()))
@@ -174,18 +148,18 @@ class ControllerContract:
             )
         return context
 
-    def _decisions(self, controller: Controller, context: Context) -> tuple[Plan, list[bool]]:
+    def answers(self, controller: Controller, context: Context) -> tuple[Plan, list[bool]]:
         return controller.plan(context), [controller.keep_drafting(context, state) for state in _STATES]
 
 
 class FrozenControllerContract(ControllerContract):
-    """What a controller promises besides that declares that it does not learn."""
+    """Further promises of a controller that does not learn."""
 
     def test_it_does_not_change(self, controller: Controller) -> None:
         before = repr(controller.state_dict())
-        decided = self._decisions(controller, self._teach(controller))
+        decided = self.answers(controller, self.teach(controller))
         assert repr(controller.state_dict()) == before
-        assert self._decisions(controller, self._teach(controller)) == decided
+        assert self.answers(controller, self.teach(controller)) == decided
 
 
 def _drafting_for(controller: Controller) -> tuple[Drafter, TreeBuilder]:

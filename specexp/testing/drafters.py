@@ -1,4 +1,4 @@
-"""What every drafter promises, as tests that an implementation inherits, also one outside this project."""
+"""The promises of every drafter, as tests that an implementation inherits, also outside this project."""
 
 import json
 from dataclasses import replace
@@ -18,15 +18,15 @@ from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.runtime import Runtime
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
-from specexp.testing.deployed_state import deployed
 from specexp.testing.fakes import hashed_model
+from specexp.testing.learned_state import LearnedStateContract
 
 _DRAWN = (NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT)
 _SHAPE = TreeShape.from_rank_paths([[0], [1], [0, 0], [0, 1], [0, 0, 0]])
 
 
-class DrafterContract:
-    """Inherit, and say how to make one; pytest finds the rest.
+class DrafterContract(LearnedStateContract):
+    """Inherit it and define how to make one; pytest finds the tests.
 
     Attributes:
         vocab_size: vocabulary of the target the drafter is shown; override where a drafter has a vocabulary of its own.
@@ -39,29 +39,29 @@ class DrafterContract:
                 return Previous()
     """
 
+    family = "drafter"
     vocab_size: ClassVar[int] = 24
     hidden_size: ClassVar[int] = 8
 
     def make_drafter(self) -> Drafter:
-        """A new drafter in its initial state; every call gives an equal one."""
+        """Return a new drafter in its initial state; every call gives an equal one."""
         raise NotImplementedError(f"{type(self).__name__} has to override make_drafter().")
 
     def make_target(self) -> Runtime:
-        """The target whose output must stay as it is; override for a drafter that takes something of its weights."""
+        """Return the target whose output must not change; override it for a drafter that uses its weights."""
         return LanguageModel(hashed_model(self.vocab_size))
 
     @pytest.fixture
     def drafter(self) -> Drafter:
-        """A new drafter that knows the vocabulary."""
-        return self._new()
+        return self.new()
 
     def test_ranks_at_least_one_candidate(self, drafter: Drafter) -> None:
-        """``max_candidates`` is what a composition is checked against."""
+        """A composition is checked against ``max_candidates``."""
         assert drafter.max_candidates >= 1
 
     def test_candidates_are_distinct_tokens_then_padding(self, drafter: Drafter) -> None:
         """``[f, k]`` distinct ids of the vocabulary, best first, then ``NO_CANDIDATE``."""
-        context = self._teach(drafter)
+        context = self.teach(drafter)
         for k in range(1, drafter.max_candidates + 1):
             answer = drafter.propose(context, self._request(context, [0, 1, 4], k))
             assert answer.tokens.shape == (3, k)
@@ -72,8 +72,8 @@ class DrafterContract:
                 assert all(0 <= token < self.vocab_size for token in filled)
 
     def test_log_probabilities_fall_with_the_rank(self, drafter: Drafter) -> None:
-        """Where a drafter gives them, and says so, they are ``[f, k]``, at most 0, best first."""
-        context = self._teach(drafter)
+        """If a drafter declares them, they are ``[f, k]``, at most 0, best first."""
+        context = self.teach(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
         assert (answer.log_probs is not None) == drafter.gives_log_probs
         if answer.log_probs is not None:
@@ -84,14 +84,13 @@ class DrafterContract:
                 assert (np.diff(given) <= 1e-6).all()
 
     def test_proposing_does_not_change_later_answers(self, drafter: Drafter) -> None:
-        """State changes only in ``begin`` and ``observe``."""
-        context = self._teach(drafter)
-        before = self._answers(drafter, context)
+        context = self.teach(drafter)
+        before = self.answers(drafter, context)
         drafter.propose(context, self._request(context, [2, 3, 4], 1))
-        assert self._answers(drafter, context) == before
+        assert self.answers(drafter, context) == before
 
     def test_proposing_does_not_change_the_question(self, drafter: Drafter) -> None:
-        context = self._teach(drafter)
+        context = self.teach(drafter)
         request = self._request(context, [0, 2], drafter.max_candidates)
         tokens, rows = request.tokens.copy(), request.rows.copy()
         drafter.propose(context, request)
@@ -99,57 +98,30 @@ class DrafterContract:
         assert (request.rows == rows).all()
 
     def test_a_row_is_answered_as_if_it_were_asked_alone(self, drafter: Drafter) -> None:
-        context = self._teach(drafter)
+        context = self.teach(drafter)
         together = drafter.propose(context, self._request(context, [0, 2, 4], drafter.max_candidates))
         for number, row in enumerate((0, 2, 4)):
             alone = drafter.propose(context, self._request(context, [row], drafter.max_candidates))
             assert alone.tokens[0].tolist() == together.tokens[number].tolist()
 
     def test_an_answer_is_not_changed_by_what_is_learned_later(self, drafter: Drafter) -> None:
-        context = self._teach(drafter)
+        context = self.teach(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
         kept = answer.tokens.copy()
         self._step(drafter, context, seed=99)
         assert (answer.tokens == kept).all()
 
-    def test_the_same_history_gives_the_same_answers(self) -> None:
-        first, second = self._new(), self._new()
-        assert self._answers(first, self._teach(first)) == self._answers(second, self._teach(second))
-
-    def test_reset_returns_to_the_initial_state(self, drafter: Drafter) -> None:
-        """After ``reset`` a prompt is answered as by a new drafter."""
-        expected = self._answers(drafter, self._teach(drafter, seed=1))
-        drafter.reset()
-        self._teach(drafter, seed=2)
-        drafter.reset()
-        assert self._answers(drafter, self._teach(drafter, seed=1)) == expected
-
-    @pytest.mark.parametrize("in_an_artifact", [False, True])
-    def test_a_saved_state_gives_the_same_answers(self, drafter: Drafter, in_an_artifact: bool) -> None:
-        """``state_dict`` holds all that was learned, beside the committed tokens, and so do an artifact's files."""
-        context = self._teach(drafter)
-        restored = self._new()
-        restored.begin(context, self._told(restored, context))
-        state = drafter.state_dict()
-        restored.load_state_dict(deployed("drafter", state) if in_an_artifact else state)
-        assert self._answers(restored, context) == self._answers(drafter, context)
-
     def test_the_state_is_a_snapshot_of_tensors_and_plain_values(self, drafter: Drafter) -> None:
-        context = self._teach(drafter)
+        context = self.teach(drafter)
         state = drafter.state_dict()
         stored = _plain(state)
         self._step(drafter, context, seed=99)
         assert _plain(state) == stored
         json.dumps(stored)
 
-    def test_a_state_of_something_else_is_refused(self, drafter: Drafter) -> None:
-        """With a ``ValueError`` of one sentence."""
-        with pytest.raises(ValueError, match=r"\S"):
-            drafter.load_state_dict({"no such entry": 1})
-
     def test_draft_passes_are_counted_where_they_are_announced(self, drafter: Drafter) -> None:
-        """An answer for which ``costs_pass`` is false runs no draft model."""
-        context = self._teach(drafter)
+        """If ``costs_pass`` is false, no draft model runs."""
+        context = self.teach(drafter)
         request = self._request(context, [0], 1)
         announced = drafter.costs_pass(request)
         fed = drafter.propose(context, request).pass_tokens
@@ -160,24 +132,24 @@ class DrafterContract:
         """One that declares ``nothing`` answers the same whatever the target said, if the same tokens were committed;
         one that declares ``accepted``, whatever it said after nodes that were not accepted.
         """
-        first, second = self._new(), self._new()
+        first, second = self.new(), self.new()
         known = {one.learns_from for one in _with_inner(first)}
         if not known <= {"nothing", "accepted"}:
             pytest.skip("it may learn from all answers")
-        changed = self._teach(second, other=3, after_accepted="accepted" not in known)
-        assert self._answers(first, self._teach(first)) == self._answers(second, changed)
+        changed = self.teach(second, other=3, after_accepted="accepted" not in known)
+        assert self.answers(first, self.teach(first)) == self.answers(second, changed)
 
     def test_whether_it_runs_a_model_is_declared(self, drafter: Drafter) -> None:
-        """One that declares none, nor wraps one that has it, never spends a draft pass."""
+        """Without a declared model, its own or an inner one, no draft pass is spent."""
         if any(one.runs_model for one in _with_inner(drafter)):
             pytest.skip("it runs a model")
-        context = self._teach(drafter)
+        context = self.teach(drafter)
         assert not drafter.costs_pass(self._request(context, [0], 1))
         assert drafter.propose(context, self._request(context, [0], 1)).pass_tokens == ()
         assert drafter.models == ()
 
     def test_what_it_can_do_is_tested(self, drafter: Drafter) -> None:
-        """One that draws inherits :class:`DrawingDrafterContract`, one with phrases :class:`PhraseDrafterContract`."""
+        """Draws are tested by :class:`DrawingDrafterContract`, phrases by :class:`PhraseDrafterContract`."""
         assert drafter.draws == isinstance(self, DrawingDrafterContract)
         assert (drafter.phrase_length > 1) == isinstance(self, PhraseDrafterContract)
 
@@ -190,7 +162,7 @@ class DrafterContract:
             expected = plain.generate(prompt, max_new_tokens=24).token_ids
             assert drafted.generate(prompt, max_new_tokens=24).token_ids == expected
 
-    def _new(self) -> Drafter:
+    def new(self) -> Drafter:
         drafter = self.make_drafter()
         drafter.check_vocabulary(self.vocab_size)
         drafter.use_target(self.make_target())
@@ -201,16 +173,16 @@ class DrafterContract:
         table = np.random.default_rng(0).standard_normal((self.vocab_size, self.hidden_size))
         return torch.from_numpy(table[tokens])
 
-    def _told(self, drafter: Drafter, context: Context, logits: torch.Tensor | None = None) -> Outcome | None:
+    def prefill(
+        self, drafter: Drafter, context: Context, logits: torch.Tensor | None = None
+    ) -> Outcome | None:
         fed = context.token_ids[:-1].copy()
         hidden = self._states(fed) if drafter.wants_hidden else None
         if logits is None and hidden is None:
             return None
         return prefill_outcome(context, fed, torch.empty((0, 0)) if logits is None else logits, hidden)
 
-    def _teach(
-        self, drafter: Drafter, seed: int = 1, other: int = 0, after_accepted: bool = False
-    ) -> Context:
+    def teach(self, drafter: Drafter, seed: int = 1, other: int = 0, after_accepted: bool = False) -> Context:
         """Begin a prompt and live through five steps; the numbers depend on ``seed`` alone.
 
         Args:
@@ -223,7 +195,9 @@ class DrafterContract:
         prompt = generator.integers(self.vocab_size // 3, size=12)
         context = Context(prompt.tolist(), sequence=seed)
         logits = torch.from_numpy(generator.standard_normal((prompt.size - 1, self.vocab_size)))
-        drafter.begin(context, self._told(drafter, context, logits if drafter.wants_prefill_logits else None))
+        drafter.begin(
+            context, self.prefill(drafter, context, logits if drafter.wants_prefill_logits else None)
+        )
         for number in range(5):
             self._step(drafter, context, 100 * seed + number, other, after_accepted)
         return context
@@ -257,7 +231,7 @@ class DrafterContract:
         tokens[5] = NO_CANDIDATE  # not yet filled
         return Request(tokens, _SHAPE.parents, _SHAPE.ranks, np.array(rows, dtype=np.int64), k, kind)
 
-    def _answers(self, drafter: Drafter, context: Context) -> list[list[int]]:
+    def answers(self, drafter: Drafter, context: Context) -> list[list[int]]:
         answer: Candidates = drafter.propose(
             context, self._request(context, [0, 1, 2, 4], drafter.max_candidates)
         )
@@ -270,12 +244,12 @@ def _with_inner(drafter: Drafter) -> list[Drafter]:
 
 
 class DrawingDrafterContract(DrafterContract):
-    """What a drafter that draws promises besides."""
+    """Further promises of a drafter that draws."""
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_draws_come_from_the_distribution_it_states(self, drafter: Drafter, kind: NodeKind) -> None:
         """``q`` ``[f, V]`` sums to one; a draw has a probability under it, and its logarithm."""
-        context = self._teach(drafter)
+        context = self.teach(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1, 4], 5, kind))
         assert answer.q is not None
         assert answer.log_probs is not None
@@ -292,8 +266,8 @@ class DrawingDrafterContract(DrafterContract):
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_more_draws_begin_with_the_fewer(self, drafter: Drafter, kind: NodeKind) -> None:
-        """Neither ``k`` nor ``enough`` decides what is drawn, only how much; at least one is."""
-        context = self._teach(drafter)
+        """``k`` and ``enough`` limit the number of draws, at least one, and never change the draws."""
+        context = self.teach(drafter)
         rows = [0, 1, 4]
         most = drafter.propose(context, self._request(context, rows, self.vocab_size, kind))
         assert most.log_probs is not None
@@ -314,9 +288,9 @@ class DrawingDrafterContract(DrafterContract):
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_draws_are_keyed_by_place(self, kind: NodeKind) -> None:
-        """By seed, sequence, root position and rank path, never by the order of calls or the rows beside."""
-        first, second = self._new(), self._new()
-        context, again = self._teach(first), self._teach(second)
+        """Keys are seed, sequence, root position and rank path, not the order of calls or the other rows."""
+        first, second = self.new(), self.new()
+        context, again = self.teach(first), self.teach(second)
         answer = first.propose(context, self._request(context, [0, 1, 2, 4], 6, kind))
         together = answer.tokens
         for index, row in reversed(list(enumerate((0, 1, 2, 4)))):
@@ -324,7 +298,7 @@ class DrawingDrafterContract(DrafterContract):
             assert together[index, : alone.size].tolist() == alone.tolist()
         drawn = {tuple(together[0].tolist())}
         for seed, sequence in ((1, 1), (0, 2), (0, "1")):
-            other = self._new()
+            other = self.new()
             elsewhere = Context(context.token_ids.tolist(), seed=seed, sequence=sequence)
             other.begin(elsewhere, None)
             drawn.add(
@@ -335,12 +309,12 @@ class DrawingDrafterContract(DrafterContract):
 
 
 class PhraseDrafterContract(DrafterContract):
-    """What a drafter with phrases promises besides."""
+    """Further promises of a drafter with phrases."""
 
     def test_phrases_are_tokens_then_padding_and_cost_no_pass(self, drafter: Drafter) -> None:
-        """``[f, k, length]``, none of them longer than ``phrase_length``; asking for them changes no answer."""
-        context = self._teach(drafter)
-        before = self._answers(drafter, context)
+        """Phrases ``[f, k, length]`` are at most ``phrase_length`` long, and requesting them changes no answer."""
+        context = self.teach(drafter)
+        before = self.answers(drafter, context)
         for length in range(2, drafter.phrase_length + 3):
             request = replace(self._request(context, [0, 1, 2, 4], 3), length=length)
             assert not drafter.costs_pass(request)
@@ -353,7 +327,7 @@ class PhraseDrafterContract(DrafterContract):
             assert (there.sum(axis=2) <= drafter.phrase_length).all()
             assert (answer[there] >= 0).all()
             assert (answer[there] < self.vocab_size).all()
-        assert self._answers(drafter, context) == before
+        assert self.answers(drafter, context) == before
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What every execution strategy promises, as tests that an implementation inherits, also one outside this project."""
+"""The promises of every execution strategy, as tests that an implementation inherits, also outside this project."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ EOS = (6,)
 TREE = [[0], [1], [0, 0], [0, 1], [1, 0]]
 
 
-_HABITS = 2.5 * np.random.default_rng(2).standard_normal((VOCABULARY, VOCABULARY))  # logits after each token
-_WHIMS = hashed_model(VOCABULARY, seed=2)
+_BIGRAMS = 2.5 * np.random.default_rng(2).standard_normal((VOCABULARY, VOCABULARY))  # logits after each token
+_NOISE = hashed_model(VOCABULARY, seed=2)
 
 
 def two_in_a_row(tokens: Sequence[int]) -> bool:
-    """Whether an output ends with a repetition."""
+    """Return whether an output ends with a repetition."""
     return len(tokens) > 1 and tokens[-1] == tokens[-2]
 
 
@@ -57,20 +57,20 @@ JOBS = (
 
 
 def target_model() -> FakeCausalLM:
-    """A target that repeats itself: the last token decides nearly alone, those before it have their say."""
-    return FakeCausalLM(partial(_said_by, _HABITS, 0.6, _WHIMS), VOCABULARY)
+    """Return a target that repeats itself: its logits depend mostly on the last token."""
+    return FakeCausalLM(partial(_logits_of, _BIGRAMS, 0.6, _NOISE), VOCABULARY)
 
 
 def draft_model() -> FakeCausalLM:
-    """A draft with the target's habits and whims of its own."""
-    return FakeCausalLM(partial(_said_by, _HABITS, 0.8, hashed_model(VOCABULARY, seed=3)), VOCABULARY)
+    """Return a draft whose logits share the part that depends on the last token."""
+    return FakeCausalLM(partial(_logits_of, _BIGRAMS, 0.8, hashed_model(VOCABULARY, seed=3)), VOCABULARY)
 
 
-def _said_by(
-    habits: NDArray[np.float64], share: float, whims: FakeCausalLM, tokens: tuple[int, ...]
+def _logits_of(
+    bigrams: NDArray[np.float64], share: float, noise: FakeCausalLM, tokens: tuple[int, ...]
 ) -> list[float]:
-    said: list[float] = (habits[tokens[-1]] + share * np.array(whims.next_logits(tokens))).tolist()
-    return said
+    logits: list[float] = (bigrams[tokens[-1]] + share * np.array(noise.next_logits(tokens))).tolist()
+    return logits
 
 
 def _phrases() -> Parts:
@@ -100,7 +100,7 @@ VERIFIERS: dict[str, Callable[[], Verifier]] = {"greedy": Greedy, "keyed": lambd
 
 @cache
 def plain(verifier: str) -> tuple[tuple[int, ...], ...]:
-    """What plain decoding says for :data:`JOBS`."""
+    """Return plain decoding's outputs for :data:`JOBS`."""
     decoder = Decoder(target_model(), verifier=VERIFIERS[verifier]())
     outputs = []
     for job in JOBS:
@@ -114,15 +114,20 @@ def plain(verifier: str) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def rejection_sampled(composition: str) -> tuple[tuple[int, ...], ...]:
-    """What one sequence after the other gives under rejection sampling."""
+    """Return the outputs under rejection sampling, one sequence after the other."""
     parts = DRAWN[composition]()._replace(verifier=RejectionSampling(1.0))
     with SerialSpeculative().open(LanguageModel(target_model()), parts) as executor:
-        return said(executor.run(JOBS, eos_token_ids=EOS))
+        return outputs_of(executor.run(JOBS, eos_token_ids=EOS))
 
 
-def said(run: Run) -> tuple[tuple[int, ...], ...]:
-    """The outputs of a run."""
+def outputs_of(run: Run) -> tuple[tuple[int, ...], ...]:
+    """Return the outputs of a run."""
     return tuple(tuple(result.token_ids) for result in run.results)
+
+
+def opened(execution: Execution, parts: Parts) -> Executor:
+    """Return an executor of parts on a new target."""
+    return execution.open(LanguageModel(target_model()), parts)
 
 
 class ExecutionContract:
@@ -144,23 +149,21 @@ class ExecutionContract:
 
     @pytest.fixture
     def execution(self) -> Execution:
-        """The strategy."""
         raise NotImplementedError(f"{type(self).__name__} has to give the fixture execution.")
 
     @pytest.mark.parametrize("composition", COMPOSITIONS)
     def test_tokens_are_those_of_plain_decoding(self, execution: Execution, composition: str) -> None:
-        """Whatever drafts, is shared and waits, also in a second run, and whatever was learned in the first."""
+        """The second run starts with what was learned in the first."""
         parts = COMPOSITIONS[composition]()
         for name, verifier in VERIFIERS.items():
-            model = LanguageModel(target_model())
-            with execution.open(model, parts._replace(verifier=verifier())) as executor:
-                assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain(name)
+            with opened(execution, parts._replace(verifier=verifier())) as executor:
+                assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain(name)
                 if name == "keyed" and "carry" in composition:
-                    assert said(executor.run(JOBS[::-1], eos_token_ids=EOS)) == plain(name)[::-1]
+                    assert outputs_of(executor.run(JOBS[::-1], eos_token_ids=EOS)) == plain(name)[::-1]
 
     @pytest.mark.parametrize("composition", ["recycling, carry", "phrases and Q-learning, carry"])
     def test_what_is_drawn_must_not_depend_on_timing(self, execution: Execution, composition: str) -> None:
-        """Learned state that sequences share is refused with a verifier whose output depends on the draft."""
+        """Shared learned state is refused with a verifier whose output depends on the draft."""
         parts = COMPOSITIONS[composition]()._replace(verifier=RejectionSampling(1.0))
         if not self.concurrent:
             execution.check(parts)
@@ -168,29 +171,27 @@ class ExecutionContract:
         with pytest.raises(ValueError, match="shares what it learns between the sequences"):
             execution.check(parts)
         with pytest.raises(ValueError, match="shares what it learns between the sequences"):
-            execution.open(LanguageModel(target_model()), parts)
+            opened(execution, parts)
 
     @pytest.mark.parametrize("composition", ["k-config", "recycling, cold"])
     def test_counts_add_up(self, execution: Execution, composition: str) -> None:
-        """A result's tokens are its accepted drafts and bonus tokens; steps and nodes stand on the time line."""
-        with execution.open(LanguageModel(target_model()), COMPOSITIONS[composition]()) as executor:
+        """A result's tokens are its accepted drafts and bonus tokens; the time line has all steps and nodes."""
+        with opened(execution, COMPOSITIONS[composition]()) as executor:
             run = executor.run(JOBS, eos_token_ids=EOS)
         for job, result in zip(JOBS, run.results, strict=True):
-            counts = result
-            assert len(result.token_ids) == counts.accepted_drafts + counts.bonus_tokens <= job.max_new_tokens
-            assert counts.bonus_tokens <= counts.steps
-            assert counts.accepted_drafts <= counts.drafted_nodes
+            assert len(result.token_ids) == result.accepted_drafts + result.bonus_tokens <= job.max_new_tokens
+            assert result.bonus_tokens <= result.steps
+            assert result.accepted_drafts <= result.drafted_nodes
             assert all(seconds >= 0 for seconds in result.seconds.values())
             decided = [span for span in run.timeline if span.what in ("verify", "resample")]
             own = [span for span in decided if span.sequence == str(job.sequence)]
-            assert len(own) == counts.steps
-            assert sum(span.tokens for span in own) == counts.accepted_drafts
+            assert len(own) == result.steps
+            assert sum(span.tokens for span in own) == result.accepted_drafts
         fed = sum(span.tokens for span in run.timeline if span.what == "target")
         assert fed == sum(result.steps + result.drafted_nodes for result in run.results)
 
     def test_seconds_add_up_to_the_run(self, execution: Execution) -> None:
-        """By phase, with the prefill; no phase is negative, and the time line spans the run."""
-        with execution.open(LanguageModel(target_model()), COMPOSITIONS["chain"]()) as executor:
+        with opened(execution, COMPOSITIONS["chain"]()) as executor:
             run = executor.run(JOBS)
         assert run.wall_seconds == pytest.approx(run.timeline.seconds)
         assert run.decode_seconds == pytest.approx(run.wall_seconds - run.prefill_seconds)
@@ -199,14 +200,13 @@ class ExecutionContract:
         assert 0 < run.timeline.utilisation() <= 1
 
     def test_nobody_does_two_things_at_once(self, execution: Execution) -> None:
-        """Spans of the target, and of each drafter, do not overlap, and lie within the run; rounds count up."""
-        with execution.open(LanguageModel(target_model()), COMPOSITIONS["recycling, cold"]()) as executor:
+        """Spans of one worker do not overlap and lie within the run; rounds count up."""
+        with opened(execution, COMPOSITIONS["recycling, cold"]()) as executor:
             timeline = executor.run(JOBS).timeline
         assert timeline.start is not None
         assert timeline.end is not None
         for who in {span.who for span in timeline}:
-            own = sorted(span for span in timeline if span.who == who)
-            own.sort(key=lambda span: span.start)
+            own = sorted((span for span in timeline if span.who == who), key=lambda span: span.start)
             ends = [timeline.start, *(span.end for span in own)]
             assert all(end <= span.start <= span.end for end, span in zip(ends, own, strict=False))
             assert ends[-1] <= timeline.end
@@ -215,7 +215,7 @@ class ExecutionContract:
 
     def test_results_stand_in_the_order_of_the_jobs(self, execution: Execution) -> None:
         jobs = [Job((1, 2, 3), number, max_new_tokens=20 - 3 * number) for number in range(6)]
-        with execution.open(LanguageModel(target_model()), COMPOSITIONS["chain"]()) as executor:
+        with opened(execution, COMPOSITIONS["chain"]()) as executor:
             run = executor.run(jobs)
             assert [len(result.token_ids) for result in run.results] == [job.max_new_tokens for job in jobs]
             ended = [executor.finished[job.sequence] for job in jobs]
@@ -223,12 +223,12 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", ["dynamic tree", "recycling, cold", "recycling, carry"])
     def test_after_a_reset_a_run_repeats_the_first(self, execution: Execution, composition: str) -> None:
-        """What was learned is forgotten; what is not shared takes the same steps again, reset or not."""
-        with execution.open(LanguageModel(target_model()), COMPOSITIONS[composition]()) as executor:
+        """Learned state is forgotten. Without shared state the steps are the same too."""
+        with opened(execution, COMPOSITIONS[composition]()) as executor:
             runs = [executor.run(JOBS)]
             executor.reset()
             runs.append(executor.run(JOBS))
-        assert said(runs[0]) == said(runs[1])
+        assert outputs_of(runs[0]) == outputs_of(runs[1])
         if "carry" not in composition or not self.concurrent:
             counted = [
                 [(one.steps, one.drafted_nodes, one.draft_passes) for one in run.results] for run in runs
@@ -238,16 +238,14 @@ class ExecutionContract:
     def test_saved_state_is_continued_from(self, execution: Execution) -> None:
         drafter = TokenRecycling(k=2, state="carry")
         drafter.check_vocabulary(VOCABULARY)
-        model = LanguageModel(target_model())
-        with execution.open(model, Parts(drafter, StaticTree(TREE))) as executor:
+        with opened(execution, Parts(drafter, StaticTree(TREE))) as executor:
             executor.reset(drafter.state_dict())
-            assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
+            assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
 
     def test_observers_see_every_step(self, execution: Execution) -> None:
         seconds: list[float] = []
         seen: dict[int | str, list[int]] = {job.sequence: [] for job in JOBS}
-        model = LanguageModel(target_model())
-        with execution.open(model, DRAWN["chain, drawn"]()) as executor:
+        with opened(execution, DRAWN["chain, drawn"]()) as executor:
             run = executor.run(
                 JOBS,
                 eos_token_ids=EOS,
@@ -259,7 +257,7 @@ class ExecutionContract:
             with pytest.raises(PermissionError, match="enough"):
                 executor.run(JOBS, observers=[_refuse])
             assert executor.closed
-        assert tuple(map(tuple, seen.values())) == said(run)
+        assert tuple(map(tuple, seen.values())) == outputs_of(run)
         assert len(seconds) == sum(result.steps for result in run.results)
         assert min(seconds) > 0
 
@@ -276,10 +274,10 @@ class ExecutionContract:
         ids=["no job", "twice", "empty", "too long", "unknown token", "no token"],
     )
     def test_wrong_jobs_are_refused(self, execution: Execution, jobs: Sequence[Job], message: str) -> None:
-        with execution.open(LanguageModel(target_model()), COMPOSITIONS["lookup"]()) as executor:
+        with opened(execution, COMPOSITIONS["lookup"]()) as executor:
             with pytest.raises(ValueError, match=message):
                 executor.run(jobs)
-            assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
+            assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
 
     def test_parts_that_do_not_go_together_are_refused(self, execution: Execution) -> None:
         for parts, message in (
@@ -287,10 +285,10 @@ class ExecutionContract:
             (Parts(PromptLookup(), StaticTree([[0], [1]])), "asks for 2 candidates a node"),
         ):
             with pytest.raises(ValueError, match=message):
-                execution.open(LanguageModel(target_model()), parts)
+                opened(execution, parts)
 
     def test_a_closed_executor_says_so(self, execution: Execution) -> None:
-        executor = execution.open(LanguageModel(target_model()), COMPOSITIONS["chain"]())
+        executor = opened(execution, COMPOSITIONS["chain"]())
         executor.close()
         executor.close()
         for use in (lambda: executor.run(JOBS), executor.reset, executor.memory):
@@ -299,13 +297,13 @@ class ExecutionContract:
 
     def test_a_target_that_fails_ends_the_run_with_its_own_error(self, execution: Execution) -> None:
         def fail_once_a_sequence_has_ended() -> None:
-            if opened and opened[0].finished:
+            if started and started[0].finished:
                 raise RuntimeError("the target was to fail")
 
-        opened: list[Executor] = []
+        started: list[Executor] = []
         broken = LanguageModel(PausingCausalLM(target_model(), fail_once_a_sequence_has_ended))
         with execution.open(broken, COMPOSITIONS["chain"]()) as executor:
-            opened.append(executor)
+            started.append(executor)
             with pytest.raises(RuntimeError, match="was to fail"):
                 executor.run(JOBS, eos_token_ids=EOS)
             assert executor.closed
@@ -315,8 +313,8 @@ class ExecutionContract:
                     assert tuple(executor.finished[job.sequence].token_ids) == tokens
 
     def test_whether_it_drafts_is_tested(self, execution: Execution) -> None:
-        """One that uses the drafter, as plain decoding does not, inherits :class:`DraftingExecutionContract`."""
-        with execution.open(LanguageModel(target_model()), COMPOSITIONS["chain"]()) as executor:
+        """A strategy that drafts inherits :class:`DraftingExecutionContract`."""
+        with opened(execution, COMPOSITIONS["chain"]()) as executor:
             drafted = sum(result.drafted_nodes for result in executor.run(JOBS).results)
         assert (drafted > 0) == isinstance(self, DraftingExecutionContract)
 
@@ -326,23 +324,23 @@ class ExecutionContract:
             drafter = PausingDrafter(PromptLookup(), Pause(draft_ms, seed=number))
             model = LanguageModel(PausingCausalLM(target_model(), Pause(target_ms, seed=number)))
             with execution.open(model, parts._replace(drafter=drafter)) as executor:
-                assert said(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
+                assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
 
 
 class DraftingExecutionContract(ExecutionContract):
-    """What a strategy that uses the drafter promises besides."""
+    """Further promises of a strategy that uses the drafter."""
 
     @pytest.mark.parametrize("composition", DRAWN)
     def test_rejection_sampling_gives_the_same_tokens(self, execution: Execution, composition: str) -> None:
         parts = DRAWN[composition]()._replace(verifier=RejectionSampling(1.0))
-        with execution.open(LanguageModel(target_model()), parts) as executor:
-            assert said(executor.run(JOBS, eos_token_ids=EOS)) == rejection_sampled(composition)
+        with opened(execution, parts) as executor:
+            assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == rejection_sampled(composition)
 
     def test_a_drafter_that_fails_ends_the_run_with_its_own_error(self, execution: Execution) -> None:
-        """With a note that names the sequence; the executor is closed, and keeps the results of what had ended."""
+        """A note names the sequence; the closed executor keeps the results of finished sequences."""
         jobs = [Job((3,), "long", max_new_tokens=60), *JOBS]
         drafter = FakeDrafter(partial(_no_more_than, 50))
-        with execution.open(LanguageModel(target_model()), Parts(drafter, Chain(2))) as executor:
+        with opened(execution, Parts(drafter, Chain(2))) as executor:
             with pytest.raises(LookupError, match="nothing after 50 tokens") as raised:
                 executor.run(jobs)
             assert executor.closed
@@ -353,7 +351,7 @@ class DraftingExecutionContract(ExecutionContract):
         drafter = TokenRecycling(k=2, state="carry")
         drafter.check_vocabulary(VOCABULARY)
         with (
-            execution.open(LanguageModel(target_model()), Parts(drafter, StaticTree(TREE))) as executor,
+            opened(execution, Parts(drafter, StaticTree(TREE))) as executor,
             pytest.raises(ValueError, match="'matrix'"),
         ):
             executor.reset({"nothing": 1})

@@ -68,7 +68,7 @@ class FakeCausalLM(torch.nn.Module):
         logits_to_keep: int = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """``[b, rows, V]`` logits; without a cache, of tokens that stand one behind the other."""
+        """Return logits ``[b, rows, V]``; without a cache the tokens are one sequence."""
         if past_key_values is None or position_ids is None or attention_mask is None:
             past_key_values, rows = DynamicCache(), input_ids.shape[1]
             position_ids = torch.arange(rows)[None]
@@ -89,25 +89,25 @@ class FakeCausalLM(torch.nn.Module):
         return CausalLMOutputWithPast(logits=logits)
 
     def visible(self, mask: torch.Tensor) -> torch.Tensor:
-        """Which keys rows attend to, from their additive masks."""
+        """Return which keys rows attend to, from their additive masks."""
         return mask == 0
 
 
 def counting_model(vocab_size: int, context_limit: int = 512) -> FakeCausalLM:
-    """After token t the model surely says t + 1, and 0 after the last."""
+    """Return a model that continues t with t + 1, and the last token with 0, with certainty."""
     certain = np.roll(np.eye(vocab_size) * 50.0, 1, axis=1).tolist()
     return bigram_model(certain, context_limit)
 
 
 def bigram_model(logits: Sequence[Sequence[float]], context_limit: int = 512) -> FakeCausalLM:
-    """After token t the model gives ``logits[t]``."""
+    """Return a model whose logits after token t are ``logits[t]``."""
     return FakeCausalLM(partial(_after_last, logits), len(logits), context_limit)
 
 
 def hashed_model(
     vocab_size: int, seed: int = 0, context_limit: int = 512, spread: float = 2.0
 ) -> FakeCausalLM:
-    """Logits drawn by a hash of the last three visible tokens: repetitive enough to draft, never constant."""
+    """Return a model whose logits are a hash of the last three visible tokens, which repeat but vary."""
     return FakeCausalLM(partial(_hashed, vocab_size, seed, spread), vocab_size, context_limit)
 
 
@@ -153,7 +153,7 @@ class Pause:
 
 
 class PausingCausalLM(FakeCausalLM):
-    """A fake that takes its time."""
+    """A fake that pauses before each pass."""
 
     def __init__(self, model: FakeCausalLM, pause: Callable[[], None]) -> None:
         super().__init__(
@@ -162,13 +162,12 @@ class PausingCausalLM(FakeCausalLM):
         self.pause = pause
 
     def forward(self, *inputs: Any, **named: Any) -> CausalLMOutputWithPast:
-        """``[b, rows, V]`` logits, later."""
         self.pause()
         return super().forward(*inputs, **named)
 
 
 class PausingDrafter(DrafterWrapper):
-    """A drafter that takes its time to begin, to answer and to learn."""
+    """A drafter that pauses before it begins, answers and learns."""
 
     def __init__(self, drafter: Drafter, pause: Callable[[], None]) -> None:
         self.inner = (drafter,)
@@ -245,7 +244,7 @@ class DistributionDrafter(Drafter):
         return self._max_candidates
 
     def costs_pass(self, request: Request) -> bool:
-        """Whether a path was not asked about since the last step."""
+        """Return whether a path is new since the last step."""
         return any(request.path_tokens(row) not in self._known for row in request.rows.tolist())
 
     def propose(self, context: Context, request: Request) -> Candidates:
@@ -280,7 +279,7 @@ class DistributionDrafter(Drafter):
 
 
 def _drawn(q: NDArray[np.float32], uniforms: NDArray[np.float64], *, replacement: bool) -> list[int]:
-    """One draw for every uniform number, each from what is left; ``NO_CANDIDATE`` once nothing is."""
+    """Return a draw for every uniform number, each from the remaining tokens, then ``NO_CANDIDATE``."""
     left = q.astype(np.float64)
     tokens = []
     for uniform in uniforms.tolist():
@@ -293,7 +292,7 @@ def _drawn(q: NDArray[np.float32], uniforms: NDArray[np.float64], *, replacement
 
 
 def _candidates(q: NDArray[np.float32], tokens: NDArray[np.int64], k: int) -> Candidates:
-    """``[f, j]`` tokens of ``[f, V]`` distributions as ``[f, k]`` candidates; impossible ones are none."""
+    """Return tokens ``[f, j]`` of distributions ``[f, V]`` as candidates ``[f, k]`` without impossible ones."""
     padded = np.full((q.shape[0], k), NO_CANDIDATE, dtype=np.int64)
     padded[:, : tokens.shape[1]] = tokens
     probabilities = np.where(padded >= 0, np.take_along_axis(q, np.maximum(padded, 0), axis=1), 0.0)

@@ -1,4 +1,4 @@
-"""What every prompt set promises, as tests that an implementation inherits, also one outside this project."""
+"""The promises of every prompt set, as tests that an implementation inherits, also outside this project."""
 
 import inspect
 
@@ -21,7 +21,7 @@ class PromptSetContract:
 
     @pytest.fixture
     def prompt_set(self) -> PromptSet:
-        """A set that can be loaded here; a small local file is enough."""
+        """Return a set that can be loaded here; a small local file is enough."""
         raise NotImplementedError(f"{type(self).__name__} has to override the fixture prompt_set.")
 
     def test_rows_have_the_common_columns(self, prompt_set: PromptSet) -> None:
@@ -32,7 +32,7 @@ class PromptSetContract:
         )
 
     def test_there_is_at_least_one_prompt(self, prompt_set: PromptSet) -> None:
-        """An empty set is an error of ``load``, not a set."""
+        """``load`` raises for an empty set."""
         assert len(prompt_set.load()) >= 1
 
     def test_prompt_ids_are_unique_and_not_blank(self, prompt_set: PromptSet) -> None:
@@ -50,7 +50,6 @@ class PromptSetContract:
         assert prompt_set.load().to_list() == prompt_set.load().to_list()
 
     def test_the_cut_is_positive_or_absent(self, prompt_set: PromptSet) -> None:
-        """``prompt_tokens`` is None or at least one token."""
         assert prompt_set.prompt_tokens is None or prompt_set.prompt_tokens >= 1
 
     def test_every_constructor_parameter_is_annotated(self, prompt_set: PromptSet) -> None:

@@ -1,4 +1,4 @@
-"""What every runtime promises, as tests that an implementation inherits, also one outside this project."""
+"""The promises of every runtime, as tests that an implementation inherits, also outside this project."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RuntimeContract(ABC):
 
     @abstractmethod
     def runtime(self) -> Runtime:
-        """A new one, with empty slots, of a model with at least 60 tokens and 120 positions."""
+        """Return a new runtime with empty slots, of a model with at least 60 tokens and 120 positions."""
 
     def test_a_row_of_a_tree_answers_as_its_path_alone(self) -> None:
         runtime, prompt = self.runtime(), _tokens(11)
@@ -59,7 +59,7 @@ class RuntimeContract(ABC):
         self._same(_answer(runtime, 0, 5), _alone(runtime, [*prompt, *kept, 5]))
 
     def test_a_tree_may_grow_pass_by_pass(self) -> None:
-        """As one pass over the whole of it, also where the first pass feeds committed tokens."""
+        """The logits equal those of one pass over the whole tree, also if the first pass feeds committed tokens."""
         runtime, prompt = self.runtime(), _tokens(8)
         runtime.prefill(0, prompt)
         tree = TokenTree(SHAPE, np.array(_tokens(7, seed=3)))
@@ -67,7 +67,7 @@ class RuntimeContract(ABC):
         runtime.commit(0, [0])
         runtime.cache.truncate(0, len(prompt))
         grown = []
-        for first, last in ((0, 1), (1, 3), (3, 7)):
+        for first, last in ((0, 1), (1, 3), (3, 7)):  # one level of SHAPE a pass
             visible = SHAPE.ancestor_mask[first:last, :last]
             rows = slice(first, last)
             grown += runtime.grow([0], [Growth(tree.tokens[rows], SHAPE.depths[rows], visible)])
@@ -77,7 +77,7 @@ class RuntimeContract(ABC):
         self._same(_answer(runtime, 0, 7), _alone(runtime, [*prompt, *kept, 7]))
 
     def test_trees_of_several_slots_grow_in_shared_passes(self) -> None:
-        """Each as it grows alone, whatever the others are and however much of them was fed."""
+        """Each tree gets the logits it gets alone, whatever the other trees are."""
         runtime = self.runtime()
         trees = {slot: TokenTree(SHAPE, np.array(_tokens(7, seed=slot))) for slot in range(3)}
         cuts = {0: (0, 1, 3, 7), 1: (0, 3, 4, 7), 2: (0, 2, 7)}
@@ -129,7 +129,7 @@ class RuntimeContract(ABC):
 
     @torch.inference_mode()
     def test_hidden_states_are_kept_where_they_are_wanted(self) -> None:
-        """Of every fed row, in prefill and passes: what the output layer makes the answers of."""
+        """Every fed row has its hidden state, and the output layer maps it to the logits."""
         runtime, prompt = self.runtime(), _tokens(9)
         try:
             runtime.keep_hidden(True)

@@ -1,4 +1,4 @@
-"""What every search over thoughts promises, as tests that an implementation inherits, also outside this project."""
+"""The promises of every search over thoughts, as tests that an implementation inherits, also outside this project."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Worth = Callable[[State], float]
 
 
 def text_of(state: State, number: int) -> str:
-    """A text that says where it stands."""
+    """Return a text that contains its own path."""
     return "thought " + ".".join(map(str, (*state.path, number)))
 
 
 def hashed(state: State) -> float:
-    """A value from 1 to 10 that depends on the state in no simple way, with equal ones among them."""
+    """Return a hash of the state from 1 to 10, so that some values are equal."""
     return float(1 + zlib.crc32(repr(state.path).encode()) % 10)
 
 
 def alike(state: State) -> float:
-    """Every state is worth the same."""
+    """Return the same value for every state."""
     return 5.0
 
 
 def deeper_is_worse(state: State) -> float:
-    """What tempts a search back to the root."""
+    """Return a value that falls with the depth, which tempts a search back to the root."""
     return -float(state.depth)
 
 
@@ -62,14 +62,14 @@ def drive(
 
 
 def answer(request: Request, worth: Worth = hashed, text: Callable[[State, int], str] = text_of) -> Answer:
-    """What a request is answered with."""
+    """Return the answer to a request."""
     if isinstance(request, Values):
         return [worth(state) for state in request.states]
     return [[text(state, number) for number in range(request.n)] for state in request.states]
 
 
 class SearchContract:
-    """Inherit, and say how to make one; pytest finds the rest.
+    """Inherit it and define how to make one; pytest finds the tests.
 
     Example::
 
@@ -79,23 +79,20 @@ class SearchContract:
     """
 
     def make_search(self) -> Search:
-        """A new search; every call gives an equal one."""
+        """Return a new search; every call gives an equal one."""
         raise NotImplementedError(f"{type(self).__name__} has to override make_search().")
 
     @pytest.fixture
     def search(self) -> Search:
-        """A new search."""
         return self.make_search()
 
     @pytest.fixture(params=[hashed, alike, deeper_is_worse], ids=lambda worth: str(worth.__name__))
     def worth(self, request: pytest.FixtureRequest) -> Worth:
-        """What states are worth."""
         value: Worth = request.param
         return value
 
     @pytest.fixture(params=DEPTHS)
     def depth(self, request: pytest.FixtureRequest) -> int:
-        """Generations on a path."""
         return int(request.param)
 
     def test_every_constructor_parameter_is_annotated(self, search: Search) -> None:
@@ -103,7 +100,7 @@ class SearchContract:
         assert [p.name for p in parameters if p.annotation is inspect.Parameter.empty] == []
 
     def test_never_asks_for_more_than_its_budget(self, search: Search, depth: int, worth: Worth) -> None:
-        """``max_expansions`` bounds what a run costs before it starts."""
+        """``max_expansions`` bounds the cost of a run before it starts."""
         requests: list[Request] = []
         drive(search, depth, worth, requests=requests)
         continued = [request for request in requests if isinstance(request, Continuations)]
@@ -140,7 +137,7 @@ class SearchContract:
     def test_ends_with_one_generation_from_the_best_state(
         self, search: Search, depth: int, worth: Worth
     ) -> None:
-        """Algorithm 1, line 9: of the deepest states none is worth more, and of equals it is the first."""
+        """Algorithm 1, line 9: no deepest state has a higher value, and of equals it is the first."""
         requests: list[Request] = []
         result = drive(search, depth, worth, requests=requests)
         assert requests[-1] == Continuations((result.best,), 1, last=True)

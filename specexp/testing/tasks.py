@@ -1,4 +1,4 @@
-"""What every reasoning task promises, as tests that an implementation inherits, also outside this project."""
+"""The promises of every reasoning task, as tests that an implementation inherits, also outside this project."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class TaskContract:
 
     @pytest.fixture
     def task(self) -> Task:
-        """A task that can be loaded here; a small local file is enough."""
+        """Return a task that can be loaded here; a small local file is enough."""
         raise NotImplementedError(f"{type(self).__name__} has to override the fixture task.")
 
     def solution(self, item: Item) -> Sequence[str]:
-        """A whole path that is right, the last generation at the end: at most ``depth`` texts."""
+        """Return a correct path of at most ``depth`` texts, the last generation at the end."""
         raise NotImplementedError(f"{type(self).__name__} has to override solution().")
 
     def evaluations(self) -> Mapping[str, float]:
-        """Answers of the evaluator as the examples in the prompt are written, and the values they mean."""
+        """Return evaluations in the form of the examples in the prompt, with the values they mean."""
         raise NotImplementedError(f"{type(self).__name__} has to override evaluations().")
 
     def test_states_its_shape(self, task: Task) -> None:
@@ -63,7 +63,6 @@ class TaskContract:
         assert task.load() == task.load()
 
     def test_a_prompt_holds_the_problem_and_the_thoughts(self, task: Task) -> None:
-        """All of them, and nothing of the reference that the problem does not say."""
         for item in task.load():
             *thoughts, _ = self.solution(item)
             for length in range(len(thoughts) + 1):
@@ -77,7 +76,7 @@ class TaskContract:
                 assert all(thought in prompt for thought in thoughts[:length])
 
     def test_a_prompt_ends_where_the_answer_begins(self, task: Task) -> None:
-        """After a line break or a word: tokenizers join a blank at the end with the word that follows it."""
+        """Tokenizers join a blank at the end with the word that follows it."""
         item = task.load()[0]
         thoughts = ["one", "two"][: max(1, task.depth - 1)]
         prompts = [task.thought_prompt(item, thoughts), task.thought_prompt(item, thoughts, last=True)]
@@ -99,7 +98,6 @@ class TaskContract:
             assert text in task.value_prompt(item, [text])
 
     def test_generations_end(self, task: Task) -> None:
-        """After a number of tokens, and at texts that the examples in the prompts lead to."""
         for ending in (task.thought_ending(), task.thought_ending(last=True), task.value_ending):
             assert ending.max_new_tokens >= 1
             assert ending.stop

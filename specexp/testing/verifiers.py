@@ -1,4 +1,4 @@
-"""What every verifier promises, as tests that an implementation inherits, also one outside this project."""
+"""The promises of every verifier, as tests that an implementation inherits, also outside this project."""
 
 from functools import lru_cache
 from typing import ClassVar
@@ -19,7 +19,7 @@ _SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0
 
 
 class VerifierContract:
-    """Inherit, and say how to make one; pytest finds the rest.
+    """Inherit it and define how to make one; pytest finds the tests.
 
     Attributes:
         vocab_size: vocabulary of the logits that the verifier is shown.
@@ -34,12 +34,10 @@ class VerifierContract:
     vocab_size: ClassVar[int] = 6
 
     def make_verifier(self) -> Verifier:
-        """A new verifier."""
         raise NotImplementedError(f"{type(self).__name__} has to override make_verifier().")
 
     @pytest.fixture
     def verifier(self) -> Verifier:
-        """A new verifier."""
         return self.make_verifier()
 
     @pytest.mark.parametrize("kind", NodeKind)
@@ -47,7 +45,7 @@ class VerifierContract:
     def test_accepts_a_path_of_the_tree_and_adds_a_token(
         self, verifier: Verifier, dtype: torch.dtype, kind: NodeKind
     ) -> None:
-        """``accepted`` goes down from depth 1, each the next one's parent; the bonus is of the vocabulary."""
+        """Each row of ``accepted`` is the parent of the next, and the bonus is in the vocabulary."""
         for seed in range(50):
             context, tree, logits = self._case(seed, dtype, kind)
             verdict = verifier.verify(context, tree, logits)
@@ -99,7 +97,7 @@ class VerifierContract:
 
 
 class LosslessVerifierContract(VerifierContract):
-    """What a verifier promises besides that calls itself lossless."""
+    """Further promises of a verifier that declares itself lossless."""
 
     def test_the_next_token_has_the_distribution_of_plain_decoding(self, verifier: Verifier) -> None:
         logits = torch.from_numpy(np.random.default_rng(7).standard_normal((9, self.vocab_size)) * 1.5)
@@ -116,7 +114,7 @@ class LosslessVerifierContract(VerifierContract):
             plain[verifier.verify(context, root_tree(root), logits[:1]).bonus] += 1
         for counts, kind in zip(drafted, NodeKind, strict=True):
             seen = np.stack((counts, plain))[:, counts + plain > 0]
-            expected = seen.sum(axis=0) / 2
+            expected = seen.sum(axis=0) / 2  # both samples have the same size
             # chi-square of two samples; its mean is the degrees of freedom d, its standard deviation sqrt(2 d)
             freedom = seen.shape[1] - 1
             chi_square = ((seen - expected) ** 2 / expected).sum()
@@ -127,7 +125,7 @@ class DeterministicVerifierContract(LosslessVerifierContract):
     """Further promises of a :class:`~specexp.core.contracts.DeterministicVerifier`."""
 
     def test_it_walks_as_plain_decoding_would(self, verifier: Verifier) -> None:
-        """Each accepted token, and the bonus, is what a root alone would have given at that place."""
+        """Each accepted token, and the bonus, equals the token of a root alone at that place."""
         for seed in range(50):
             context, tree, logits = self._case(seed)
             verdict = verifier.verify(context, tree, logits)
@@ -169,7 +167,7 @@ class DeterministicVerifierContract(LosslessVerifierContract):
 
 @lru_cache(maxsize=1 << 12)
 def _drawn(seed: int, vocab_size: int, kind: NodeKind) -> tuple[list[int], TokenTree, torch.Tensor]:
-    """Three tokens, a tree below them and logits; every verifier is shown the same, so they are drawn once."""
+    """Return three tokens, a tree below them and logits, drawn once for all verifiers."""
     generator = np.random.default_rng(seed)
     tokens: list[int] = generator.integers(vocab_size, size=3).tolist()
     tree = _tree(tokens[-1], vocab_size, kind, generator)

@@ -217,7 +217,7 @@ def _compare(given: argparse.Namespace) -> EndpointReport:
     )
     if given.plain is None and not given.plain_body:
         raise EngineError(
-            "nothing says how speculation is left out: give --plain URL, a server of the same model without it, or "
+            "no way to leave speculation out was given: give --plain URL, a server of the same model without it, or "
             "--plain-body JSON, such as '{\"speculative\": false}'"
         )
     prompts = StdlibFunctions("test") if given.prompts is None else OwnPrompts(given.prompts)

@@ -115,11 +115,8 @@ def _finding(
         except Exception as error:
             errors.append(f"first tokens: {type_and_line(error)}")
     differences = tuple(record for record in records if record.difference is not None)
-    verifier = claim.verifier
-    return Finding(
-        *(claim.arm.title, describe(verifier), verifier.lossless),
-        *(tuple(checks), differences, tuple(errors), toys.not_tested),
-    )
+    title, name, lossless = claim.arm.title, describe(claim.verifier), claim.verifier.lossless
+    return Finding(title, name, lossless, tuple(checks), differences, tuple(errors), toys.not_tested)
 
 
 def _compared(

@@ -133,6 +133,7 @@ class ToyModel(Runtime):
         fed += growth.tokens.tolist()
         before = []
         for row, visible in enumerate(growth.visible[:, :-1].tolist(), first):
+            # the nearest visible row above is the parent
             above = next((at for at in range(row - 1, -1, -1) if visible[at]), None)
             before.append((committed[-1] if committed else LIVE) if above is None else fed[above])
         return torch.from_numpy(self.table[classes(before), classes(growth.tokens)])

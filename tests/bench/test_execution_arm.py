@@ -197,9 +197,7 @@ def shown(solutions):
     ids=lambda search: type(search).__name__,
 )
 @pytest.mark.parametrize(
-    "verifier",
-    [pytest.param(Greedy(), marks=pytest.mark.slow), KeyedSampling(1.0)],
-    ids=["greedy", "keyed"],
+    "verifier", [pytest.param(Greedy(), marks=pytest.mark.slow), KeyedSampling(1.0)], ids=["greedy", "keyed"]
 )
 def test_the_tree_of_thoughts_is_that_of_plain_decoding(model, search, verifier):
     plain = shown(solve(model, Serial(), verifier, search))

@@ -211,7 +211,7 @@ def test_a_report_shows_text_steps_and_output_of_each_prompt() -> None:
     assert [row[:3] for row in found.data["prompts"].rows] == [["p0", "Why?", "Tree"], ["p0", "Why?", "AR"]]
     assert {row["text"] for row in found.charts["steps"]["data"]["values"]} == {"Why?"}
     text = found.fragments["prompts"]
-    assert "Prompts, and what Tree made of them" in text
+    assert "Prompts, and the output of Tree" in text
     boxes = text.partition("hover over it")[2]
     assert boxes.count('class="step"') == 2
     assert 'title="step 1: 3 tokens, drafted ranks 0, 1"' in boxes

@@ -8,37 +8,34 @@ from specexp.bench import metrics
 from specexp.bench.metrics import (
     METRICS,
     Counted,
-    Metric,
     Share,
     constraints,
     figures_of,
     figures_of_counts,
     loops,
+    metric,
     metric_named,
     objectives,
     violation,
 )
 from specexp.bench.record import SequenceGroup
 from specexp.bench.report import long_table, metric_table, results_table
-from specexp.bench.statistics import records_frame, summarise
+from specexp.bench.statistics import summarise
 from specexp.commands.run.report import summary_of
 
 TWO = [record("tree", 0, 1.0, steps=2, drafted_nodes=8), record("tree", 1, 3.0, steps=4, drafted_nodes=4)]
 
 
 def test_a_new_metric_is_one_entry_and_is_shown_tracked_optimised_and_explained(monkeypatch) -> None:
-    added = Metric(
-        "bonus_share",
-        "share",
-        "Output that the target added itself.",
-        lambda record: Share(record.bonus_tokens, record.new_tokens),
-        better="lower",
-        heading="bonus",
-    )
-    monkeypatch.setattr(metrics, "METRICS", (*METRICS, added))
+    monkeypatch.setattr(metrics, "METRICS", [*METRICS])
+
+    @metric("share", better="lower", heading="bonus")
+    def bonus_share(record):
+        """Output that the target added itself."""
+        return Share(record.bonus_tokens, record.new_tokens)
+
     records = [record("engine", 0), record("tree", 0, bonus_tokens=1)]
     assert summarise(records, "tree").bonus_share == 0.25
-    assert list(records_frame(records)["bonus_share"]) == [1.0, 0.25]
     assert [row["bonus"] for row in results_table(records).records()] == [1.0, 0.25]
     assert long_table(records).records()[1]["bonus_share"] == 0.25
     assert summary_of(records, "engine")["tree/bonus_share"] == 0.25
@@ -69,18 +66,10 @@ def test_figures_of_a_profiles_seconds_are_called_modelled() -> None:
 
 
 def test_counts_alone_give_the_figures_of_the_records_they_sum_up() -> None:
-    total = Counted(
-        steps=6,
-        new_tokens=8,
-        accepted_drafts=0,
-        draft_passes=0,
-        drafted_nodes=12,
-        decode_seconds=4.0,
-        decode_tokens=8,
-    )
-    told = figures_of_counts(total, "measured")
-    assert told == {name: figures_of(TWO)[name] for name in told}
-    assert {"tokens_per_step", "nodes_per_step", "tokens_per_second", "draft_passes_per_step"} < told.keys()
+    total = Counted(6, 8, 0, 0, drafted_nodes=12, decode_seconds=4.0, decode_tokens=8)
+    found = figures_of_counts(total, "measured")
+    assert found == {name: figures_of(TWO)[name] for name in found}
+    assert {"tokens_per_step", "nodes_per_step", "tokens_per_second", "draft_passes_per_step"} < found.keys()
 
 
 def test_a_target_is_busy_only_where_several_sequences_are_decoded() -> None:
@@ -90,21 +79,11 @@ def test_a_target_is_busy_only_where_several_sequences_are_decoded() -> None:
 
 
 def test_every_metric_is_explained_in_a_sentence() -> None:
-    names = [metric.name for metric in METRICS]
-    assert len(set(names)) == len(names)
-    for metric in METRICS:
-        assert metric.description.endswith("."), metric.name
-        assert metric.description[0].isupper(), metric.name
-        assert metric.unit, metric.name
-
-
-def test_records_are_a_frame_to_group_by() -> None:
-    frame = records_frame([*TWO, record("engine", 0, error="ValueError: no")])
-    means = frame.groupby("arm", sort=False)["nodes_per_step"].mean()
-    assert means["tree"] == pytest.approx((4 + 1) / 2)
-    assert frame["error"].notna().sum() == 1
-    assert frame["record"][0] is TWO[0]
-    assert {"prompt_id", "category", "dtype", "clock", "steps"} < set(frame.columns)
+    assert len({one.name for one in METRICS}) == len(METRICS)
+    for one in METRICS:
+        assert one.description.endswith("."), one.name
+        assert one.description[0].isupper(), one.name
+        assert one.unit, one.name
 
 
 @pytest.mark.parametrize(

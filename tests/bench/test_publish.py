@@ -90,9 +90,9 @@ def test_parts_are_published_after_the_report_and_tracked_in_the_same_run(tmp_pa
     assert {"arms.md", "arms.csv", "part.md", "part.csv", "picture.png", "part.json"} == set(files_of(report))
 
 
-def test_a_section_of_the_page_is_a_panel_and_the_last_line_is_onward(tmp_path: Path, tracker) -> None:
+def test_a_section_of_the_page_is_a_panel_and_the_last_line_is_the_next_step(tmp_path: Path, tracker) -> None:
     report = Report(
-        {"arms": table()}, fragments={"tree": "<h2>The tree</h2>"}, onward={"serve it": "python serve"}
+        {"arms": table()}, fragments={"tree": "<h2>The tree</h2>"}, next_steps={"serve it": "python serve"}
     )
     published(report, tmp_path, tracker=tracker)
     key, panel = tracker.tracked.html.call_args.args

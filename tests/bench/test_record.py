@@ -11,7 +11,7 @@ from specexp.bench.record import Difference, RecordError, Role, SequenceGroup, r
 def test_round_trip(tmp_path):
     records = [
         record("engine", 0, 0.1 + 0.2),
-        record("tree", 0, difference=Difference(3, 0.0625, True), state="carry", useful_tokens=4),
+        record("tree", 0, difference=Difference(3, 0.0625, True), state="carry"),
         record("tree", 4, difference=Difference(3, float("inf"), False), drafted_at=(2, 1), accepted_at=(1,)),
         record("tree", 5, group=SequenceGroup(2, 1.0, 0.5, 0.0, {"generator": Role(tokens=3)}, True)),
         record("tree", 1, token_ids=(), error="ValueError: too long"),

@@ -161,7 +161,7 @@ def test_a_run_in_which_everything_failed_has_a_table():
     failed = [record(arm, 0, token_ids=(), error="ValueError: no") for arm in ("engine", "tree")]
     table = results_table(failed)
     assert cell(table, "tree", "vs engine") == "refused: no prompt was answered by both tree and engine"
-    assert table.notes == ["Every prompt failed; the first said: ValueError: no."]
+    assert table.notes == ["Every prompt failed, the first with: ValueError: no."]
     speedup_bars(failed)
 
 

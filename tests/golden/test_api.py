@@ -13,16 +13,8 @@ from pydantic.fields import FieldInfo
 
 import specexp
 
-CONTRACTS = (
-    "drafters",
-    "builders",
-    "verifiers",
-    "controllers",
-    "executions",
-    "prompt_sets",
-    "tasks",
-    "searches",
-)
+CONTRACTS = ["drafters", "builders", "verifiers", "controllers", "executions", "prompt_sets"]
+CONTRACTS += ["tasks", "searches"]
 BOUNDS = ("Ge", "Gt", "Le", "Lt", "MinLen", "MaxLen")
 
 

@@ -19,14 +19,7 @@ LIMIT = 64
 
 
 def recorded_turn(
-    ranks,
-    width=4,
-    *,
-    ends_by="length",
-    prompt=(5, 6, 7),
-    prompt_id="p",
-    answer=None,
-    target=None,
+    ranks, width=4, *, ends_by="length", prompt=(5, 6, 7), prompt_id="p", answer=None, target=None
 ):
     """A turn whose output's tokens have these ranks among ``width`` candidates, or are none of them.
 

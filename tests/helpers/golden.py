@@ -27,22 +27,8 @@ WRITES = os.environ.get("SPECEXP_GOLDEN") == "write"
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
 """How far a float may be from the expected one: other processors round differently."""
 _SHOWN = 20
-COMMANDS = (
-    *(
-        "config",
-        "dashboard",
-        "doctor",
-        "export",
-        "fit",
-        "init",
-        "profile",
-        "record",
-        "reproduce",
-        "run",
-        "serve",
-    ),
-    *("sweep", "verify", "what_if", "why"),
-)
+COMMANDS = ["config", "dashboard", "doctor", "export", "fit", "init", "profile", "record", "reproduce"]
+COMMANDS += ["run", "serve", "sweep", "verify", "what_if", "why"]
 HOMES = {"config": "specexp.config.__main__", "reproduce": "experiments.reproduce.__main__"}
 """Commands that are not among those of ``python -m specexp``."""
 FAMILIES = {

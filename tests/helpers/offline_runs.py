@@ -10,13 +10,7 @@ from typing import Any
 
 import pytest
 
-_ACCOUNT = (
-    "WANDB_API_KEY",
-    "WANDB_IDENTITY_TOKEN_FILE",
-    "WANDB_MODE",
-    "WANDB_BASE_URL",
-    "WANDB_DATA_DIR",
-)
+_ACCOUNT = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_DATA_DIR")
 """Variables that would make a run an online one, or write it elsewhere."""
 
 

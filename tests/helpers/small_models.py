@@ -40,12 +40,7 @@ SLIDING = {
     "Mistral": {**_LLAMA_LIKE, "sliding_window": 32},
     "Gemma2": {**_LLAMA_LIKE, "head_dim": 16, "sliding_window": 32},
     "Gemma3Text": {**_LLAMA_LIKE, "head_dim": 16, "sliding_window": 32},
-    "Qwen2": {
-        **_LLAMA_LIKE,
-        "use_sliding_window": True,
-        "sliding_window": 32,
-        "max_window_layers": 1,
-    },
+    "Qwen2": {**_LLAMA_LIKE, "use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1},
 }
 
 

@@ -116,7 +116,7 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--endpoint", "{url}"], "nothing says how speculation is left out: give --plain URL"),
+        (["--endpoint", "{url}"], "no way to leave speculation out was given: give --plain URL"),
         (["--endpoint", "{url}", "--plain-body", "off"], "--plain-body: must be JSON, got 'off'"),
         (["--endpoint", "{url}", "--plain-body", "[1]"], "--plain-body: must be a JSON object, got '[1]'"),
         (["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF], "127.0.0.1:9/v1/models broke off"),

@@ -304,11 +304,7 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
     [
         ({}, ["--verify.level", "2"], "verify.level must be < 1, got 2"),
         ({}, ["--verify.sample", "9"], "did you mean 'verify.samples'?"),
-        (
-            {"verifier": {"class_path": "verify.test_verify.Lawless"}},
-            [],
-            "Lawless declares no processors",
-        ),
+        ({"verifier": {"class_path": "verify.test_verify.Lawless"}}, [], "Lawless declares no processors"),
         ({}, ["--data.offset", "99"], "passes over all 4 prompts"),
         ({}, ["--output", "/proc/nothing"], "/proc/nothing"),
     ],

@@ -1,4 +1,4 @@
-"""Sections of the page that are neither table nor picture: a tree that folds, prompts with what was decoded."""
+"""Sections of the page that are neither table nor picture: a tree that folds, prompts with their decoded text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.analysis import BONUS, CORRECTED, steps_of
 from specexp.bench.page.charts import first_words, phases_chart, steps_chart
-from specexp.bench.page.html_page import render
-from specexp.bench.publish import Report
+from specexp.bench.publish import Report, render
 from specexp.bench.record import PromptRecord
 from specexp.bench.table import Cell, Table, columns
 
@@ -109,7 +108,7 @@ def prompt_section(
                 "output": _cut(decode(own.token_ids)),
             }
         )
-    heading = f"Prompts, and what {titles.get(first, '')} made of them"
+    heading = f"Prompts, and the output of {titles.get(first, '')}"
     return render("prompts.html.j2", heading=heading, prompts=prompts) if prompts else ""
 
 
@@ -136,7 +135,7 @@ def _boxes(record: PromptRecord, decode: Callable[[Sequence[int]], str]) -> Iter
 
 
 def pieces(token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
-    """Yield what each token adds to the text; a character of several tokens belongs to the last of them."""
+    """Yield the text that each token adds; a character of several tokens belongs to the last of them."""
     first, shown = 0, ""
     for end in range(1, len(token_ids) + 1):
         text = decode(token_ids[first:end])

@@ -82,7 +82,7 @@ def report(
         summary=summary_of(records, baselines[0]),
         answer=answer_of(records, baselines[0]),
         charts={} if chart is None else {"prompts": chart},
-        onward={
+        next_steps={
             "prove that the output is unchanged": command_line(
                 "verify",
                 *experiment_again(
