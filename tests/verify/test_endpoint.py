@@ -20,49 +20,46 @@ def answer(text, logprobs=None):
     return Streamed(text, [0.0], "length", len(text), {}, logprobs or [], pieces)
 
 
-def verdicts(on, off):
+def best(*alternatives):
+    """Log-probabilities of ``a``, then of these, then of ``c``."""
+    return [{"a": -0.1}, *alternatives, {"c": -0.1}]
+
+
+CLOSE, FAR = best({"b": -0.7, "x": -0.75}), best({"b": -0.1, "x": -3.0})
+MISSING = best({"b": -0.1, "y": -2.0})
+"""The other token is at least as far as the last of these."""
+LONG = Streamed(
+    "abcd", [0.0], "length", 3, {}, [{"a": -0.1}, {"bc": -0.1, "x": -3.0}, {"d": -0.1}], ["a", "bc", "d"]
+)
+
+
+@pytest.mark.parametrize(
+    ("on", "off", "verdict", "gap", "exit_code"),
+    [
+        (answer("abc"), answer("abc"), "equal", None, 0),
+        (answer("axc", CLOSE), answer("abc", CLOSE), "near tie", 0.05, 0),
+        (answer("axc", FAR), answer("abc", FAR), "wrong", 2.9, 1),
+        (answer("axc", MISSING), answer("abc", MISSING), "wrong", 1.9, 1),
+        (answer("axcd"), LONG, "wrong", 2.9, 1),  # only plain decoding has log-probabilities
+        (answer("abxd"), LONG, "wrong", 2.9, 1),  # within a token, and no other begins so
+        (
+            answer("a"),
+            answer("ab", MISSING[:2]),
+            "cannot tell",
+            None,
+            3,
+        ),  # no text shows the token that ended it
+        (answer("axc"), answer("abc"), "cannot tell", None, 3),
+        (answer("axc"), answer("abc", best({"b": -0.7, "x": -0.2})), "cannot tell", -0.5, 3),  # another model
+    ],
+)
+def test_logprobs_tell_a_near_tie_from_a_mistake(on, off, verdict, gap, exit_code) -> None:
     found = compare_endpoints(["p"], lambda prompt: on, lambda prompt: off, 0.125)
-    return found[0].verdict, found[0].gap, EndpointReport(found).exit_code
+    assert (found[0].verdict, EndpointReport(found).exit_code) == (verdict, exit_code)
+    assert found[0].gap == (None if gap is None else pytest.approx(gap))
 
 
-def test_the_same_answer_is_equal() -> None:
-    assert verdicts(answer("abc"), answer("abc")) == ("equal", None, 0)
-
-
-def test_logprobs_tell_a_near_tie_from_a_mistake() -> None:
-    close = [{"a": -0.1}, {"b": -0.7, "x": -0.75}, {"c": -0.1}]
-    far = [{"a": -0.1}, {"b": -0.1, "x": -3.0}, {"c": -0.1}]
-    assert verdicts(answer("axc", close), answer("abc", close)) == ("near tie", pytest.approx(0.05), 0)
-    assert verdicts(answer("axc", far), answer("abc", far)) == ("wrong", pytest.approx(2.9), 1)
-
-
-def test_a_token_that_is_not_among_the_best_is_at_least_as_far_as_the_last_of_them() -> None:
-    told = [{"a": -0.1}, {"b": -0.1, "y": -2.0}, {"c": -0.1}]
-    assert verdicts(answer("axc", told), answer("abc", told))[:2] == ("wrong", pytest.approx(1.9))
-
-
-def test_logprobs_of_plain_decoding_tell_where_speculation_has_none() -> None:
-    far = [{"a": -0.1}, {"bc": -0.1, "x": -3.0}, {"d": -0.1}]
-    off = Streamed("abcd", [0.0], "length", 3, {}, far, ["a", "bc", "d"])
-    assert verdicts(answer("axcd"), off) == ("wrong", pytest.approx(2.9), 1)
-    assert verdicts(answer("abxd"), off)[0] == "wrong"  # within a token, and no other begins so
-
-
-def test_where_an_answer_ends_no_text_says_which_token_ended_it() -> None:
-    told = [{"a": -0.1}, {"b": -0.1, "y": -2.0}]
-    assert verdicts(answer("a"), answer("ab", told)) == ("cannot tell", None, 3)
-
-
-def test_without_logprobs_a_near_tie_cannot_be_told_from_a_mistake() -> None:
-    assert verdicts(answer("axc"), answer("abc")) == ("cannot tell", None, 3)
-
-
-def test_logprobs_that_prefer_the_speculative_token_are_of_another_model() -> None:
-    told = [{"a": -0.1}, {"b": -0.7, "x": -0.2}, {"c": -0.1}]
-    assert verdicts(answer("axc"), answer("abc", told)) == ("cannot tell", pytest.approx(-0.5), 3)
-
-
-def test_plain_decoding_that_does_not_repeat_itself_blames_nobody() -> None:
+def test_plain_decoding_that_does_not_repeat_itself_proves_nothing() -> None:
     answers = iter([answer("abc"), answer("abd")])
     found = compare_endpoints(["p"], lambda prompt: answer("axc"), lambda prompt: next(answers), 0.125)
     assert (found[0].verdict, found[0].why) == (
