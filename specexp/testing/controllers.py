@@ -53,13 +53,13 @@ class ControllerContract(LearnedStateContract):
         return self.make_controller()
 
     def test_plans_limits_that_are_not_negative(self, controller: Controller) -> None:
-        plan, _ = self.answers(controller, self.teach(controller))
+        plan, _ = self.answers(controller, self.observe_steps(controller))
         assert isinstance(plan, Plan)
         assert plan.max_depth is None or plan.max_depth >= 0
         assert plan.max_nodes is None or plan.max_nodes >= 0
 
     def test_asking_does_not_change_later_decisions(self, controller: Controller) -> None:
-        context = self.teach(controller)
+        context = self.observe_steps(controller)
         assert self.answers(controller, context) == self.answers(controller, context)
 
     def test_the_output_is_that_of_plain_decoding(self, controller: Controller) -> None:
@@ -72,7 +72,7 @@ class ControllerContract(LearnedStateContract):
         for hurry in (1.0, 7.0):
             controller = self.make_controller()
             controller.use_latency(_COSTS)
-            decided.append(self.answers(controller, self.teach(controller, hurry=hurry)))
+            decided.append(self.answers(controller, self.observe_steps(controller, hurry=hurry)))
         assert decided[0] == decided[1]
 
     def test_whether_it_learns_is_tested(self, controller: Controller) -> None:
@@ -86,14 +86,14 @@ class ControllerContract(LearnedStateContract):
             controller = self.make_controller()
             if controller.uses_seconds:
                 pytest.skip("it uses seconds")
-            decided.append(self.answers(controller, self.teach(controller, hurry=hurry)))
+            decided.append(self.answers(controller, self.observe_steps(controller, hurry=hurry)))
         assert decided[0] == decided[1]
 
     def test_whether_it_reads_the_targets_answers_is_declared(self) -> None:
         told, untold = self.make_controller(), self.make_controller()
         if told.learns and told.reads_answers:
             pytest.skip("it learns from the target's answers")
-        contexts = self.teach(told), self.teach(untold, answers=False)
+        contexts = self.observe_steps(told), self.observe_steps(untold, answers=False)
         assert self.answers(told, contexts[0]) == self.answers(untold, contexts[1])
 
     def test_whether_every_step_has_one_plan_is_declared(self, controller: Controller) -> None:
@@ -104,7 +104,7 @@ class ControllerContract(LearnedStateContract):
         if not controller.same_plan:
             pytest.skip("its plans may differ from step to step")
         before = controller.plan(Context([1, 2, 3]))
-        plan, kept = self.answers(controller, self.teach(controller))
+        plan, kept = self.answers(controller, self.observe_steps(controller))
         assert plan == before
         assert all(kept)
         assert not controller.changes_nothing or plan == Plan()
@@ -120,7 +120,7 @@ class ControllerContract(LearnedStateContract):
         late = seen[len(seen) // 2 :]
         assert all(outcome.tree.num_nodes == outcome.draft_passes == 0 for outcome in late)
 
-    def teach(
+    def observe_steps(
         self, controller: Controller, seed: int = 1, hurry: float = 1.0, answers: bool = True
     ) -> Context:
         """Plan ten steps as a decoder does, each with a chain of three; returns the context after them."""
@@ -157,9 +157,9 @@ class FrozenControllerContract(ControllerContract):
 
     def test_it_does_not_change(self, controller: Controller) -> None:
         before = repr(controller.state_dict())
-        decided = self.answers(controller, self.teach(controller))
+        decided = self.answers(controller, self.observe_steps(controller))
         assert repr(controller.state_dict()) == before
-        assert self.answers(controller, self.teach(controller)) == decided
+        assert self.answers(controller, self.observe_steps(controller)) == decided
 
 
 def _drafting_for(controller: Controller) -> tuple[Drafter, TreeBuilder]:

@@ -61,7 +61,7 @@ class DrafterContract(LearnedStateContract):
 
     def test_candidates_are_distinct_tokens_then_padding(self, drafter: Drafter) -> None:
         """``[f, k]`` distinct ids of the vocabulary, best first, then ``NO_CANDIDATE``."""
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         for k in range(1, drafter.max_candidates + 1):
             answer = drafter.propose(context, self._request(context, [0, 1, 4], k))
             assert answer.tokens.shape == (3, k)
@@ -73,7 +73,7 @@ class DrafterContract(LearnedStateContract):
 
     def test_log_probabilities_fall_with_the_rank(self, drafter: Drafter) -> None:
         """If a drafter declares them, they are ``[f, k]``, at most 0, best first."""
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
         assert (answer.log_probs is not None) == drafter.gives_log_probs
         if answer.log_probs is not None:
@@ -84,13 +84,13 @@ class DrafterContract(LearnedStateContract):
                 assert (np.diff(given) <= 1e-6).all()
 
     def test_proposing_does_not_change_later_answers(self, drafter: Drafter) -> None:
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         before = self.answers(drafter, context)
         drafter.propose(context, self._request(context, [2, 3, 4], 1))
         assert self.answers(drafter, context) == before
 
     def test_proposing_does_not_change_the_question(self, drafter: Drafter) -> None:
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         request = self._request(context, [0, 2], drafter.max_candidates)
         tokens, rows = request.tokens.copy(), request.rows.copy()
         drafter.propose(context, request)
@@ -98,21 +98,21 @@ class DrafterContract(LearnedStateContract):
         assert (request.rows == rows).all()
 
     def test_a_row_is_answered_as_if_it_were_asked_alone(self, drafter: Drafter) -> None:
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         together = drafter.propose(context, self._request(context, [0, 2, 4], drafter.max_candidates))
         for number, row in enumerate((0, 2, 4)):
             alone = drafter.propose(context, self._request(context, [row], drafter.max_candidates))
             assert alone.tokens[0].tolist() == together.tokens[number].tolist()
 
     def test_an_answer_is_not_changed_by_what_is_learned_later(self, drafter: Drafter) -> None:
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
         kept = answer.tokens.copy()
         self._step(drafter, context, seed=99)
         assert (answer.tokens == kept).all()
 
     def test_the_state_is_a_snapshot_of_tensors_and_plain_values(self, drafter: Drafter) -> None:
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         state = drafter.state_dict()
         stored = _plain(state)
         self._step(drafter, context, seed=99)
@@ -121,7 +121,7 @@ class DrafterContract(LearnedStateContract):
 
     def test_draft_passes_are_counted_where_they_are_announced(self, drafter: Drafter) -> None:
         """If ``costs_pass`` is false, no draft model runs."""
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         request = self._request(context, [0], 1)
         announced = drafter.costs_pass(request)
         fed = drafter.propose(context, request).pass_tokens
@@ -136,14 +136,14 @@ class DrafterContract(LearnedStateContract):
         known = {one.learns_from for one in _with_inner(first)}
         if not known <= {"nothing", "accepted"}:
             pytest.skip("it may learn from all answers")
-        changed = self.teach(second, other=3, after_accepted="accepted" not in known)
-        assert self.answers(first, self.teach(first)) == self.answers(second, changed)
+        changed = self.observe_steps(second, other=3, after_accepted="accepted" not in known)
+        assert self.answers(first, self.observe_steps(first)) == self.answers(second, changed)
 
     def test_whether_it_runs_a_model_is_declared(self, drafter: Drafter) -> None:
         """Without a declared model, its own or an inner one, no draft pass is spent."""
         if any(one.runs_model for one in _with_inner(drafter)):
             pytest.skip("it runs a model")
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         assert not drafter.costs_pass(self._request(context, [0], 1))
         assert drafter.propose(context, self._request(context, [0], 1)).pass_tokens == ()
         assert drafter.models == ()
@@ -182,7 +182,9 @@ class DrafterContract(LearnedStateContract):
             return None
         return prefill_outcome(context, fed, torch.empty((0, 0)) if logits is None else logits, hidden)
 
-    def teach(self, drafter: Drafter, seed: int = 1, other: int = 0, after_accepted: bool = False) -> Context:
+    def observe_steps(
+        self, drafter: Drafter, seed: int = 1, other: int = 0, after_accepted: bool = False
+    ) -> Context:
         """Begin a prompt and live through five steps; the numbers depend on ``seed`` alone.
 
         Args:
@@ -249,7 +251,7 @@ class DrawingDrafterContract(DrafterContract):
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_draws_come_from_the_distribution_it_states(self, drafter: Drafter, kind: NodeKind) -> None:
         """``q`` ``[f, V]`` sums to one; a draw has a probability under it, and its logarithm."""
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1, 4], 5, kind))
         assert answer.q is not None
         assert answer.log_probs is not None
@@ -267,7 +269,7 @@ class DrawingDrafterContract(DrafterContract):
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_more_draws_begin_with_the_fewer(self, drafter: Drafter, kind: NodeKind) -> None:
         """``k`` and ``enough`` limit the number of draws, at least one, and never change the draws."""
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         rows = [0, 1, 4]
         most = drafter.propose(context, self._request(context, rows, self.vocab_size, kind))
         assert most.log_probs is not None
@@ -290,7 +292,7 @@ class DrawingDrafterContract(DrafterContract):
     def test_draws_are_keyed_by_place(self, kind: NodeKind) -> None:
         """Keys are seed, sequence, root position and rank path, not the order of calls or the other rows."""
         first, second = self.new(), self.new()
-        context, again = self.teach(first), self.teach(second)
+        context, again = self.observe_steps(first), self.observe_steps(second)
         answer = first.propose(context, self._request(context, [0, 1, 2, 4], 6, kind))
         together = answer.tokens
         for index, row in reversed(list(enumerate((0, 1, 2, 4)))):
@@ -313,7 +315,7 @@ class PhraseDrafterContract(DrafterContract):
 
     def test_phrases_are_tokens_then_padding_and_cost_no_pass(self, drafter: Drafter) -> None:
         """Phrases ``[f, k, length]`` are at most ``phrase_length`` long, and requesting them changes no answer."""
-        context = self.teach(drafter)
+        context = self.observe_steps(drafter)
         before = self.answers(drafter, context)
         for length in range(2, drafter.phrase_length + 3):
             request = replace(self._request(context, [0, 1, 2, 4], 3), length=length)

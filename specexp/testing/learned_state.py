@@ -19,14 +19,14 @@ def deployed(family: Literal["drafter", "controller"], state: dict[str, Any]) ->
 
 
 class LearnedStateContract:
-    """Tests of a part that learns; the subclass makes, teaches and questions it."""
+    """Tests of a part that learns; the subclass makes it, lets it observe steps and reads its answers."""
 
     family: ClassVar[Literal["drafter", "controller"]]
 
     def new(self) -> Any:
         raise NotImplementedError
 
-    def teach(self, part: Any, seed: int = 1) -> Context:
+    def observe_steps(self, part: Any, seed: int = 1) -> Context:
         """Let a part live through some steps, whose numbers depend on ``seed`` alone."""
         raise NotImplementedError
 
@@ -38,21 +38,23 @@ class LearnedStateContract:
 
     def test_the_same_history_gives_the_same_answers(self) -> None:
         first, second = self.new(), self.new()
-        assert self.answers(first, self.teach(first)) == self.answers(second, self.teach(second))
+        assert self.answers(first, self.observe_steps(first)) == self.answers(
+            second, self.observe_steps(second)
+        )
 
     def test_reset_returns_to_the_initial_state(self) -> None:
         part = self.new()
-        expected = self.answers(part, self.teach(part, seed=1))
+        expected = self.answers(part, self.observe_steps(part, seed=1))
         part.reset()
-        self.teach(part, seed=2)
+        self.observe_steps(part, seed=2)
         part.reset()
-        assert self.answers(part, self.teach(part, seed=1)) == expected
+        assert self.answers(part, self.observe_steps(part, seed=1)) == expected
 
     @pytest.mark.parametrize("in_an_artifact", [False, True])
     def test_a_saved_state_gives_the_same_answers(self, in_an_artifact: bool) -> None:
         """``state_dict`` and an artifact's files hold all that was learned, apart from the committed tokens."""
         part, restored = self.new(), self.new()
-        context = self.teach(part)
+        context = self.observe_steps(part)
         restored.begin(context, self.prefill(restored, context))
         state = part.state_dict()
         restored.load_state_dict(deployed(self.family, state) if in_an_artifact else state)

@@ -17,7 +17,7 @@ Decision = Literal["found", "excluded", "undecided"]
 
 
 @dataclass
-class Branches:
+class StepEndings:
     """How the steps of a composition ended: a branch of a verifier that no step took was not tested."""
 
     steps: int = 0  # steps that the limit of tokens cut short are not counted below
@@ -49,13 +49,13 @@ class Branches:
         self.leaves[len(accepted)] += 1
         self.whole += len(accepted) == shape.max_depth
 
-    def __add__(self, other: Branches) -> Branches:
+    def __add__(self, other: StepEndings) -> StepEndings:
         total = {name: value + getattr(other, name) for name, value in vars(self).items()}
-        return Branches(**{**total, "deepest": max(self.deepest, other.deepest)})
+        return StepEndings(**{**total, "deepest": max(self.deepest, other.deepest)})
 
     @property
     def never(self) -> list[str]:
-        """Branches that no step took; empty if nothing is ever drafted."""
+        """StepEndings that no step took; empty if nothing is ever drafted."""
         if self.deepest == 0:
             return []
         depths = [str(depth) for depth in range(1, self.deepest + 1) if not self.rejected[depth]]
@@ -89,7 +89,7 @@ class LosslessCheck:
     outcomes: Mapping[str, int] = field(default_factory=dict)  # compared outputs or tokens by result
     # tokens on the toy targets that differ: (continuation, index, token, expected token)
     wrong: tuple[tuple[int, int, int, int], ...] = ()
-    branches: Branches | None = None
+    branches: StepEndings | None = None
 
     @property
     def passed(self) -> bool:

@@ -25,7 +25,7 @@ from specexp.core.sampling import Processors
 from specexp.verify.claims import Claim, claims_of
 from specexp.verify.first_tokens import Starts, first_tokens, likely_starts, sample_starts
 from specexp.verify.joint import EqualityTest, JointTest
-from specexp.verify.result import Branches, Finding, LosslessCheck, LosslessReport
+from specexp.verify.result import Finding, LosslessCheck, LosslessReport, StepEndings
 from specexp.verify.statistics import SHARE
 from specexp.verify.toy import Manner
 from specexp.verify.toy_run import Tally, ToyLaw, compare_chunk, compose, sample_chunk, toy_vocabulary
@@ -129,7 +129,7 @@ def _compared(
 ) -> list[PromptRecord]:
     """Compare the outputs for every prompt and sample token for token; returns the records of both."""
     records: list[PromptRecord] = []
-    branches = Branches()
+    branches = StepEndings()
     arm.reset()
     arm.observers = (branches.observe,)
     for prompt in prompts:

@@ -16,7 +16,7 @@ from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
-from specexp.verify.result import Branches
+from specexp.verify.result import StepEndings
 from specexp.verify.toy import LIVE, Manner, Toy, classes, toy_models
 
 PartsFactory = Callable[[Any], Parts]
@@ -53,7 +53,7 @@ class Tally:
     # tokens after a row with a first candidate that was not drawn, those among them that equal it, their expected
     # number, and its variance
     first_choice: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
-    branches: Branches = field(default_factory=Branches)
+    branches: StepEndings = field(default_factory=StepEndings)
     compared: int = 0  # tokens compared with the expected ones
     # continuations with another token: (number, index of the token, token, expected token)
     wrong: list[tuple[int, int, int, int]] = field(default_factory=list)

@@ -8,13 +8,13 @@ import torch
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.tree import ROOT_ONLY, TokenTree, TreeShape
-from specexp.verify.result import Branches
+from specexp.verify.result import StepEndings
 
 SHAPE = TreeShape.from_rank_paths([[0], [1], [0, 0], [0, 0, 0]])
 
 
 def noted(*steps, shape=SHAPE):
-    branches = Branches()
+    branches = StepEndings()
     for accepted, new in steps:
         tree = TokenTree(shape, np.arange(shape.num_nodes + 1))
         branches.observe(Outcome(Context([0]), tree, torch.zeros(shape.num_nodes + 1, 8), accepted, new))
