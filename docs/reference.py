@@ -194,7 +194,7 @@ def _arguments(made: Callable[..., Any]) -> str:
     for name, argument in arguments.items():
         cells = (
             f"`{name}`",
-            allowed_words(made, name),
+            allowed_words(argument.annotation),
             f"`{default_words(argument)}`",
             meaning.get(name, ""),
         )

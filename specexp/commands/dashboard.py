@@ -65,17 +65,17 @@ def dashboard_of(config: Config, file: str, needs_entity: bool = True, studies: 
     Raises:
         ConfigError: the file has no sweep section, nothing says who will own the workspace, or W&B takes no such name.
     """
-    sweep = config.section("sweep")
+    sweep = config.get("sweep")
     if not sweep:
         raise ConfigError(f"{file} has no sweep: section, so there is no study to compare")
     check_tracking(config)
-    tracking = config.section("tracking")
+    tracking = config.get("tracking")
     entity = tracking.get("entity")
     if not entity and needs_entity:
         raise ConfigError(
             "tracking.entity is not set: --entity names the W&B user or team that will own the dashboard"
         )
-    latency = config.section("latency")
+    latency = config.get("latency")
     modelled = bool(latency and latency["modelled"])
     if studies:
         return describe_studies(entity or "your-entity", tracking["project"], modelled)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.config.config import (
-    SECTIONS,
-    Config,
-    is_replayed,
-    recording_folder,
-)
+from specexp.config.config import SECTIONS, Config, is_replayed, recording_folder
 from specexp.config.layers import PARTS, ConfigError
 from specexp.config.schema import Generation
 from specexp.core.messages import first_line
@@ -30,15 +26,39 @@ if TYPE_CHECKING:
     from specexp.scheduling import Execution
 
 
+def _build(config: Config, *, section: str) -> Any:
+    return config.checker.build(config.get(section), SECTIONS[section].annotation, (section,))
+
+
+build_drafter: Callable[[Config], Drafter | None] = partial(_build, section="drafter")
+"""Return a new drafter, without the draft model it may need; None if nothing drafts."""
+build_builder: Callable[[Config], TreeBuilder] = partial(_build, section="builder")
+build_verifier: Callable[[Config], Verifier] = partial(_build, section="verifier")
+build_controller: Callable[[Config], Controller | None] = partial(_build, section="controller")
+"""Return a new controller; None if the builder's own limits hold."""
+build_workload: Callable[[Config], Workload] = partial(_build, section="data")
+"""Return which prompts are decoded; nothing is read."""
+build_execution: Callable[[Config], Execution | None] = partial(_build, section="execution")
+"""Return how several sequences are decoded for a prompt; None if it is one at a time."""
+build_reasoning: Callable[[Config], Reasoning] = partial(_build, section="reasoning")
+build_latency: Callable[[Config], LatencyProfile | None] = partial(_build, section="latency")
+"""Return the latency profile; None if seconds are measured."""
+
+
+def build_generation(config: Config) -> Generation:
+    """Return the ``generation:`` section."""
+    return Generation(**config.get("generation"))
+
+
 def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = None) -> Parts:
-    """New objects of the four parts.
+    """Return new objects of the four parts.
 
     Args:
-        config: of the composition.
-        draft: the pair's draft model, or a recording of its answers, for a drafter that needs one.
+        config: The composition.
+        draft: The pair's draft model, or a recording of it, for a drafter that needs one.
 
     Raises:
-        ConfigError: a constructor refuses its arguments, the parts do not go together, or a drafter needs a draft
+        ConfigError: A constructor refuses its arguments, the parts do not go together, or a drafter needs a draft
             model and the pair has none.
     """
     parts = _composed(config, build_latency)
@@ -48,95 +68,48 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
         except ValueError as error:
             why = first_line(error)
             if draft is None and is_replayed(config):
-                why = f"a draft model is asked and {recording_folder(config)} holds none: record with the drafter"
+                why = f"it needs a draft model and {recording_folder(config)} holds none: record with the drafter"
             raise config.checker.error(("drafter",), f": {why}") from error
     return parts
 
 
-def build_drafter(config: Config) -> Drafter | None:
-    """A new drafter alone, without the draft model it may need; None where nothing drafts."""
-    drafter: Drafter | None = _build(config, "drafter")
-    return drafter
-
-
-def build_builder(config: Config) -> TreeBuilder:
-    """A new builder alone, whatever drafts for it."""
-    builder: TreeBuilder = _build(config, "builder")
-    return builder
-
-
 def build_analyses(config: Config) -> list[Any]:
-    """New analyses of a run.
-
-    Raises:
-        ConfigError: a constructor refuses its arguments, or two write the same files.
-    """
-    analyses: list[Any] = _build(config, "analyses")
+    """Return new analyses of a run; ConfigError if two write the same files."""
+    analyses: list[Any] = _build(config, section="analyses")
     names: list[str] = [analysis.name for analysis in analyses]
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise config.checker.error(
-                ("analyses", str(number)), f" writes {name} as an earlier one does; list an analysis once"
-            )
+            why = f" writes {name} as an earlier one does; list an analysis once"
+            raise config.checker.error(("analyses", str(number)), why)
     return analyses
 
 
-def build_verifier(config: Config) -> Verifier:
-    """A new verifier alone: what plain decoding shares with every arm."""
-    verifier: Verifier = _build(config, "verifier")
-    return verifier
-
-
-def build_controller(config: Config) -> Controller | None:
-    """A new controller alone, whatever drafts; None where the builder's own limits hold."""
-    controller: Controller | None = _build(config, "controller")
-    return controller
-
-
-def build_pair(config: Config) -> ModelPair:
-    """Load the models.
+def build_pair(config: Config, weights: bool = True) -> ModelPair:
+    """Load the models, or read only their files' descriptions.
 
     Raises:
-        ConfigError: a model cannot be loaded, or the vocabularies differ.
+        ConfigError: A model cannot be loaded, or the vocabularies differ.
     """
     from specexp.models.pair import load_pair
 
-    pair: ModelPair = config.checker.call(load_pair, config.get("pair"), ("pair",))
+    arguments = {**config.get("pair"), "weights": weights}
+    pair: ModelPair = config.checker.call(load_pair, arguments, ("pair",))
     return pair
 
 
-def build_outline(config: Config) -> ModelPair:
-    """The models as their files describe them, without weights.
-
-    Raises:
-        ConfigError: a model cannot be loaded, or the vocabularies differ.
-    """
-    from specexp.models.pair import load_pair
-
-    pair: ModelPair = config.checker.call(load_pair, {**config.get("pair"), "weights": False}, ("pair",))
-    return pair
-
-
-def build_workload(config: Config) -> Workload:
-    """Which prompts are decoded; nothing is read."""
-    workload: Workload = _build(config, "data")
-    return workload
+build_outline: Callable[[Config], ModelPair] = partial(build_pair, weights=False)
+"""Return the models as their files describe them, without weights."""
 
 
 def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptDataModule:
-    """The prompts, for Lightning's Trainer; nothing is read before its ``setup``."""
+    """Return the prompts for Lightning's Trainer; nothing is read before its ``setup``."""
     from specexp.data.prompts import PromptDataModule
 
     return PromptDataModule(build_workload(config), tokenizer)
 
 
 def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
-    """What is wrong with prompts, and who named them.
-
-    Args:
-        config: Configuration of the experiment.
-        error: What the prompt set or the workload said.
-    """
+    """Return the error of a prompt set or workload with the file and key that named it."""
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
     if error.key == ("offset",) and follows:  # a derived offset: the end of the search's prompts
@@ -146,9 +119,7 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
         )
     if error.key:
         key = ("data", *error.key)
-        if (
-            "init_args" in key and config.layers.origin_of(key) is None
-        ):  # prompts: my.jsonl is short for its path
+        if "init_args" in key and key not in config.layers.sources:  # prompts: my.jsonl is short for its path
             key = key[: key.index("init_args")]
         return config.checker.error(key, f": {error}")
     return ConfigError(
@@ -156,47 +127,29 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     )
 
 
-def build_generation(config: Config) -> Generation:
-    """The ``generation:`` section."""
-    return Generation(**config.get("generation"))
-
-
-def build_execution(config: Config) -> Execution | None:
-    """How several sequences are decoded for a prompt; None where it is one at a time."""
-    execution: Execution | None = _build(config, "execution")
-    return execution
-
-
 def build_engine(config: Config) -> Any:
-    """Somebody else's :class:`~specexp.engines.engine.ForeignEngine`, not started; None where our loop decodes.
+    """Return a :class:`~specexp.engines.engine.ForeignEngine`, not started; None if specexp's own loop decodes.
 
     Raises:
-        ConfigError: its settings do not go together, or the file asks for what engines of others do not do here:
-            sampling, several sequences, a modelled clock, or parts of ours beside it.
+        ConfigError: Its settings do not go together, or the file sets what other engines do not support here:
+            sampling, several sequences, a modelled clock, or specexp's own parts.
     """
     if config.get("engine") is None:
         return None
     where, verifier = f"{config.source_of(('engine',))}: engine: ", build_verifier(config)
     if verifier.noise_temperature != 0 or not verifier.lossless:
         raise ConfigError(
-            f"{where}answers are compared token by token, which takes greedy decoding: set verifier to Greedy"
+            f"{where}outputs are compared token by token, which needs greedy decoding: set verifier to Greedy"
         )
     for section in ("drafter", "builder", "execution", "latency"):
         if config.get(section) is not None:
-            raise ConfigError(
-                f"{where}{section} is a part of our own loop: set it to null, or leave engine out"
-            )
-    return _build(config, "engine")
-
-
-def build_reasoning(config: Config) -> Reasoning:
-    """The ``reasoning:`` section, with its search."""
-    reasoning: Reasoning = _build(config, "reasoning")
-    return reasoning
+            why = f"{section} is a part of specexp's own loop: set it to null, or leave engine out"
+            raise ConfigError(f"{where}{why}")
+    return _build(config, section="engine")
 
 
 def build_task_items(config: Config) -> TaskItems | None:
-    """The tasks of ``data.prompts``; None where they are prompts to be continued."""
+    """Return the tasks of ``data.prompts``; None if they are prompts to be continued."""
     from specexp.data import TaskItems
 
     prompts = build_workload(config).prompts
@@ -204,43 +157,39 @@ def build_task_items(config: Config) -> TaskItems | None:
 
 
 def is_multi_sequence(config: Config) -> bool:
-    """Whether several sequences are decoded for every prompt: by one arm at least, and then by all."""
+    """Return whether several sequences are decoded for every prompt: by one arm at least, and then by all."""
     arms = (config.get("arms") or {}).values()
-    return (
-        config.get("execution") is not None
-        or any((arm or {}).get("execution") is not None for arm in arms)
-        or build_task_items(config) is not None
-    )
-
-
-def build_latency(config: Config) -> LatencyProfile | None:
-    """The ``latency:`` section; None where seconds are measured."""
-    profile: LatencyProfile | None = _build(config, "latency")
-    return profile
+    executions = (config.get("execution"), *((arm or {}).get("execution") for arm in arms))
+    return any(one is not None for one in executions) or build_task_items(config) is not None
 
 
 def check_parts(config: Config) -> None:
-    """Refuse parts that do not go together; builds them, without torch for most of our own."""
-    _composed(config, lambda config: None if _awaits_profile(config) else build_latency(config))
+    """Raise a ConfigError if parts do not go together; builds them, most of specexp's own without torch."""
+
+    def latency_of(config: Config) -> LatencyProfile | None:
+        artifact = config.get("latency.artifact", None)
+        # a recording is made before the profile that its replays need
+        unmeasured = is_replayed(config) and artifact is not None and not Path(artifact).exists()
+        return None if unmeasured else build_latency(config)
+
+    _composed(config, latency_of)
 
 
-def _composed(config: Config, latency: Callable[[Config], LatencyProfile | None]) -> Parts:
-    """New parts that go together, with the latency they weigh costs by and without a draft model."""
-    drafter, builder, verifier, controller = (_build(config, name) for name in PARTS)
+def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | None]) -> Parts:
+    """Return new parts that go together, with the latency by which they weigh costs and without a draft model."""
+    drafter, builder, verifier, controller = (_build(config, section=name) for name in PARTS)
     try:
         check_composition(drafter, builder, verifier, controller)
     except ValueError as error:
         section = "builder" if builder is not None else "drafter"
-        raise ConfigError(f"{config.source_of((section,))}: {section}: {first_line(error)}") from error
-    parts, profile = Parts(drafter, builder, verifier, controller), latency(config)
+        raise config.checker.error((section,), f": {first_line(error)}") from error
+    parts, profile = Parts(drafter, builder, verifier, controller), latency_of(config)
     if controller is not None:
         try:
             controller.use_latency(None if profile is None else profile.of(parts.label))
         except ValueError as error:
             raise config.checker.error(("controller",), f": {first_line(error)}") from error
-    execution = build_execution(config)
-    if execution is not None:
-        _check_execution(config, execution, parts, profile)
+    _check_execution(config, parts, profile)
     if drafter is not None:
         try:
             drafter.use_draft_model(None)
@@ -249,39 +198,24 @@ def _composed(config: Config, latency: Callable[[Config], LatencyProfile | None]
     return parts
 
 
-def _check_execution(
-    config: Config, execution: Execution, parts: Parts, profile: LatencyProfile | None
-) -> None:
-    where = f"{config.source_of(('execution',))}: execution"
+def _check_execution(config: Config, parts: Parts, profile: LatencyProfile | None) -> None:
+    execution = build_execution(config)
+    if execution is None:
+        return
     try:
         execution.check(parts)
+        if profile is not None and profile.modelled:
+            why = f"the seconds of several sequences cannot be modelled by latency {profile.name!r}"
+            raise ValueError(f"{why}: leave execution or latency out")
+        if parts.controller.needs_foresight:
+            name = type(parts.controller).__name__
+            raise ValueError(f"it does not go with {name}, which must know every output beforehand")
     except ValueError as error:
-        raise ConfigError(f"{where}: {first_line(error)}") from error
-    if profile is not None and profile.modelled:
-        raise ConfigError(
-            f"{where} decodes several sequences, whose seconds latency {profile.name!r} cannot model: leave one of the "
-            "two out"
-        )
-    if parts.controller.needs_foresight:
-        name = type(parts.controller).__name__
-        raise ConfigError(f"{where} does not go with {name}, which must know every output beforehand")
+        raise config.checker.error(("execution",), f": {first_line(error)}") from error
 
 
 def check_draft_latency(config: Config, profile: LatencyProfile | None, what: str) -> None:
-    """Refuse a latency profile that does not state what the draft model costs which ``what`` runs."""
+    """Raise a ConfigError if a latency profile has no milliseconds of the draft model that ``what`` runs."""
     if profile is not None and not profile.draft_ms:
-        raise config.checker.error(
-            ("latency",),
-            f": {profile.name!r} states no draft_ms, but {what} runs a draft model: state its milliseconds, or leave "
-            "it out",
-        )
-
-
-def _awaits_profile(config: Config) -> bool:
-    """Whether seconds are to be an artifact's that is not measured yet: recording does without."""
-    artifact = config.get("latency.artifact", None)
-    return is_replayed(config) and artifact is not None and not Path(artifact).exists()
-
-
-def _build(config: Config, section: str) -> Any:
-    return config.checker.build(config.get(section), SECTIONS[section].annotation, (section,))
+        why = f": {profile.name!r} states no draft_ms, but {what} runs a draft model: state its milliseconds, or leave"
+        raise config.checker.error(("latency",), f"{why} it out")

@@ -1,4 +1,4 @@
-"""What the commands have in common."""
+"""What the commands have in common: reading the configuration, help, errors, and the result they show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specexp.config.config import SECTIONS, Config, annotated, is_replayed
-from specexp.config.layers import COMMAND_LINE, ConfigError, Key, parse_overrides
+from specexp.config.layers import COMMAND_LINE, ConfigError, Key, entries_of, parse_overrides
 from specexp.config.load import load_config, with_artifact, with_recognised_fields
 from specexp.config.schema import Experiment
 from specexp.core.checked import keys_below
@@ -27,43 +27,39 @@ from specexp.tracking.mode import asked_mode
 QUIET, JSON, OPEN = "--quiet", "--json", "--open"
 SHOWING = (QUIET, JSON, OPEN)
 """Options of every command about how its result is shown."""
-DRY_RUN = "--dry-run"
-_PRINT_CONFIG = "--print-config"
-_OF_A_SWEEP = ("n-trials", "storage", "confirm-again", "cold", "require-gain")
+DRY_RUN, _PRINT_CONFIG = "--dry-run", "--print-config"
 OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
+_OF_A_SWEEP = ("n-trials", "storage", "confirm-again", "cold", "require-gain")
 STARTS_OVER = "the same command starts over"
 GOES_ON = "the same command goes on where it stopped"
 HELP = frozenset(("-h", "--help"))
-_ABOUT_HELP = """--print-config prints the resolved file, each value with who set it.
---quiet says the answer and what to do next, --json all that came out in one line, --open opens the report's page.
+_ABOUT_HELP = """--print-config prints the resolved file, each value with its source.
+--quiet prints the result and the next step, --json the whole result as one line, --open opens the report's page.
 --help KEY explains a section, a key inside it or a part by its name: --help generation.max_new_tokens, --help Chain;
-after a file it tells what the file has there. Sections of a file:"""
+after a file it also shows the file's value. Sections of a file:"""
 
 
 def fail(why: object, status: int = 2) -> int:
-    """Tell what went wrong, in one sentence on stderr.
+    """Print an error to stderr and record it in the result; returns ``status``.
 
     Args:
         why: The error or the sentence.
-        status: The exit code: 2 for a mistake of the user, 1 for what went wrong without one.
-
-    Returns:
-        ``status``.
+        status: The exit code: 2 for a mistake of the user, 1 for any other failure.
     """
-    current_result().error = said = masked(str(why))
-    print(f"error: {said}", file=sys.stderr)
+    current_result().error = sentence = masked(str(why))
+    print(f"error: {sentence}", file=sys.stderr)
     return status
 
 
 def answered(act: Callable[[], int], after: str = STARTS_OVER) -> int:
-    """Act, and tell mistakes and what ended the process in one sentence on stderr.
+    """Act, and print an error in one sentence to stderr.
 
     Args:
         act: Does the command's work; returns the exit code.
         after: What the same command does after an interrupt.
 
     Returns:
-        The exit code: of ``act``, 2 for a mistake of the user, 1 where something cannot be written, 130, 143 or 129
+        The exit code: of ``act``, 2 for a mistake of the user, 1 if something cannot be written, 130, 143 or 129
         after SIGINT, SIGTERM or SIGHUP.
     """
     try:
@@ -84,15 +80,15 @@ def run_command(
     short: Mapping[str, str] | None = None,
     after: str = STARTS_OVER,
 ) -> int:
-    """Read a configuration file, act on it, and tell mistakes in one sentence on stderr.
+    """Read a configuration file and act on it.
 
     ``--help`` prints the usage, ``--help KEY`` explains a key, ``--print-config`` prints the resolved file.
 
     Args:
-        usage: What is printed for ``--help``, and where no file is given.
+        usage: Printed for ``--help``, and if no file is given.
         arguments: File, ``--dry-run`` and overrides; the process's own if None.
-        act: Runs the configuration; its second argument is whether this is a dry run. Returns the exit code.
-        short: Dotted keys by the short option that means them, such as ``n-trials``.
+        act: Runs the configuration, given whether this is a dry run. Returns the exit code.
+        short: Dotted keys by their short option, such as ``n-trials``.
         after: What the same command does after an interrupt.
 
     Returns:
@@ -103,41 +99,52 @@ def run_command(
     if not given or not HELP.isdisjoint(given):
         return _help(usage, given, short)
     with telling(given) as found:
-        found.exit_code = _read_and_act(given, act, short, after)
+        try:
+            config = _read(given, short)
+        except ConfigError as error:
+            found.exit_code = fail(error)
+            return found.exit_code
+        if _PRINT_CONFIG in given:
+            return say(annotated(config), end="")
+        found.exit_code = answered(lambda: act(config, DRY_RUN in given), after)
         if DRY_RUN in given and found.exit_code == 0:
             found.next = "the same command without --dry-run"
     return found.exit_code
 
 
-def _read_and_act(
-    given: Sequence[str], act: Callable[[Config, bool], int], short: Mapping[str, str], after: str
-) -> int:
-    """Read the file and the overrides, and act on them; returns the exit code."""
-    try:
-        if given[0].startswith("--"):
+def _read(given: Sequence[str], short: Mapping[str, str]) -> Config:
+    """Read the file and the overrides."""
+    if given[0].startswith("--"):
+        raise ConfigError(
+            f"{COMMAND_LINE}: {given[0]} stands before the configuration file, which comes first"
+        )
+    for argument in given[1:]:
+        name, equals, _ = argument.partition("=")
+        meant = get_close_matches(name.replace("_", "-").lower(), OPTIONS, n=1, cutoff=0.9)
+        if meant and name not in OPTIONS:
+            raise ConfigError(f"{COMMAND_LINE}: unknown option {name}; did you mean {meant[0]}?")
+        if equals and name in OPTIONS:
+            raise ConfigError(f"{COMMAND_LINE}: {argument}: {name} takes no value")
+    overrides = [argument for argument in given[1:] if argument not in OPTIONS]
+    for dotted in [one[2:].partition("=")[0] for one in overrides if one.startswith("--") and len(one) > 2]:
+        known = {*SECTIONS, "compose"}
+        if dotted in _OF_A_SWEEP:
+            raise ConfigError(f"{COMMAND_LINE}: --{dotted} is an option of python -m specexp.sweep only")
+        if dotted.partition(".")[0] not in known:
+            options = [f"--{name}" for name in (*short, *known, *keys_below(Experiment))]
+            raise ConfigError(f"{COMMAND_LINE}: {dotted} is unknown{did_you_mean(f'--{dotted}', options)}")
+    values: dict[str, object] = {}
+    for dotted, value in parse_overrides(overrides):
+        earlier = values.setdefault(dotted, value)
+        if dotted != "compose" and repr(earlier) != repr(value):
             raise ConfigError(
-                f"command line: {given[0]} stands where the configuration file is expected, first"
+                f"{COMMAND_LINE}: --{dotted} is given twice, {earlier!r} and {value!r}; give it once"
             )
-        for argument in given[1:]:
-            name, equals, _ = argument.partition("=")
-            meant = get_close_matches(name.replace("_", "-").lower(), OPTIONS, n=1, cutoff=0.9)
-            if meant and name not in OPTIONS:
-                raise ConfigError(f"{COMMAND_LINE}: unknown option {name}; did you mean {meant[0]}?")
-            if equals and name in OPTIONS:
-                raise ConfigError(
-                    f"{COMMAND_LINE}: {argument} gives {name} a value, and it takes none; write {name}"
-                )
-        overrides = [argument for argument in given[1:] if argument not in OPTIONS]
-        _check_sections(overrides, short)
-        config = load_config(given[0], overrides)
-        config, recognised = with_recognised_fields(with_artifact(config))
-        if _PRINT_CONFIG in given:
-            return say(annotated(config), end="")
-        for line in recognised:
+    config, lines = with_recognised_fields(with_artifact(load_config(given[0], overrides)))
+    if _PRINT_CONFIG not in given:
+        for line in lines:
             print(line)
-    except ConfigError as error:
-        return fail(error)
-    return answered(lambda: act(config, DRY_RUN in given), after)
+    return config
 
 
 def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
@@ -161,29 +168,6 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
         return fail(error)
 
 
-def _check_sections(overrides: Sequence[str], short: Mapping[str, str]) -> None:
-    """Refuse an override given twice, or of no section.
-
-    What is meant may be an option of the command, or lie inside a section.
-    """
-    for dotted in [one[2:].partition("=")[0] for one in overrides if one.startswith("--") and len(one) > 2]:
-        known = {*SECTIONS, "compose"}
-        if dotted in _OF_A_SWEEP:
-            raise ConfigError(f"{COMMAND_LINE}: --{dotted} is an option of python -m specexp.sweep alone")
-        if dotted.partition(".")[0] not in known:
-            near = did_you_mean(
-                f"--{dotted}", [f"--{name}" for name in (*short, *known, *keys_below(Experiment))]
-            )
-            raise ConfigError(f"{COMMAND_LINE}: {dotted} is unknown{near}")
-    given: dict[str, object] = {}
-    for dotted, value in parse_overrides(overrides):
-        earlier = given.setdefault(dotted, value)
-        if dotted != "compose" and repr(earlier) != repr(value):
-            raise ConfigError(
-                f"{COMMAND_LINE}: --{dotted} is given twice, {earlier!r} and {value!r}; give it once"
-            )
-
-
 def _long(argument: str, short: Mapping[str, str]) -> str:
     name, equals, value = argument.removeprefix("--").partition("=")
     return f"--{short[name]}{equals}{value}" if argument.startswith("--") and name in short else argument
@@ -194,14 +178,13 @@ class CommandResult:
     """The result of a command; its fields are the keys of the line of JSON.
 
     Attributes:
-        answer: the outcome, in a sentence.
-        error: what went wrong, in a sentence.
-        folder: the command's files.
-        page: the report's file.
-        artifact: the folder that a deployment loads.
-        summary: figures to compare runs by.
-        tables: rows of every table, as mappings from heading to cell.
-        next: what to type or do next.
+        answer: The outcome, in a sentence.
+        folder: The command's files.
+        page: The report's file.
+        artifact: The folder that a deployment loads.
+        summary: Figures to compare runs by.
+        tables: Rows of every table, as mappings from heading to cell.
+        next: What to type or do next.
     """
 
     exit_code: int = 0
@@ -217,7 +200,7 @@ class CommandResult:
     def to_json(self) -> str:
         """Return one line of JSON without empty fields; numbers that are not finite are null."""
         known = {name: value for name, value in asdict(self).items() if value or name == "exit_code"}
-        return masked(json.dumps(_plain(known), allow_nan=False, default=str))
+        return masked(json.dumps(_finite(known), allow_nan=False, default=str))
 
 
 _CURRENT: ContextVar[CommandResult | None] = ContextVar("current_result", default=None)
@@ -230,7 +213,7 @@ def current_result() -> CommandResult:
 
 @contextmanager
 def telling(given: Collection[str]) -> Iterator[CommandResult]:
-    """Collect a command's result, then show it as the options of :data:`SHOWING` among ``given`` ask."""
+    """Collect a command's result, then show it as the options of :data:`SHOWING` among ``given`` require."""
     found = CommandResult()
     token = _CURRENT.set(found)
     silent = QUIET in given or JSON in given
@@ -243,8 +226,7 @@ def telling(given: Collection[str]) -> Iterator[CommandResult]:
         say(found.to_json())
     else:
         quietly = (found.answer, found.page) if QUIET in given else ()
-        onward = f"Next: {found.next}" if found.next else ""
-        for line in filter(None, (*quietly, onward)):
+        for line in filter(None, (*quietly, f"Next: {found.next}" if found.next else "")):
             say(line)
     if OPEN in given and found.page:
         import webbrowser
@@ -257,16 +239,16 @@ def say(text: str, end: str = "\n") -> int:
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:
-        # or the interpreter's own flush fails too
+        # the interpreter flushes stdout once more when it exits, which must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _plain(value: Any) -> Any:
+def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -274,18 +256,16 @@ def check_here(config: Config, *written: str) -> None:
     """Raise if threads, models, files of prompts or folders are not available on this machine.
 
     Args:
-        config: of a command that is about to begin.
-        written: keys of the folders that the command writes, ``output`` aside.
+        config: The experiment.
+        written: Keys of the folders that the command writes in addition to ``output``.
 
     Raises:
-        ConfigError: one sentence with the key.
+        ConfigError: One sentence with the key.
     """
     threads, cores = config.get("generation.threads"), os.cpu_count()
     if threads is not None and cores is not None and threads > cores:
-        raise config.checker.error(
-            ("generation", "threads"),
-            f" is {threads}, and this machine has {counted(cores, 'core')}: at most so many are allowed",
-        )
+        why = f" must be at most {cores}, since this machine has {counted(cores, 'core')}, got {threads}"
+        raise config.checker.error(("generation", "threads"), why)
     if config.get("tracking.mode") != "disabled":
         check_tracking(config)
     if not is_replayed(config):
@@ -293,9 +273,8 @@ def check_here(config: Config, *written: str) -> None:
             checked_sources(config.get("pair.target"), config.get("pair.draft"))
         except PairError as error:
             raise config.checker.error(("pair", error.argument), f": {error}") from error
-    for key, value in _paths(
-        config.get("data.prompts.init_args", None) or {}, ("data", "prompts", "init_args")
-    ):
+    at = ("data", "prompts", "init_args")
+    for key, value in _file_names(config.get(".".join(at), None), at):
         path = Path(value).expanduser()
         is_file_name = path.suffix != "" or value.startswith((".", "/", "~"))  # others can be a data set's id
         if "://" not in value and is_file_name and not path.exists():
@@ -307,12 +286,16 @@ def check_here(config: Config, *written: str) -> None:
             check_writable(Path(folder, *below), config.checker.error(tuple(dotted.split(".")), ""))
 
 
-def check_tracking(config: Config) -> None:
-    """Raise if W&B would refuse the mode or the names of a project and of its owner.
+def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
+    """Yield key and value of every argument that names a file, of a part and of the parts inside it."""
+    for name, item in entries_of(value):
+        if name in ("path", "instances") and isinstance(item, str):
+            yield (*at, name), item
+        yield from _file_names(item, (*at, name))
 
-    Raises:
-        ConfigError: one sentence with the key.
-    """
+
+def check_tracking(config: Config) -> None:
+    """Raise a ConfigError if W&B would refuse the mode or the names of a project and of its owner."""
     try:
         asked_mode(config.get("tracking.mode"))
     except ValueError as error:  # of the environment: the file's own value is checked with the file
@@ -320,34 +303,17 @@ def check_tracking(config: Config) -> None:
     for key in ("project", "entity"):
         name = config.get(f"tracking.{key}")
         if name is not None and (not name.strip() or set(name) & set("/\\#?%:")):
-            raise config.checker.error(
-                ("tracking", key), f" must be a name without any of / \\ # ? % :, got {name!r}"
-            )
+            why = f" must be a name without any of / \\ # ? % :, got {name!r}"
+            raise config.checker.error(("tracking", key), why)
 
 
 def check_writable(folder: Path, error: ConfigError) -> None:
     """Raise if a folder cannot be made, or nothing can be written in it; nothing is made.
 
-    Args:
-        folder: where files are to go.
-        error: its text, file and key, begins the message.
-
     Raises:
-        ConfigError: names the path that is in the way.
+        ConfigError: It names the path that is in the way; the text of ``error``, file and key, begins the message.
     """
     there = next(path for path in (folder, *folder.parents, Path()) if path.exists() or path.is_symlink())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         why = f"no permission in {there}" if there.is_dir() else f"{there} is not a folder"
         raise ConfigError(f"{error}: {folder} cannot be written ({why}): name another folder")
-
-
-def _paths(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
-    """Yield key and value of every argument that names a file, of a part and of those inside it."""
-    inner = (
-        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    )
-    for name, item in inner:
-        key = (*at, str(name))
-        if name in ("path", "instances") and isinstance(item, str):
-            yield key, item
-        yield from _paths(item, key)

@@ -6,15 +6,14 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
-from functools import cache
-from typing import Any, get_args, get_origin
+from dataclasses import is_dataclass
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from specexp.config.check import contracts_in, members_of, parts_of, sections_in
+from specexp.config.check import adapter_of, contracts_in, members_of, parts_of, sections_in
 from specexp.config.config import SECTIONS, Config
-from specexp.config.layers import SPACE_FIELDS, ConfigError
+from specexp.config.layers import ConfigError, steps_of
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.config.sweep import Confirm, CountAcceptances, Learn
 from specexp.core.checked import (
@@ -35,8 +34,7 @@ from specexp.core.messages import did_you_mean
 _WIDTH = 110
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Found(NamedTuple):
     """An argument that a key leads to, and the class or function it belongs to."""
 
     owner: Callable[..., Any]
@@ -45,146 +43,117 @@ class _Place:
 
 
 def explain(key: str, config: Config | None = None) -> str:
-    """What a dotted key takes, or a part of any family by its name.
+    """Return what a dotted key takes, or what a part with this name is.
 
     Args:
         key: A key or a name, such as ``generation.max_new_tokens``, ``builder`` or ``ParametricTree``.
         config: The file whose classes and values are shown; without one, all classes that have the key.
 
     Raises:
-        ConfigError: there is no such key; with the nearest.
+        ConfigError: There is no such key; the message has the nearest.
     """
-    places = _places(key, config)
-    if places:
-        return "\n\n".join(_explained(key, place, config) for place in places)
+    found = _arguments_at(key, config)
+    if found:
+        return "\n\n".join(_explained(key, one, config) for one in found)
+    names: set[str] = set()
     for contract in contracts():
-        part = parts_of(contract).get(key)
-        if part is not None:
-            head = f"{key}: a {contract.rpartition('.')[2]}. {summary_of(part)}"
-            return "\n".join([*_wrapped(head, ""), *_lines_of(part)])
+        parts = parts_of(contract)
+        if key in parts:
+            head = f"{key}: a {contract.rpartition('.')[2]}. {summary_of(parts[key])}"
+            return "\n".join([*_wrapped(head, ""), *_lines_of(parts[key])])
+        names |= parts.keys()
     section = key.partition(".")[0]
-    hint = did_you_mean(key, _near(key)) or did_you_mean(section, SECTIONS)
+    known = {*keys_below(Experiment), *names}
+    if "." in key and section in SECTIONS:
+        annotation = SECTIONS[section].annotation
+        known = {name for name in keys_below(Experiment) if name.startswith(f"{section}.")}
+        known |= {f"{section}.{name}" for one in sections_in(annotation) for name in arguments_of(one) or {}}
+        parts_here = [part for base in contracts_in(annotation) for part in parts_of(base).values()]
+        known |= {f"{section}.init_args.{name}" for part in parts_here for name in arguments_of(part) or {}}
+    hint = did_you_mean(key, known) or did_you_mean(section, SECTIONS)
     raise ConfigError(f"command line: no key and no part is called {key!r}{hint}")
 
 
-def _near(key: str) -> set[str]:
-    """What a key may be meant for: of a section the keys inside it, otherwise every key and part."""
-    section = key.partition(".")[0]
-    if "." not in key or section not in SECTIONS:
-        return {*keys_below(Experiment), *(name for contract in contracts() for name in parts_of(contract))}
-    annotation = SECTIONS[section].annotation
-    found = {name for name in keys_below(Experiment) if name.startswith(f"{section}.")}
-    for component in sections_in(annotation):
-        found |= {f"{section}.{name}" for name in arguments_of(component) or {}}
-    for part in _parts_in(annotation, None):
-        found |= {f"{section}.init_args.{name}" for name in arguments_of(part) or {}}
-    return found
-
-
 def explain_sections() -> str:
-    """The sections of an experiment file, a line each."""
+    """Return the sections of an experiment file, one a line."""
     meaning = argument_docs(Experiment)
     return "\n".join(
         f"  {name:<11} {_short(meaning.get(name, ''), _WIDTH - 14)}".rstrip() for name in SECTIONS
     )
 
 
-def _places(key: str, config: Config | None) -> list[_Place]:
-    """Every argument that a key may lead to: one, or one for each class that has it."""
-    first, *waiting = _steps(key, config)
+def _arguments_at(key: str, config: Config | None) -> list[_Found]:
+    """Return every argument that a key may lead to: one, or one for each class that has it."""
+    first, *steps = config.layers.split(key) if config is not None else steps_of(key, None)
     if first not in SECTIONS:
         return []
-    places = [_Place(Experiment, first, SECTIONS[first])]
-    done = first
-    for number, step in enumerate(waiting):
-        part = done.removesuffix(".init_args")
+    found = [_Found(Experiment, first, SECTIONS[first])]
+    path = first
+    for number, step in enumerate(steps):
+        part = path.removesuffix(".init_args")
         chosen = None if config is None else config.get(f"{part}.class_path", None)
-        done = f"{done}.{step}"
-        if step == "class_path" or (step == "init_args" and number == len(waiting) - 1):
+        path = f"{path}.{step}"
+        if step == "class_path" or (step == "init_args" and number == len(steps) - 1):
             break
         if step != "init_args":
-            places = [inner for place in places for inner in _inside(place, step, chosen)]
-    return places
+            found = [inner for one in found for inner in _inside(one, step, chosen)]
+    return found
 
 
-def _steps(key: str, config: Config | None) -> list[str]:
-    if config is not None:
-        return config.layers.split(key)
-    steps = key.split(".")
-    if steps[:2] == ["sweep", "space"] and len(steps) > 3:
-        inner, last = ".".join(steps[2:-1]), steps[-1]
-        return ["sweep", "space", *([inner, last] if last in SPACE_FIELDS else [f"{inner}.{last}"])]
-    return steps
-
-
-def _inside(place: _Place, step: str, chosen: str | None) -> Iterator[_Place]:
-    annotation = place.argument.annotation
+def _inside(found: _Found, step: str, chosen: str | None) -> Iterator[_Found]:
+    """Yield the arguments one step below: of an item, of a section, or of the chosen part or else of all parts."""
+    annotation = found.argument.annotation
     for one in members_of(annotation):
         if get_args(one) and (get_origin(one) is dict or step.isdecimal()):
-            yield _Place(place.owner, place.name, Argument(get_args(one)[-1], REQUIRED))
-    components: list[Callable[..., Any]] = [*sections_in(annotation), *_parts_in(annotation, chosen)]
+            yield _Found(found.owner, found.name, Argument(get_args(one)[-1], REQUIRED))
+    components: list[Callable[..., Any]] = [*sections_in(annotation)]
+    for base in contracts_in(annotation):
+        parts = parts_of(base)
+        if chosen is None:
+            components += parts.values()
+        else:
+            components.append(import_object(chosen) if "." in chosen else parts[chosen])
     for component in components:
         known = arguments_of(component) or {}
         if step in known:
-            yield _Place(component, step, known[step])
+            yield _Found(component, step, known[step])
 
 
-def _parts_in(annotation: Any, chosen: str | None) -> Iterator[type]:
-    """The chosen part, or all parts that a value may be."""
-    for base in contracts_in(annotation):
-        if chosen is None:
-            yield from parts_of(base).values()
-        else:
-            yield import_object(chosen) if "." in chosen else parts_of(base)[chosen]
-
-
-def _explained(key: str, place: _Place, config: Config | None) -> str:
-    annotation = place.argument.annotation
-    of = "" if place.owner is Experiment else f" of {place.owner.__name__}"
-    lines = _wrapped(f"{key}{of}: {allowed_words(place.owner, place.name, annotation)}", "")
-    meaning = argument_docs(place.owner).get(place.name)
-    if meaning:
-        lines += _wrapped(meaning, "  ")
-    lines += _wrapped(f"default: {default_words(place.argument)}", "  ")
+def _explained(key: str, found: _Found, config: Config | None) -> str:
+    owner, name, argument = found
+    of = "" if owner is Experiment else f" of {owner.__name__}"
+    lines = _wrapped(f"{key}{of}: {allowed_words(argument.annotation)}", "")
+    lines += _wrapped(argument_docs(owner).get(name, ""), "  ")
+    lines += _wrapped(f"default: {default_words(argument)}", "  ")
     if config is not None:
         value = config.get(key, None)
         if not isinstance(value, Mapping | list):
             lines.append(f"  here: {_shown(value)}, from {config.origin_of(key)}")
-    for one in members_of(annotation):
+    for one in members_of(argument.annotation):
         inner = get_args(one)[-1] if get_origin(one) in (list, dict) else one
         for base in contracts_in(inner):
-            parts = parts_of(base).items()
-            lines += [
-                "  class_path:",
-                *(f"    {_short(f'{name}: {summary_of(part)}', 106)}" for name, part in parts),
-            ]
+            summaries = (f"{part}: {summary_of(cls)}" for part, cls in parts_of(base).items())
+            lines += ["  class_path:", *(f"    {_short(summary, 106)}" for summary in summaries)]
         for component in sections_in(inner):
             lines += _lines_of(component)
     return "\n".join(lines)
 
 
 def _lines_of(component: Callable[..., Any]) -> list[str]:
-    """The arguments of a class or function."""
+    """Return the arguments of a class or function."""
     meaning = argument_docs(component)
     lines = []
     for name, argument in (arguments_of(component) or {}).items():
-        words = allowed_words(component, name, argument.annotation)
+        words = allowed_words(argument.annotation)
         lines += _wrapped(f"{name}: {words}; default {default_words(argument)}", "  ")
-        if name in meaning:
-            lines += _wrapped(meaning[name], "      ")
+        lines += _wrapped(meaning.get(name, ""), "      ")
     return lines
 
 
-def allowed_words(owner: Callable[..., Any], name: str, annotation: Any = None) -> str:
-    """Describe the allowed values of an argument: ``an integer >= 1, or null``."""
-    schema = schema_of(owner)
-    known = (arguments_of(owner) or {}).get(name)
-    if (known is not None and known.annotation is annotation) or annotation is None:
-        return _words(schema["properties"][name], schema.get("$defs", {}))
-    inside = schema["properties"][name]  # an item of a list or a mapping
-    options = inside.get("anyOf", [inside])
-    items = [one.get("items", one.get("additionalProperties")) for one in options]
-    return _words(next(one for one in items if isinstance(one, dict)), schema.get("$defs", {}))
+def allowed_words(annotation: Any) -> str:
+    """Describe the allowed values of an annotation: ``an integer >= 1, or null``."""
+    schema = adapter_of(annotation).json_schema(schema_generator=_Generator)
+    return _words(schema, schema.get("$defs", {}))
 
 
 _NAMES = {
@@ -199,12 +168,10 @@ _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 
 def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    if mark := schema.get("described"):
-        return (
-            f"a {mark.base.rpartition('.')[2]} given as class_path and init_args"
-            if (isinstance(mark, PartOf))
-            else "a mapping"
-        )
+    if isinstance(mark := schema.get("described"), PartOf):
+        return f"a {mark.base.rpartition('.')[2]} given as class_path and init_args"
+    if mark is not None:
+        return "a mapping"
     if options := schema.get("anyOf") or schema.get("oneOf"):
         found = dict.fromkeys(_words(one, definitions) for one in options)
         return ", or ".join(sorted(found, key=lambda text: text == "null"))
@@ -223,7 +190,7 @@ def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def default_words(argument: Argument) -> str:
-    """The default of an argument, for a person."""
+    """Describe the default of an argument."""
     default = argument.default
     if default is REQUIRED:
         return "none, one must be given"
@@ -249,21 +216,18 @@ def _short(text: str, width: int) -> str:
 
 
 def plain(text: str) -> str:
-    """A docstring without the marks of reStructuredText."""
+    """Return a docstring without the marks of reStructuredText."""
     return re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w]+)`", r"\1", text).replace("``", "")
 
 
 def contracts() -> list[str]:
-    """Dotted paths of all contracts whose parts a file may name."""
+    """Return the dotted paths of all contracts whose parts a file may name."""
     found: set[str] = set()
     seen: set[Any] = set()
 
     def search(annotation: Any) -> None:
-        found.update(
-            f"{base.__module__}.{base.__name__}"
-            for base in contracts_in(annotation)
-            if base.__module__.startswith("specexp.")
-        )
+        bases = [base for base in contracts_in(annotation) if base.__module__.startswith("specexp.")]
+        found.update(f"{base.__module__}.{base.__name__}" for base in bases)
         for component in set(sections_in(annotation)) - seen:
             seen.add(component)
             for argument in (arguments_of(component) or {}).values():
@@ -276,14 +240,15 @@ def contracts() -> list[str]:
     return sorted(found)
 
 
-# The JSON schema allows what composes to a whole: nothing is required, because files lie over one another, and a part
-# may be a class of another package, whose arguments are unknown here.
+# In the JSON schema nothing is required, because files lie over one another, and a part may be a class of another
+# package, whose arguments are unknown here.
 
 _LAID_OVER = {
     "ArmSection": {**{name: name for name in OVERRIDES}, "preload": "data"},
     **{stage.__name__: {"data": "data"} for stage in (CountAcceptances, Learn, Confirm)},
 }
 """Arguments that are laid over a section of the file."""
+_PART = {"class_path": {"type": "string"}, "init_args": {"type": ["object", "null"]}}
 
 
 class _Generator(GenerateJsonSchema):
@@ -296,14 +261,8 @@ class _Generator(GenerateJsonSchema):
         return None
 
 
-@cache
-def schema_of(component: Callable[..., Any]) -> dict[str, Any]:
-    """The arguments of a class or function in JSON Schema, parts as a mark of their family."""
-    return model_of(component).model_json_schema(schema_generator=_Generator)
-
-
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of an experiment file."""
+    """Return the JSON schema of an experiment file."""
     definitions: dict[str, Any] = {}
     whole = _resolved(schema_of(Experiment), definitions)
     for name, over in _LAID_OVER.items():
@@ -323,15 +282,20 @@ def json_schema() -> dict[str, Any]:
     }
 
 
+def schema_of(component: Callable[..., Any]) -> dict[str, Any]:
+    """Return the arguments of a class or function in JSON Schema, parts as a mark of their family."""
+    return model_of(component).model_json_schema(schema_generator=_Generator)
+
+
 def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
-    """A schema with definitions in the place of the marks of parts."""
+    """Return a schema with references to definitions in place of the marks of parts."""
     if isinstance(node, list):
         return [_resolved(item, definitions) for item in node]
     if not isinstance(node, dict):
         return node
     for name, inner in node.get("$defs", {}).items():
         if name not in definitions:
-            definitions[name] = {}
+            definitions[name] = {}  # a definition may refer to itself
             definitions[name] = _resolved(inner, definitions)
     found: dict[str, Any] = {}
     for key, inner in node.items():
@@ -349,19 +313,12 @@ def _definition(mark: PartOf | CallOf, definitions: dict[str, Any]) -> dict[str,
     dotted = mark.base if isinstance(mark, PartOf) else mark.component
     name = dotted.rpartition(".")[2]
     if not dotted.startswith("specexp."):
-        free = {"class_path": {"type": "string"}, "init_args": {"type": ["object", "null"]}}
-        return {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "object", "properties": free, "additionalProperties": False},
-            ]
-        }
+        part = {"type": "object", "properties": _PART, "additionalProperties": False}
+        return {"anyOf": [{"type": "string"}, part]}
     if name not in definitions:
         definitions[name] = {}  # parts hold parts of their own family
-        found = import_object(dotted)
-        definitions[name] = (
-            _family(found, definitions) if isinstance(mark, PartOf) else _arguments(found, definitions)
-        )
+        made = _family if isinstance(mark, PartOf) else _arguments
+        definitions[name] = made(import_object(dotted), definitions)
     return {"$ref": f"#/$defs/{name}"}
 
 
@@ -383,16 +340,17 @@ def _family(base: type, definitions: dict[str, Any]) -> dict[str, Any]:
         inside = {**_arguments(part, definitions), "type": ["object", "null"]}
         chosen = {"properties": {"class_path": {"const": name}}, "required": ["class_path"]}
         cases.append({"if": chosen, "then": {"properties": {"init_args": inside}}})
-    name_of_class = {"anyOf": [*described, {"type": "string", "pattern": r"\."}]}
-    free = {
-        "class_path": name_of_class,
-        "init_args": {"type": ["object", "null"]},
-        "name": {"type": "string"},
+    class_path = {"anyOf": [*described, {"type": "string", "pattern": r"\."}]}
+    properties = {**_PART, "class_path": class_path, "name": {"type": "string"}}
+    whole = {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "allOf": cases or [{}],
     }
-    whole = {"type": "object", "properties": free, "additionalProperties": False, "allOf": cases}
-    return {"anyOf": [name_of_class, whole if cases else {**whole, "allOf": [{}]}]}
+    return {"anyOf": [class_path, whole]}
 
 
 def schema_text() -> str:
-    """The JSON schema as the text of its file."""
+    """Return the JSON schema as the text of its file."""
     return json.dumps(json_schema(), indent=1) + "\n"

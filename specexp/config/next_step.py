@@ -1,4 +1,4 @@
-"""The command to type next, quoted for a shell; what it is for follows as a comment, which a shell takes too."""
+"""The command to type next, quoted for a shell, with its purpose as a comment."""
 
 from __future__ import annotations
 
@@ -10,44 +10,41 @@ from typing import Any
 import yaml
 
 from specexp.config.config import Config
-from specexp.config.layers import PARTS
+from specexp.config.layers import PARTS, entries_of
 
-_ASIDE = {
-    "name",
-    "output",
-    "tracking",
-    "trainer",
-    "sweep",
-    "fit",
-    "profile",
-    "record",
-    "verify",
-    "artifact",
-    "trust",
-}
+_OTHER_SECTIONS = {"name", "output", "tracking", "trainer", "sweep", "fit", "profile", "record", "verify", "artifact",
+                   "trust"}  # fmt: skip
 """Sections that do not change which models, prompts and parts a later command finds."""
+_MODEL_OPTIONS = {
+    "--target": ("target", "stdlib"),
+    "--draft": ("draft", None),
+    "--target-dtype": ("target_dtype", "bfloat16"),
+    "--draft-dtype": ("draft_dtype", "float32"),
+    "--device": ("device", "cpu"),
+}
+"""Keys of ``pair`` and their defaults by a deployment's option."""
 
 
 def command_line(name: str, *words: object, why: str = "") -> str:
     """Return the line for a command of specexp, e.g. ``python -m specexp.serve artifacts/mine/best``."""
-    typed = shlex.join(["python", "-m", f"specexp.{name}", *map(str, words)])
-    return f"{typed}  # {why}" if why else typed
+    line = shlex.join(["python", "-m", f"specexp.{name}", *map(str, words)])
+    return f"{line}  # {why}" if why else line
 
 
 def experiment_again(config: Config, changed: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the words that describe the experiment again: its file, and the overrides that were typed.
+    """Return the words for the same experiment: its file, and the overrides that were typed.
 
     Args:
         config: The experiment.
-        changed: Values by dotted key that the next command needs, in the place of what was typed.
+        changed: Values by dotted key that the next command needs in place of what was typed.
     """
-    typed = {key: value for key, value in config.typed if key.partition(".")[0] not in _ASIDE}
+    typed = {key: value for key, value in config.typed if key.partition(".")[0] not in _OTHER_SECTIONS}
     overrides = {**typed, **(changed or {})}
     return [config.file, *(word for key, value in overrides.items() for word in (f"--{key}", _text(value)))]
 
 
 def _text(value: Any) -> str:
-    """A value as it is typed: a text as it is where YAML reads it so."""
+    """Return a value as it is typed: a text as it is if YAML reads it so, else as JSON."""
     if isinstance(value, str) and value and yaml.safe_load(f"- {value}") == [value]:
         return value
     return json.dumps(value)
@@ -55,14 +52,9 @@ def _text(value: Any) -> str:
 
 def model_options(config: Config) -> list[str]:
     """Return the options of a deployment that name the experiment's models and their device."""
-    options = {
-        "--target": ("target", "stdlib"),
-        "--draft": ("draft", None),
-        "--target-dtype": ("target_dtype", "bfloat16"),
-        "--draft-dtype": ("draft_dtype", "float32"),
-        "--device": ("device", "cpu"),
+    given = {
+        option: (config.get(f"pair.{key}"), default) for option, (key, default) in _MODEL_OPTIONS.items()
     }
-    given = {option: (config.get(f"pair.{key}"), default) for option, (key, default) in options.items()}
     return [
         word for option, (value, default) in given.items() if value != default for word in (option, value)
     ]
@@ -76,12 +68,12 @@ def init_options(config: Config) -> list[str]:
 
 
 def measured_by(config: Config) -> str:
-    """Return the command that measures the experiment: ``sweep`` where it has a search, else ``run``."""
+    """Return the command that measures the experiment: ``sweep`` if it has a search, else ``run``."""
     return "run" if config.get("sweep") is None else "sweep"
 
 
 def trusted_packages(config: Config) -> list[str]:
-    """Return the packages of the parts, and of those that are searched, that are not specexp's own."""
+    """Return the foreign packages of the experiment's parts and of the searched ones."""
     searched = ("sweep.space", "sweep.enqueue")
     sections = [config.get(section, None) for section in (*PARTS, "execution", *searched)]
     packages = {path.partition(".")[0] for path in _class_paths(sections) if "." in path}
@@ -94,16 +86,14 @@ def trust_options(config: Config) -> list[str]:
 
 
 def artifact_again(config: Config, artifact: str) -> dict[str, Any]:
-    """Return what :func:`experiment_again` changes where an artifact's parts take the place of the file's own."""
+    """Return the changes for :func:`experiment_again` that put an artifact's parts in place of the file's own."""
     packages = trusted_packages(config)
     trust: str | list[str] = packages[0] if len(packages) == 1 else packages
     return {"artifact": artifact, **({"trust": trust} if packages else {})}
 
 
 def _class_paths(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        if isinstance(value.get("class_path"), str):
-            yield value["class_path"]
-        value = list(value.values())
-    for inner in value if isinstance(value, list) else ():
+    if isinstance(value, Mapping) and isinstance(value.get("class_path"), str):
+        yield value["class_path"]
+    for _, inner in entries_of(value):
         yield from _class_paths(inner)

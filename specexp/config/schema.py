@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from specexp.artifacts import ControllerKind
 from specexp.config.sweep import Sweep
-from specexp.core.checked import CallOf, PartOf, Section, keys_below
+from specexp.core.checked import CallOf, PartOf, Section, keys_below, refusal
 
 Count = Annotated[int, Field(ge=1)]
 Dtype = Literal["bfloat16", "float16", "float32"]
@@ -225,6 +225,20 @@ class ArmSection(Section):
     assistant_confidence_threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
     prompt_lookup_num_tokens: Count = 8
     max_matching_ngram_size: Count = 2
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_reference(cls, given: Any) -> Any:
+        keys = given if isinstance(given, dict) else {}
+        reference = keys.get("reference")
+        takes = REFERENCE_KEYS.get(reference) if isinstance(reference, str) else None
+        for key in keys:
+            if reference is None and any(key in others for others in REFERENCE_KEYS.values()):
+                raise refusal((key,), f" needs a reference, one of {', '.join(REFERENCE_KEYS)}")
+            if takes is not None and key in cls.model_fields and key not in ("title", "reference", *takes):
+                allowed = ", ".join(("title", *takes))
+                raise refusal((key,), f" does not go with reference {reference!r}, which takes {allowed}")
+        return given
 
 
 OVERRIDES = ("drafter", "builder", "verifier", "controller", "execution", "engine", "data", "generation",

@@ -15,77 +15,37 @@ from specexp.core.checked import Section, SpecOf, refusal
 from specexp.core.messages import did_you_mean
 
 METHOD = "method"
-"""Key of ``sweep.space`` whose choices are whole methods: a drafter with its builder and controller."""
-
+"""Key of ``sweep.space`` with whole methods as choices: a drafter with its builder and controller."""
 PARTS_OF_A_METHOD = ("drafter", "builder", "controller")
-
-
-def check_method(choice: Any) -> None:
-    """Refuse a choice of ``method`` that is not a name with parts.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    if not isinstance(choice, Mapping) or not isinstance(choice.get("name"), str):
-        raise ValueError(
-            f"choice {choice!r} needs a name and parts, as in {{name: chain, drafter: ..., builder: ...}}"
-        )
-    parts = [key for key in choice if key != "name"]
-    if not parts:
-        raise ValueError(f"{choice['name']!r} sets nothing; a method sets {', '.join(PARTS_OF_A_METHOD)}")
-    for part in parts:
-        if part not in PARTS_OF_A_METHOD:
-            hint = did_you_mean(part, PARTS_OF_A_METHOD)
-            raise ValueError(f"{choice['name']!r} sets {part!r}, which is no part of a method{hint}")
+SEARCHABLE = (*PARTS_OF_A_METHOD, "execution", "engine", METHOD)
+"""What a study may vary: sections, or with ``method`` several of them at once. Target, prompts, verifier and lengths
+are the same for all trials of a study: plain decoding is measured once for them."""
+Way = Literal["maximize", "minimize"]
 
 
 def overrides_of(key: str, value: Any) -> dict[str, Any]:
-    """A chosen value as overrides of a composition: the parts of a method, or the value under its own key.
+    """Return a chosen value as overrides of a composition: the parts of a method, or the value under its own key.
 
     Example:
         >>> overrides_of("method", {"name": "chain", "builder": {"class_path": "Chain"}})
         {'builder': {'class_path': 'Chain'}}
     """
-    if key != METHOD:
-        return {key: value}
-    return {part: spec for part, spec in value.items() if part != "name"}
-
-
-def with_parts(overrides: Mapping[str, Any], methods: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides in which a method is named, with its parts in the place of the name.
-
-    Args:
-        overrides: What a configuration that is measured first changes; ``method`` is the name of a choice.
-        methods: Parts of each method of the space.
-
-    Raises:
-        LookupError: there is no method of this name.
-
-    Example:
-        >>> chain = {"builder": {"class_path": "Chain"}}
-        >>> with_parts({"method": "chain", "builder.init_args.length": 2}, {"chain": chain})
-        {'builder': {'class_path': 'Chain'}, 'builder.init_args.length': 2}
-    """
-    given = dict(overrides)
-    return {**methods[given.pop(METHOD)], **given} if METHOD in given else given
-
-
-_SCALAR = (bool, int, float, str, type(None))
+    return {part: spec for part, spec in value.items() if part != "name"} if key == METHOD else {key: value}
 
 
 class Suggesting(Protocol):
-    """A source of drawn values: a trial of Optuna, or a draw of which nothing is stored."""
+    """A source of drawn values with the methods of a trial of Optuna."""
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """One of the choices."""
+        """Return one of the choices."""
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """A whole number."""
+        """Return an integer."""
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        """A number."""
+        """Return a number."""
 
 
 class _Range(Section):
@@ -116,11 +76,7 @@ class _Range(Section):
         return self
 
     def label_of(self, value: Any) -> Any:
-        """Return the value as a study stores it.
-
-        Raises:
-            LookupError: it is not in the range.
-        """
+        """Return the value as a study stores it; LookupError if it is not in the range."""
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not self.low <= value <= self.high:
             raise LookupError(value)
@@ -134,7 +90,7 @@ class _Range(Section):
 
 
 class IntRange(_Range):
-    """Whole numbers of a search space.
+    """Integers of a search space.
 
     Attributes:
         step: Distance between two numbers.
@@ -152,13 +108,7 @@ class IntRange(_Range):
     at_most: str | None = None
 
     def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> int:
-        """Draw a value.
-
-        Args:
-            trial: What draws it.
-            key: Key of the space.
-            drawn: What was drawn before it, by key.
-        """
+        """Draw a value for a key of the space, given the values that were drawn before it."""
         high = self.high if self.at_most is None else min(self.high, drawn.get(self.at_most, self.high))
         return trial.suggest_int(key, self.low, max(self.low, high), step=self.step or 1, log=self.log)
 
@@ -183,7 +133,7 @@ class FloatRange(_Range):
     step: Annotated[float, Field(gt=0)] | None = None
 
     def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> float:
-        """Draw a value, whatever was drawn before."""
+        """Draw a value for a key of the space."""
         return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
 
 
@@ -191,7 +141,7 @@ class Categorical(Section):
     """Choices of a search space.
 
     Attributes:
-        choices: Texts and numbers, or parts with a ``name`` beside ``class_path`` and ``init_args``.
+        choices: Texts and numbers, or parts with a ``name`` next to ``class_path`` and ``init_args``.
 
     Example:
         >>> str(Categorical(type="categorical", choices=[{"name": "fitted", "class_path": "FittedTree"}, "top-k"]))
@@ -199,27 +149,23 @@ class Categorical(Section):
     """
 
     type: Literal["categorical"]
-    choices: list[Any]
+    choices: Annotated[list[Any], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.choices:
-            raise refusal(("choices",), " is empty; at least one choice is needed")
         labels: set[Any] = set()
         for choice in self.choices:
-            if not isinstance(choice, _SCALAR) and not _is_named(choice):
-                raise refusal(
-                    ("choices",), f": {choice!r} needs a name, as in {{name: fitted, class_path: FittedTree}}"
-                )
-            label = _label(choice)
-            if label in labels:
-                raise refusal(("choices",), f": two choices are called {label!r}")
-            labels.add(label)
+            if isinstance(choice, list) or (isinstance(choice, Mapping) and not _is_named(choice)):
+                why = f": {choice!r} needs a name, as in {{name: fitted, class_path: FittedTree}}"
+                raise refusal(("choices",), why)
+            if _label(choice) in labels:
+                raise refusal(("choices",), f": two choices are called {_label(choice)!r}")
+            labels.add(_label(choice))
         return self
 
     @cached_property
     def by_label(self) -> dict[Any, Any]:
-        """Value by its label, which is what a study stores; a method's value holds its parts by section."""
+        """Value by its label, which is what a study stores. A method's value holds its parts by section."""
         return {
             _label(choice): {key: inner for key, inner in choice.items() if key != "name"}
             if _is_named(choice)
@@ -228,11 +174,11 @@ class Categorical(Section):
         }
 
     def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> Any:
-        """Draw a value, whatever was drawn before."""
+        """Draw a value for a key of the space."""
         return self.by_label[trial.suggest_categorical(key, list(self.by_label))]
 
     def label_of(self, value: Any) -> Any:
-        """Return the stored form of a value; LookupError for one that is no choice."""
+        """Return the stored form of a value; LookupError if it is not a choice."""
         for label, choice in self.by_label.items():
             if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                 return label
@@ -245,23 +191,12 @@ class Categorical(Section):
 SpaceEntry = Annotated[IntRange | FloatRange | Categorical, Field(discriminator="type")]
 
 
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
 def _is_named(choice: Any) -> bool:
     return isinstance(choice, Mapping) and isinstance(choice.get("name"), str)
 
 
 def _label(choice: Any) -> Any:
-    return choice["name"] if isinstance(choice, Mapping) else choice
-
-
-Way = Literal["maximize", "minimize"]
-
-SEARCHABLE = ("drafter", "builder", "controller", "execution", "engine", METHOD)
-"""What a study may vary: sections, or with ``method`` several of them at once. Target, prompts, verifier and lengths
-are the same for all trials of a study: AR's seconds are measured once for them."""
+    return choice["name"] if _is_named(choice) else choice
 
 
 class CountAcceptances(Section):
@@ -367,46 +302,39 @@ class Sweep(Section):
     @classmethod
     def _refuse_nested_keys(cls, given: Any) -> Any:
         for key, entry in given.items() if isinstance(given, Mapping) else ():
-            if isinstance(entry, Mapping) and "type" not in entry and any(map(_is_mapping, entry.values())):
-                raise refusal(
-                    (str(key),), " holds mappings; write one dotted key, as in builder.init_args.nodes"
-                )
+            nested = isinstance(entry, Mapping) and any(isinstance(one, Mapping) for one in entry.values())
+            if nested and "type" not in entry:
+                why = " holds mappings; write one dotted key, as in builder.init_args.nodes"
+                raise refusal((str(key),), why)
         return given
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_space()
-        if not self.objectives:
+        objectives = list(self.objectives)
+        if not objectives:
             raise refusal(("objectives",), " is empty; name at least one, such as speedup")
-        repeated = next((name for name in self.objectives if list(self.objectives).count(name) > 1), None)
-        if repeated is not None:
+        if repeated := _repeated(objectives):
             raise refusal(("objectives",), f" names {repeated!r} twice; name each once")
-        if self.pruner is not None and list(self.objectives) != ["speedup"]:
-            raise refusal(
-                ("pruner",),
-                " is set, but only a study whose one objective is speedup prunes: set it to null, or objectives to "
-                "[speedup]",
-            )
+        if self.pruner is not None and objectives != ["speedup"]:
+            why = " is set, but only a study with the one objective speedup prunes: set it to null, or objectives to "
+            raise refusal(("pruner",), f"{why}[speedup]")
         if self.require_gain and self.confirm is None:
-            raise refusal(
-                ("require_gain",), " is true, and only a confirmation tells a gain: set sweep.confirm too"
-            )
-        names = [known.name for known in self.known]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise refusal(("enqueue",), f": two configurations are called {twice!r}; give each its own name")
+            why = " is true, but only a confirmation measures a gain: set sweep.confirm too"
+            raise refusal(("require_gain",), why)
+        if repeated := _repeated([known.name for known in self.known]):
+            why = f": two configurations are called {repeated!r}; give each its own name"
+            raise refusal(("enqueue",), why)
         of_each = None if self.confirm is None else self.confirm.of_each
         choices = [key for key, entry in self.space.items() if isinstance(entry, Categorical)]
         if of_each is not None and of_each not in choices:
-            raise refusal(
-                ("confirm", "of_each"),
-                f" is {of_each!r}; a key of the space with choices is expected{did_you_mean(of_each, choices)}",
-            )
+            why = f" must be a key of the space with choices, got {of_each!r}{did_you_mean(of_each, choices)}"
+            raise refusal(("confirm", "of_each"), why)
         return self
 
     @property
     def prunes(self) -> bool:
-        """Optuna prunes studies with one objective only."""
+        """Whether trials may be pruned; Optuna prunes only studies with one objective."""
         return len(self.objectives) == 1
 
     @property
@@ -414,21 +342,18 @@ class Sweep(Section):
         """The configurations measured first, methods with their parts in place of their names.
 
         Raises:
-            ValueError: one asks for a method that the space does not have.
+            ValidationError: One names a method that the space does not have.
         """
         found = []
         for number, given in enumerate(self.enqueue):
             overrides = {key: value for key, value in given.items() if key != "name"}
-            try:
-                parts = with_parts(overrides, self.methods)
-            except LookupError as error:
-                method = overrides[METHOD]
-                raise refusal(
-                    ("enqueue", str(number)),
-                    f": method is {method!r}, which sweep.space does not have"
-                    f"{did_you_mean(str(method), self.methods)}",
-                ) from error
-            found.append(Known(str(given.get("name") or _name_of(overrides)), parts))
+            name = str(given.get("name") or _name_of(overrides))
+            method = overrides.pop(METHOD, None)
+            if method is not None and method not in self.methods:
+                hint = did_you_mean(str(method), self.methods)
+                why = f": method is {method!r}, which sweep.space does not have{hint}"
+                raise refusal(("enqueue", str(number)), why)
+            found.append(Known(name, {**self.methods.get(method, {}), **overrides}))
         return tuple(found)
 
     @property
@@ -439,9 +364,8 @@ class Sweep(Section):
 
     def _check_space(self) -> None:
         if not self.space:
-            raise refusal(
-                ("space",), " is empty; at least one dotted key such as builder.init_args.nodes is needed"
-            )
+            why = " is empty; at least one dotted key such as builder.init_args.nodes is needed"
+            raise refusal(("space",), why)
         earlier: list[str] = []
         for key, entry in sorted(self.space.items(), key=lambda item: item[0].count(".")):
             at = ("space", key)
@@ -453,29 +377,33 @@ class Sweep(Section):
                 )
             if "." not in key and not isinstance(entry, Categorical):
                 what = "method" if key == METHOD else "whole part"
-                raise refusal(
-                    (*at, "type"), f" is {entry.type!r}; a {what} needs type categorical with choices"
-                )
+                why = f" must be categorical with choices for a {what}, got {entry.type!r}"
+                raise refusal((*at, "type"), why)
             for choice in entry.choices if key == METHOD and isinstance(entry, Categorical) else ():
-                try:
-                    check_method(choice)
-                except ValueError as error:
-                    raise refusal((*at, "choices"), f": {error}") from error
+                parts = set(choice) - {"name"} if _is_named(choice) else set()
+                if not parts or not parts <= set(PARTS_OF_A_METHOD):
+                    wrong = min(parts - set(PARTS_OF_A_METHOD), default="")
+                    hint = did_you_mean(wrong, PARTS_OF_A_METHOD) if wrong else ""
+                    why = f": {choice!r} must set a name and some of {', '.join(PARTS_OF_A_METHOD)}{hint}"
+                    raise refusal((*at, "choices"), why)
             method = next((name for name, parts in self.methods.items() if key in parts), None)
             if method is not None:
-                raise refusal(at, f" is searched and set by the method {method!r}; leave one of them out")
+                why = f" is searched and set by the method {method!r}; leave one of them out"
+                raise refusal(at, why)
             if isinstance(entry, IntRange):
                 if entry.at_most is not None and entry.at_most not in earlier:
-                    raise refusal(
-                        at,
-                        f": at_most is {entry.at_most!r}; a whole number of the space that stands before it is "
-                        f"expected{did_you_mean(entry.at_most, earlier)}",
-                    )
+                    hint = did_you_mean(entry.at_most, earlier)
+                    why = f": at_most must be an earlier integer of the space, got {entry.at_most!r}{hint}"
+                    raise refusal(at, why)
                 earlier.append(key)
 
 
+def _repeated(names: Sequence[str]) -> str | None:
+    return next((name for number, name in enumerate(names) if name in names[:number]), None)
+
+
 def _name_of(overrides: Mapping[str, Any]) -> str:
-    """A short name for overrides: classes and arguments, e.g. ``Chain(length=4)``."""
+    """Return a short name for overrides: classes and arguments, e.g. ``Chain(length=4)``."""
     parts = []
     for key, value in overrides.items():
         if isinstance(value, Mapping) and "class_path" in value:

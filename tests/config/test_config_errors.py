@@ -23,7 +23,7 @@ MISTAKES = {
     ),
     "beside init_args": (
         "drafter: TokenRecycling\nbuilder: {class_path: Chain, length: 3}",
-        "builder.length is unknown.*belong in init_args",
+        "builder.length is unknown.*builder.init_args",
     ),
     "range": (
         "drafter: {class_path: TokenRecycling, init_args: {k: 0}}",
@@ -111,7 +111,7 @@ MISTAKES = {
     ),
     "twice": ("name: a\nname: b", "mine.yaml, line 2: not valid YAML .*'name' is given twice"),
     "yaml": ("a: [1\nb: 2", "mine.yaml, line 2: not valid YAML"),
-    "list": ("- 1", "holds list, but a mapping of sections"),
+    "list": ("- 1", "holds list; a mapping of sections"),
 }
 
 
