@@ -12,7 +12,7 @@ from specexp.core.start import begin
 
 COMMANDS = {
     "sweep": ("specexp.sweep.command", "search with Optuna, confirm the best few, export an artifact"),
-    "run": ("specexp.commands.run.command", "compare compositions with plain decoding on the same prompts"),
+    "run": ("specexp.commands.run", "compare compositions with plain decoding on the same prompts"),
     "fit": ("specexp.fit.command", "learn a controller, or train draft heads"),
     "verify": ("specexp.verify.command", "test whether a composition, or an endpoint, is lossless"),
     "profile": ("specexp.profile.command", "measure what a step costs on this device"),
@@ -21,7 +21,7 @@ COMMANDS = {
     "why": ("specexp.replay.advice.why", "show where speculation loses time and what would help"),
     "export": ("specexp.deploy.export.command", "write an artifact in another engine's format"),
     "serve": ("specexp.deploy.server.command", "serve an artifact behind an OpenAI-compatible API"),
-    "init": ("specexp.commands.init.command", "write a study of your own model and prompts"),
+    "init": ("specexp.commands.init", "write a study of your own model and prompts"),
     "doctor": ("specexp.commands.doctor", "show what this machine can do"),
     "dashboard": ("specexp.commands.dashboard", "save a W&B workspace for an experiment"),
 }

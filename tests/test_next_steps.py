@@ -18,8 +18,8 @@ from sweep.test_deployed import DEAR, FREE, study
 from sweep.test_sweep import target, write  # noqa: F401
 
 from specexp.artifacts.validation import validated
-from specexp.commands.init.command import main as init
-from specexp.commands.run.command import main as run
+from specexp.commands.init import main as init
+from specexp.commands.run import main as run
 from specexp.config import load_config
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.deploy.export.command import main as export

@@ -46,7 +46,7 @@ def test_a_wheel_builds_wherever_a_container_installs_the_package(
         if name == "RUN" and words[:2] == ["pip", "install"]:
             wheels.append(tmp_path / build.build_wheel(str(tmp_path)))
             with ZipFile(wheels[-1]) as wheel:
-                assert "specexp/commands/init/fastest.yaml" in wheel.namelist()
+                assert "specexp/commands/fastest.yaml" in wheel.namelist()
     assert len(wheels) == len(CONTAINERS)
 
 

@@ -10,9 +10,18 @@ import numpy as np
 from typing_extensions import override
 
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint, first_difference
-from specexp.artifacts.learned_state import STATE, STATE_FILES, State, state_in
 from specexp.artifacts.manifest import Manifest
-from specexp.artifacts.parts import PARTS, Spec, checked_specs, init_args_of
+from specexp.artifacts.parts import (
+    PARTS,
+    STATE,
+    STATE_FILES,
+    Spec,
+    State,
+    check_finite,
+    checked_specs,
+    init_args_of,
+    state_in,
+)
 from specexp.artifacts.validation import ArtifactError, check_fields, validated
 
 if TYPE_CHECKING:
@@ -26,28 +35,28 @@ class Artifact:
     check their arguments when they are made, and :func:`specexp.load_artifact` makes all of them.
 
     Args:
-        manifest: the checked ``artifact.json``.
-        payloads: content by file name: JSON values, or arrays by name for safetensors.
-        folder: where it lies.
+        manifest: The checked ``artifact.json``.
+        payloads: Content by file name: JSON values, or arrays by name for safetensors.
+        folder: Where it was read from.
 
     Raises:
-        ArtifactError: a payload is not what the kind promises.
+        ArtifactError: A payload is not what the kind requires.
 
     Attributes:
-        kind: e.g. ``static-tree``.
-        required: payload files that must be there.
-        optional: payload files that may be there.
-        made_from: payload file that a part is made from, by family; ``parts.json`` where none is named.
-        purpose: what the kind is for if no export format can express it; else empty.
-        learned: family of the part whose learned state it holds; None for kinds without such a state.
-        made_by: dotted path of that part's class; empty if there is none.
-        holds_state: whether ``state.json`` may record what any part has learned, see :mod:`.learned_state`.
-        plain: whether it means plain decoding, without drafter and builder.
-        value: the value of an argument that refers to it, see :class:`~specexp.core.checked.Reference`; None if no
+        kind: E.g. ``static-tree``.
+        required: Payload files that must be there.
+        optional: Payload files that may be there.
+        made_from: Payload file that a part is made from, by family; otherwise it is ``parts.json``.
+        purpose: What the kind is for if no export format can express it; else empty.
+        learned: Family of the part whose learned state it holds; None for kinds without such a state.
+        made_by: Dotted path of that part's class; empty if there is none.
+        holds_state: Whether ``state.json`` may record the learned state of any part, see :mod:`.parts`.
+        plain: Whether it means plain decoding, without drafter and builder.
+        value: The value of an argument that refers to it, see :class:`~specexp.core.checked.Reference`; None if no
             argument takes this kind.
-        recorded: the parts of ``parts.json`` by family.
-        state: learned state of drafter and controller by family; empty if they start from nothing.
-        state_bytes: size of that state in bytes.
+        recorded: The parts of ``parts.json`` by family.
+        state: Learned state of drafter and controller by family; empty if they start without one.
+        state_bytes: Size of that state in bytes.
     """
 
     kind: ClassVar[str]
@@ -82,12 +91,11 @@ class Artifact:
 
     @classmethod
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return what a study writes for a candidate, or None if the candidate is of another kind.
+        """Return the payloads that a study writes for a candidate, or None if the candidate is of another kind.
 
         Args:
-            parts: ``class_path`` and ``init_args`` of its drafter, builder, verifier and controller, defaults
-                filled in.
-            attributes: see :class:`~specexp.sweep.trials.Candidate`.
+            parts: ``class_path`` and ``init_args`` of its four parts, defaults filled in.
+            attributes: Those of :class:`~specexp.sweep.trials.Candidate`.
         """
         return None
 
@@ -97,15 +105,11 @@ class Artifact:
         return cls.payloads_of.__func__ is not Artifact.payloads_of.__func__  # type: ignore[attr-defined]
 
     def read(self, payloads: Mapping[str, Any]) -> None:
-        """Take the kind's own payloads.
-
-        Raises:
-            ArtifactError: they hold something else.
-        """
+        """Read the kind's own payloads; ArtifactError if they hold something else."""
         raise NotImplementedError
 
     def specs(self) -> dict[str, Spec]:
-        """The parts it makes by family: those of its own payloads in place of the recorded ones."""
+        """Return the parts it makes by family: those of its own payloads in place of the recorded ones."""
         return self.recorded
 
     @property
@@ -117,17 +121,13 @@ class Artifact:
     def check(
         self, model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None
     ) -> None:
-        """Raise if model or tokenizer differ from the recorded ones; a field that was not recorded is not compared.
-
-        Raises:
-            ArtifactError: the first field that differs, with both values.
-        """
+        """Raise an ArtifactError with the first recorded field that differs from the model's or tokenizer's."""
         difference = first_difference(self.fingerprint, fingerprint(model, tokenizer))
         if difference is not None:
             raise ArtifactError(f"{self.folder}: {difference}")
 
     def where(self, file: str) -> str:
-        """Folder and file, for messages."""
+        """Return folder and file, for messages."""
         return f"{self.folder}: {file}"
 
     def _validated(self, annotation: Any, payloads: Mapping[str, Any], file: str) -> Any:
@@ -154,10 +154,10 @@ class LearnedArtifact(Artifact):
     A kind is a row of class attributes, see :mod:`specexp.artifacts.kinds.learned`. Its value is all fields by name.
 
     Attributes:
-        fields: names by file: arrays of safetensors, or fields of a JSON object; None allows any.
-        family: family of the part that takes the value.
-        argument: argument of that part's constructor that takes it.
-        start: arguments of that part beside it, which replace the recorded ones.
+        fields: Names by file: arrays of safetensors, or fields of a JSON object; None allows any.
+        family: Family of the part that takes the value.
+        argument: Argument of that part's constructor that takes it.
+        start: Further arguments of that part, which replace the recorded ones.
     """
 
     fields: ClassVar[Fields]
@@ -196,8 +196,8 @@ class LearnedArtifact(Artifact):
             check_fields(payloads[file], names or payloads[file], self.where(file))
             self.value |= payloads[file]
         for name, value in self.value.items():
-            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
-                raise ArtifactError(f"{self.folder}: array {name!r} holds numbers that are not finite")
+            if isinstance(value, np.ndarray):
+                check_finite(value, f"{self.folder}: array {name!r}")
 
     @override
     def specs(self) -> dict[str, Spec]:

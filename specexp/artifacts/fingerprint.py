@@ -24,11 +24,8 @@ def fingerprint(
 ) -> Fingerprint:
     """Return what distinguishes a target's architecture and its tokenizer from others.
 
-    Of the tokenizer a hash of its vocabulary and its special ids; of the model the sizes of its configuration, which
-    do not depend on dtype, device or the version of ``transformers``: a fine-tuned model is the same model.
-
-    Raises:
-        ValueError: ``model`` is no model.
+    These are a hash of the tokenizer's vocabulary and its special ids, and the sizes in the model's configuration,
+    which do not depend on dtype, device or version of ``transformers``: a fine-tuned model is the same model.
     """
     sections: Fingerprint = {}
     if tokenizer is not None:
@@ -60,10 +57,7 @@ def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
 
 
 def first_difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
-    """The first recorded entry that ``given`` contradicts, as a clause; None if there is none.
-
-    Sections or entries that one side does not have are not compared.
-    """
+    """Return the first entry that both have with different values, as a clause; None if there is none."""
     for section, entries in given.items():
         known = recorded.get(section, {})
         for key, value in entries.items():

@@ -82,13 +82,12 @@ class Manifest:
     """The checked content of an ``artifact.json``.
 
     Attributes:
-        kind: e.g. ``static-tree``.
-        name: what the artifact is called, by default its study.
+        name: By default that of the study.
         created: UTC time, ISO 8601.
-        provenance: study, trial, command, git commit, package versions, device, resolved config, metrics; runtime
+        provenance: Study, trial, command, git commit, package versions, device, resolved config, metrics; runtime
             (``eager``, ``compiled`` or ``llama.cpp``) and dtype of the target as it was measured.
-        fingerprint: fields of the tokenizer and the model, by section; empty where none was recorded.
-        payloads: file name to ``{"sha256": ..., "bytes": ...}``.
+        fingerprint: Fields of the tokenizer and the model, by section; empty if none was recorded.
+        payloads: ``{"sha256": ..., "bytes": ...}`` by file name.
     """
 
     kind: str
@@ -99,18 +98,14 @@ class Manifest:
     payloads: dict[str, dict[str, Any]]
 
     def to_json(self) -> bytes:
-        """The file: the fields, the schema version, and the hash of all of them."""
+        """Return the file: the fields, the schema version, and the hash of all of them."""
         fields: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **asdict(self)}
         fields["sha256"] = sha256(canonical_json(fields))
         return (json.dumps(fields, indent=2, allow_nan=False) + "\n").encode()
 
     @classmethod
     def from_json(cls, data: bytes, label: str) -> Manifest:
-        """Check and read the file of the folder ``label``.
-
-        Raises:
-            ArtifactError: one sentence that names the folder and the field.
-        """
+        """Check and read the file of the folder ``label``; ArtifactError with the folder and the field."""
         where = f"{label}: {MANIFEST}"
         fields = read_json(data, where)
         version = fields.get("schema_version", 0) if isinstance(fields, dict) else SCHEMA_VERSION
@@ -139,17 +134,17 @@ class Manifest:
 
 
 def sha256(data: bytes) -> str:
-    """Hexadecimal SHA-256."""
+    """Return the hexadecimal SHA-256."""
     return hashlib.sha256(data).hexdigest()
 
 
 def canonical_json(value: Any) -> bytes:
-    """One spelling for one value: what hashes are taken of."""
+    """Return the one spelling of a value, for hashes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def most_bytes(file: str) -> int:
-    """Largest size of a file of an artifact, by its name."""
+    """Return the largest allowed size of a file of an artifact, by its name."""
     return MOST_BYTES[file.rpartition(".")[2]]
 
 
@@ -162,11 +157,7 @@ def read_json(data: bytes, where: str) -> Any:
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """Parse UTF-8 JSON.
-
-    Raises:
-        ArtifactError: it is none, or gives a key twice; ``where`` names the file.
-    """
+    """Parse UTF-8 JSON; ArtifactError if it is invalid or repeats a key, with the file's name ``where``."""
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=distinct, parse_constant=_no_constant)
     except RecursionError as error:
@@ -186,15 +177,9 @@ def check_depth(data: bytes, where: str) -> None:
 
 
 def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
-    """Read a file of an artifact: a plain file, no link, and none larger than allowed.
+    """Read a file of an artifact; ArtifactError if it is missing, a link, not a plain file or larger than ``most``.
 
-    Args:
-        path: the file.
-        where: names it in messages.
-        most: largest size in bytes.
-
-    Raises:
-        ArtifactError: it is missing, a link, no plain file or too large, or cannot be read.
+    ``where`` names it in messages.
     """
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:

@@ -1,20 +1,33 @@
-"""Parts of a decoder as an artifact records them: ``parts.json``."""
+"""Parts of a decoder as an artifact records them, and their learned state.
+
+``parts.json`` holds ``class_path`` and ``init_args`` by family, ``state.json``
+:meth:`~specexp.core.contracts.Part.state_dict` by family with ``{"tensor": NAME}`` in place of every array, and
+``state.safetensors`` the arrays under these names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, NotRequired
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from specexp.artifacts.validation import validated
+from specexp.artifacts.validation import ArtifactError, validated
 
-PARTS = "parts.json"
+PARTS, STATE, TENSORS = "parts.json", "state.json", "state.safetensors"
+STATE_FILES = (STATE, TENSORS)
 FAMILIES = ("drafter", "builder", "verifier", "controller")
+_WITH_STATE = ("drafter", "controller")
+_TENSOR = "tensor"
 
 Spec = Mapping[str, Any]
 """``{"class_path": ..., "init_args": {...}}``: a part, or anything else that a constructor makes."""
+State = dict[str, Any]
+Arrays = dict[str, NDArray[Any]]
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -37,7 +50,7 @@ def checked_specs(content: Any, where: str) -> dict[str, Spec]:
     """Return the recorded parts by family without those that are null; no class is imported.
 
     Raises:
-        ArtifactError: a part is not null or ``{"class_path": ..., "init_args": {...}}``; ``where`` names the file.
+        ArtifactError: A part is not null or ``{"class_path": ..., "init_args": {...}}``; ``where`` names the file.
     """
     validated(_Recorded, content, where)
     return {family: spec for family, spec in content.items() if spec is not None}
@@ -57,3 +70,80 @@ def init_args_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
     if spec is None or spec.get("class_path") not in (name, f"{package}.{name}", dotted):
         return None
     return dict(spec.get("init_args") or {})
+
+
+def state_payloads(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the payloads of ``state_dict()`` by family; none if nothing was learned.
+
+    Example:
+        >>> state_payloads({"controller": {"length": 4}})
+        {'state.json': {'controller': {'length': 4}}}
+    """
+    arrays: Arrays = {}
+    content = {
+        family: _without_arrays(states[family], family, arrays)
+        for family in _WITH_STATE
+        if states.get(family)
+    }
+    return {} if not content else {STATE: content} | ({TENSORS: arrays} if arrays else {})
+
+
+def state_in(payloads: Mapping[str, Any], where: str) -> dict[str, State]:
+    """Return the states by family in payloads; empty if there are none.
+
+    Raises:
+        ArtifactError: A tensor is missing or unused, a number is not finite, or a family has no state; ``where``
+            names folder and file.
+    """
+    if STATE not in payloads:
+        if TENSORS in payloads:
+            raise ArtifactError(f"{where} is missing, but there is {TENSORS} with its tensors")
+        return {}
+    content, arrays = payloads[STATE], dict(payloads.get(TENSORS, {}))
+    if (
+        not isinstance(content, dict)
+        or not content
+        or not content.keys() <= {*_WITH_STATE}
+        or not all(isinstance(state, dict) and state for state in content.values())
+    ):
+        raise ArtifactError(f"{where} must be an object with the states of {' and '.join(_WITH_STATE)}")
+    for name, array in arrays.items():
+        check_finite(array, f"{where}: tensor {name!r}")
+    states: dict[str, State] = _with_arrays(content, arrays, where)
+    if arrays:
+        raise ArtifactError(f"{where} names no tensor {min(arrays)!r}, which {TENSORS} holds")
+    return states
+
+
+def check_finite(array: NDArray[Any], what: str) -> None:
+    """Raise an ArtifactError if an array of numbers holds an infinity or NaN; ``what`` begins the message."""
+    if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+        raise ArtifactError(f"{what} holds numbers that are not finite")
+
+
+def _without_arrays(value: Any, name: str, arrays: Arrays) -> Any:
+    """Move the arrays of a value into ``arrays``, each named by its path, such as ``drafter.matrix``."""
+    if isinstance(value, Mapping):
+        return {key: _without_arrays(inner, f"{name}.{key}", arrays) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_arrays(inner, f"{name}.{number}", arrays) for number, inner in enumerate(value)]
+    if getattr(value, "shape", None):  # a tensor or an array; one without dimensions is a number
+        arrays[name] = np.asarray(value)
+        return {_TENSOR: name}
+    return value.item() if hasattr(value, "item") else value
+
+
+def _with_arrays(value: Any, arrays: Arrays, where: str) -> Any:
+    """Put the arrays of a value back, each once."""
+    if isinstance(value, dict):
+        if value.keys() == {_TENSOR}:
+            name = value[_TENSOR]
+            if not isinstance(name, str) or name not in arrays:
+                raise ArtifactError(f"{where} names the tensor {name!r}, which {TENSORS} does not hold")
+            return arrays.pop(name)
+        return {key: _with_arrays(inner, arrays, where) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_arrays(inner, arrays, where) for inner in value]
+    if isinstance(value, float) and not isfinite(value):
+        raise ArtifactError(f"{where} holds a number that is not finite")
+    return value

@@ -66,18 +66,19 @@ def write_artifact(
     """Write the next version below ``folder``, whole or not at all, set the aliases to it, and read it back.
 
     Args:
-        folder: e.g. ``artifacts/tree_shape``; the version becomes ``artifacts/tree_shape/v1``, ``v2``, ...
-        kind: e.g. ``static-tree``.
-        payloads: content by file name, JSON values or arrays by name for safetensors; the kind's class says which. Most
-            kinds also take ``parts.json``: ``{"drafter": {"class_path": ..., "init_args": {...}}, "builder": ...}``.
-        provenance: any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",
+        folder: E.g. ``artifacts/tree_shape``; the version becomes ``artifacts/tree_shape/v1``, ``v2``, ...
+        kind: E.g. ``static-tree``.
+        payloads: Content by file name, JSON values or arrays by name for safetensors, as the kind's class requires.
+            Most kinds also take ``parts.json``: ``{"drafter": {"class_path": ..., "init_args": {...}}, ...}``.
+        provenance: Any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",
             "high"}``, by name) and anything else that explains the result; commit and package versions are added.
-        fingerprint: of :func:`specexp.artifacts.fingerprint`; without one nothing is compared on loading.
-        name: the artifact's name; the folder's if None.
-        check: called with the artifact before anything is written; its exceptions are raised here.
+        fingerprint: Of :func:`specexp.artifacts.fingerprint`; without one nothing is compared on loading.
+        name: The artifact's name; the folder's if None.
+        aliases: Names that mean this version from now on.
+        check: Called with the artifact before anything is written; its exceptions are raised here.
 
     Raises:
-        ArtifactError: the content is not what the kind promises, or it cannot be written; nothing is left behind.
+        ArtifactError: The content is not what the kind requires, or it cannot be written; nothing is left behind.
     """
     folder = Path(folder)
     chosen = _kind(kind, f"{folder}")
@@ -108,15 +109,14 @@ def write_artifact(
 def read_artifact(folder: str | Path) -> Artifact:
     """Read an artifact and check all of it: schema, kind, every file, every hash, every payload.
 
-    Whether a file may be read is checked before it is, and no class that the artifact names is looked for. The hashes
-    show damage, not authorship: whoever changes an artifact can write them anew.
+    No class that the artifact names is imported.
 
     Args:
-        folder: a version (``artifacts/tree_shape/v2``), an alias of one (``artifacts/tree_shape/best``), or the
+        folder: A version (``artifacts/tree_shape/v2``), an alias of one (``artifacts/tree_shape/best``), or the
             folder of versions.
 
     Raises:
-        ArtifactError: one sentence that names the folder and the field.
+        ArtifactError: One sentence that names the folder and the field.
     """
     folder = resolve(Path(folder))
     manifest = Manifest.from_json(_manifest_in(folder), str(folder))
@@ -136,17 +136,14 @@ def read_artifact(folder: str | Path) -> Artifact:
 
 
 def value_of(kind: str, path: str | Path) -> Any:
-    """Return the plain value that a reference stands for, see :class:`~specexp.core.checked.Reference`.
-
-    An artifact is read once for every content of its manifest, which holds the hashes of its payloads: a sweep composes
-    thousands of candidates with the same one. The value must not be changed.
+    """Return the plain value that a :class:`~specexp.core.checked.Reference` names; it must not be changed.
 
     Args:
-        kind: name of a kind of artifacts, or a key of :data:`~specexp.artifacts.files.READERS`.
-        path: folder of the artifact, as :func:`read_artifact` takes it, or the file.
+        kind: A kind of artifacts, or a key of :data:`~specexp.artifacts.files.READERS`.
+        path: Folder of the artifact, as :func:`read_artifact` takes it, or the file.
 
     Raises:
-        ArtifactError: it cannot be read, or is of another kind.
+        ArtifactError: It cannot be read, or is of another kind.
     """
     if kind in READERS and (kind not in all_kinds() or Path(path).is_file()):
         return READERS[kind](Path(path))
@@ -154,7 +151,9 @@ def value_of(kind: str, path: str | Path) -> Any:
     return _value_in(kind, folder, _manifest_in(folder))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(
+    maxsize=32
+)  # by the manifest, which holds the payloads' hashes: a sweep reads one thousands of times
 def _value_in(kind: str, folder: Path, manifest: bytes) -> Any:
     artifact = read_artifact(folder)
     if artifact.kind != kind:
@@ -262,11 +261,10 @@ def _encode(file: str, content: Any, where: str) -> bytes:
 
 
 def resolve(path: Path) -> Path:
-    """The folder with ``artifact.json`` that ``path`` means: itself, what an alias names, or the best
-    version.
+    """Return the folder with ``artifact.json`` that a path means: itself, an alias's version, or the best version.
 
     Raises:
-        ArtifactError: nothing is there, or the alias names no version.
+        ArtifactError: There is none.
     """
     try:
         if (path / MANIFEST).exists():
@@ -293,7 +291,7 @@ def resolve(path: Path) -> Path:
 
 
 def versions(folder: Path) -> list[str]:
-    """``v1``, ``v2``, ... in order; empty where there are none."""
+    """Return ``v1``, ``v2``, ... in order."""
     if not folder.is_dir():
         return []
     names = [entry.name for entry in folder.iterdir() if _VERSION.fullmatch(entry.name) and entry.is_dir()]
@@ -301,7 +299,7 @@ def versions(folder: Path) -> list[str]:
 
 
 def _names_in(folder: Path) -> list[str]:
-    """Aliases and versions; none where there is no version."""
+    """Return aliases and versions; none if there is no version."""
     known = versions(folder)
     return sorted(entry.stem for entry in folder.glob("*.json")) + known if known else []
 
@@ -310,8 +308,7 @@ def set_alias(folder: Path, alias: str, version: str) -> None:
     """Let ``folder/alias`` mean ``folder/version`` from now on, in one step.
 
     Raises:
-        ArtifactError: the alias is no plain lower-case name, there is no such version, or the file cannot be
-            written.
+        ArtifactError: The alias is not a plain lower-case name, there is no such version, or it cannot be written.
     """
     if not _ALIAS.fullmatch(alias) or _VERSION.fullmatch(alias):
         raise ArtifactError(

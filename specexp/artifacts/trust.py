@@ -1,8 +1,8 @@
-"""Whose code an artifact may run: specexp's own parts, and packages that the user names and has installed.
+"""Which code an artifact may run: specexp's own parts, and installed packages that the user names.
 
-The hashes of an artifact tell that it arrived as it was written, not who wrote it. So a foreign class path is refused
-before anything is imported, and what is allowed by name must lie where packages are installed: never in the
-artifact's folder, nor in the working directory, where a stranger's file may have been unpacked.
+The hashes of an artifact show that it arrived as it was written, not who wrote it. So a foreign class path is refused
+before anything is imported, and a trusted package must be installed: never in the artifact's folder, nor in the
+working directory, where a stranger's file may have been unpacked.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Trust:
     """Packages that an artifact may import besides specexp's own parts.
 
     Attributes:
-        packages: top-level names of installed packages.
-        imported: whether a module that this process has already imported is allowed too, as for an artifact of parts
+        packages: Top-level names of installed packages.
+        imported: Whether a module that this process has already imported is allowed too, as for an artifact of parts
             that the process itself runs.
     """
 
@@ -36,23 +36,20 @@ class Trust:
     imported: bool = False
 
     def refusal(self, class_path: str, folder: Path) -> str | None:
-        """Return why a class path outside specexp's part families may not be imported; None if it may.
-
-        Nothing is imported. ``folder`` is the artifact's.
-        """
+        """Return why a class path outside specexp's families may not be imported by an artifact; None if it may."""
         module = class_path.rpartition(".")[0]
         package = module.partition(".")[0]
         if self.imported and module in sys.modules:
             return None
         if package not in self.packages:
             return (
-                "an artifact imports nothing else, for its hashes do not tell who wrote it; if you trust the "
+                "an artifact imports nothing else, because its hashes do not prove who wrote it; if you trust the "
                 f"installed package {package!r}, load it with trust=({package!r},) or --trust {package}"
             )
         if not _is_installed(package, folder):
             return (
-                f"{package!r} is trusted and is no installed package: it must be installed and not lie in the "
-                "artifact's folder or the working directory"
+                f"{package!r} is trusted but is no installed package: it must be installed, outside of the "
+                "artifact's folder and the working directory"
             )
         return None
 

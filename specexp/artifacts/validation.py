@@ -1,4 +1,4 @@
-"""The one validator: values against annotations, strictly, and a violation as a sentence."""
+"""Validate JSON values strictly against annotations, and word violations."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class ArtifactError(ValueError):
 
 
 def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
-    """Validate a JSON value against an annotation: ``"8"`` and ``true`` are no numbers; dataclasses are made.
+    """Validate a JSON value against an annotation: ``"8"`` and ``true`` are not numbers; dataclasses are made.
 
     Args:
-        annotation: any type that pydantic knows.
-        value: the value.
-        where: folder and file, for messages.
-        key: the value's key in the file; empty if it is the whole file.
+        annotation: Any type that pydantic can validate.
+        value: The value.
+        where: Folder and file, for messages.
+        key: The value's key in the file; empty if it is the whole file.
 
     Raises:
-        ArtifactError: the first violation, in one sentence.
+        ArtifactError: The first violation, in one sentence.
     """
     try:
         return TypeAdapter(annotation).validate_json(json.dumps(value), strict=True)
@@ -76,17 +76,16 @@ def check_fields(value: Any, names: Iterable[str], where: str, key: str = "") ->
 
 
 def violation(error: ValidationError, names: Iterable[str] = (), prefix: str = "") -> tuple[str, str]:
-    """Return the key of the first violation, with dots, and a sentence about it, which begins with the key.
-
-    Tags of unions, which are written in parentheses, are no steps of the key.
+    """Return the dotted key of the first violation, and a sentence about it, which begins with the key.
 
     Args:
-        error: pydantic's error.
-        names: the fields that there are, one of which may be meant by an unknown one.
-        prefix: key of the validated value; empty if it is the whole file.
+        error: Pydantic's error.
+        names: The known fields, for suggestions.
+        prefix: Key of the validated value; empty if it is the whole file.
     """
     first = error.errors(include_url=False)[0]
     kind, given, context = first["type"], first["input"], first.get("ctx", {})
+    # tags of unions are written in parentheses
     steps = [str(step) for step in first["loc"] if step != "[key]" and not str(step).startswith("(")]
     key = ".".join(filter(None, (prefix, *steps)))
     if kind == "value_error":

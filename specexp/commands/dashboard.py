@@ -1,4 +1,4 @@
-"""``python -m specexp.dashboard EXPERIMENT.yaml``: publishes what compares a study's runs, or studies, in W&B."""
+"""``python -m specexp.dashboard EXPERIMENT.yaml``: a W&B workspace that compares a study's runs, or studies."""
 
 from __future__ import annotations
 
@@ -25,73 +25,55 @@ SHORT = {"entity": "tracking.entity", "project": "tracking.project"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0, 1 where nothing could be published, 2 for a mistake."""
+    """Run the command; returns its exit code: 0, 1 if nothing could be published, 2 for a mistake."""
     given = list(sys.argv[1:] if argv is None else argv)
-    typed = [one for one in given if one != STUDIES]
-    return run_command(USAGE, typed, partial(_act, studies=STUDIES in given), SHORT)
+    rest = [one for one in given if one != STUDIES]
+    return run_command(USAGE, rest, partial(_act, studies=STUDIES in given), SHORT)
 
 
 def _act(config: Config, dry_run: bool, studies: bool) -> int:
-    dashboard = dashboard_of(config, config.file, needs_entity=not dry_run, studies=studies)
+    dashboard = _dashboard_of(config, not dry_run, studies)
     if dry_run:
-        show(dashboard)
+        print(f"{dashboard.name} -> {dashboard.entity}/{dashboard.project}")
+        for name, panels in dashboard.sections.items():
+            print(f"  {name}")
+            for panel in panels:
+                print(f"    {panel.kind}" + (f": {panel.title}" if panel.title else ""))
         return 0
     try:
         workspace = build_workspace(dashboard)
     except ImportError:
-        return fail('for the dashboard wandb-workspaces is needed: pip install -e ".[dashboard]"', 1)
+        return fail('the dashboard needs wandb-workspaces: pip install -e ".[dashboard]"', 1)
     if not logged_in():
         return fail("W&B has no login here: run wandb login first; --dry-run shows the panels", 1)
     try:
         url = str(workspace.save().url)
     except Exception as error:  # wandb-workspaces lets requests', GraphQL's and its own errors through
-        place = f"{dashboard.entity}/{dashboard.project}"
-        why = f"W&B did not take the dashboard for {place}: {first_line(error)}"
+        why = (
+            f"W&B did not take the dashboard for {dashboard.entity}/{dashboard.project}: {first_line(error)}"
+        )
         return fail(f"{why}; --dry-run shows the panels", 1)
     print(url)
     current_result().next = f"open {url}"
     return 0
 
 
-def dashboard_of(config: Config, file: str, needs_entity: bool = True, studies: bool = False) -> Dashboard:
-    """What the workspace of an experiment's study shows, from its name, search space and ``tracking`` section.
-
-    Args:
-        config: Configuration of the study.
-        file: It came from.
-        needs_entity: Whether it is going to be published.
-        studies: Whether the workspace is that of all studies of its project instead.
+def _dashboard_of(config: Config, published: bool, studies: bool) -> Dashboard:
+    """Return the workspace of an experiment's study, or of all studies of its project.
 
     Raises:
-        ConfigError: the file has no sweep section, nothing says who will own the workspace, or W&B takes no such name.
+        ConfigError: The file has no sweep section, no owner is set, or W&B allows no such name.
     """
     sweep = config.get("sweep")
     if not sweep:
-        raise ConfigError(f"{file} has no sweep: section, so there is no study to compare")
+        raise ConfigError(f"{config.file} has no sweep: section, so there is no study to compare")
     check_tracking(config)
-    tracking = config.get("tracking")
-    entity = tracking.get("entity")
-    if not entity and needs_entity:
+    entity, project = config.get("tracking.entity"), config.get("tracking.project")
+    if not entity and published:
         raise ConfigError(
             "tracking.entity is not set: --entity names the W&B user or team that will own the dashboard"
         )
-    latency = config.get("latency")
-    modelled = bool(latency and latency["modelled"])
+    owner, modelled = entity or "your-entity", bool(config.get("latency.modelled", False))
     if studies:
-        return describe_studies(entity or "your-entity", tracking["project"], modelled)
-    return describe_dashboard(
-        config.get("name"),
-        list(sweep["space"]),
-        entity or "your-entity",
-        tracking["project"],
-        modelled,
-    )
-
-
-def show(dashboard: Dashboard) -> None:
-    """Print what would be published."""
-    print(f"{dashboard.name} -> {dashboard.entity}/{dashboard.project}")
-    for name, panels in dashboard.sections.items():
-        print(f"  {name}")
-        for panel in panels:
-            print(f"    {panel.kind}" + (f": {panel.title}" if panel.title else ""))
+        return describe_studies(owner, project, modelled)
+    return describe_dashboard(config.get("name"), list(sweep["space"]), owner, project, modelled)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typing_extensions import override
 
 from specexp.artifacts import Artifact, ArtifactError, Fingerprint, read_artifact, write_artifact
-from specexp.artifacts.learned_state import STATE
-from specexp.artifacts.parts import PARTS, Spec
+from specexp.artifacts.parts import PARTS, STATE, Spec
 from specexp.artifacts.trust import NOBODY, Trust, is_inside, trust_in
 from specexp.config.check import FOLDERS, Checker
 from specexp.config.layers import ConfigError

@@ -285,6 +285,7 @@ def save_resolved(config: Config, folder: str | Path, command: list[str] | None 
         ConfigError: The folder cannot be written.
     """
     target = Path(folder)
+    made = [path for path in (target, *target.parents) if not path.exists()]
     text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
     record = json.dumps(environment(str(config.get("pair.device")), command), indent=2) + "\n"
     try:
@@ -292,6 +293,9 @@ def save_resolved(config: Config, folder: str | Path, command: list[str] | None 
         atomic_write(target / "config.yaml", text)
         atomic_write(target / "environment.json", record)
     except OSError as error:
+        for path in made:
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
         raise unwritable(config, target, error) from error
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts import ArtifactError, kind_named
 from specexp.artifacts.kinds.compositions import VERDICT, PlainDecodingArtifact
-from specexp.artifacts.learned_state import state_payloads
-from specexp.artifacts.parts import PARTS
+from specexp.artifacts.parts import PARTS, state_payloads
 from specexp.bench import clock
 from specexp.bench.statistics import metric_interval
 from specexp.config.artifacts import LoadedArtifact, save_artifact

@@ -12,7 +12,7 @@ from helpers.small_models import small_model
 
 import specexp
 from specexp.artifacts.kinds.compositions import CompositionArtifact
-from specexp.artifacts.learned_state import STATE_FILES, state_payloads
+from specexp.artifacts.parts import STATE_FILES, state_payloads
 from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import ConfidenceThreshold

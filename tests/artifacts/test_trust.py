@@ -155,7 +155,7 @@ def test_a_trusted_package_must_be_installed(
 ) -> None:
     folder = mine(tmp_path)
     refuses(folder, r"load it with trust=\('my_parts',\) or --trust my_parts")
-    with pytest.raises(ArtifactError, match="is trusted and is no installed package"):
+    with pytest.raises(ArtifactError, match="is trusted but is no installed package"):
         load_artifact(folder, trust=("my_parts",))
     assert export([str(folder), "--to", "hf-generation-config"]) == 2
     assert "--trust my_parts" in capsys.readouterr().err
@@ -178,7 +178,7 @@ def test_a_package_that_hides_the_installed_one_of_its_name_is_not_installed(
     if not first:  # as python -c and python -m do
         monkeypatch.chdir(tmp_path / "here")
     monkeypatch.syspath_prepend(first and tmp_path / first)
-    with pytest.raises(ArtifactError, match="is trusted and is no installed package"):
+    with pytest.raises(ArtifactError, match="is trusted but is no installed package"):
         load_artifact(folder, trust=("my_parts",))
     assert "my_parts" not in sys.modules
 

@@ -13,7 +13,7 @@ from specexp.bench.pictures import Curve, parameter_curves, phase_bars, speedup_
 from specexp.bench.report import category_table, long_table, phase_table, results_table
 from specexp.bench.statistics import paired_speedup, summarise
 from specexp.builders import Chain
-from specexp.commands.run.report import summary_of
+from specexp.commands.run_report import summary_of
 from specexp.core.latency import LatencyProfile
 from specexp.drafters import DraftModel, TokenRecycling
 

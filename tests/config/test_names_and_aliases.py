@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specexp.commands.run.command import main
+from specexp.commands.run import main
 from specexp.config import ConfigError, load_config
 
 FILE = "drafter: {class_path: PromptLookup}\nbuilder: {class_path: Chain}\n"

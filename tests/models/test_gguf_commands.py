@@ -7,7 +7,7 @@ pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[
 
 from experiments.engine.gguf_writer import main as write
 from specexp import load_artifact
-from specexp.commands.run.command import main as run
+from specexp.commands.run import main as run
 from specexp.fit.command import main as fit
 from specexp.replay.advice.what_if import main as what_if
 from specexp.replay.record.command import main as record
@@ -45,7 +45,7 @@ def test_outputs_are_those_of_its_plain_decoding_and_other_loops_are_left_out(fi
     arguments = ["experiments/post_use_pre_cut/main.yaml", *files, *SHORT, "--output", str(tmp_path)]
     assert run([*arguments, "--name", "gguf"]) in (0, None)
     said = capsys.readouterr().out
-    assert "Transformers runs no GGUF file, so it has no loop for" in said
+    assert "Transformers cannot run a GGUF file, so it has no loop for" in said
     assert "2/2" in said
 
 

@@ -8,7 +8,7 @@ import pytest
 import transformers
 
 from specexp.bench.record import read_records
-from specexp.commands.run.command import main as run_main
+from specexp.commands.run import main as run_main
 from specexp.config.artifacts import load_artifact
 from specexp.profile.command import main
 

@@ -213,14 +213,14 @@ def test_a_kept_end_that_is_damaged_says_what_to_remove(
             {"drafter": {"matrix": {"tensor": "x"}}},
             "names the tensor 'x', which state.safetensors does not hold",
         ),
-        ({"verifier": {"a": 1}}, "no object with the states of drafter and controller"),
+        ({"verifier": {"a": 1}}, "must be an object with the states of drafter and controller"),
         ({"drafter": {"rows": {"tensor": "drafter.matrix"}}}, "state.json: drafter is no state of this part"),
         (
             {"drafter": {"matrix": {"tensor": "drafter.matrix"}}, "controller": {"a": 1}},
             "state.json: controller is no",
         ),
         ({"drafter": {"a": 1}}, "state.json names no tensor 'drafter.matrix', which state.safetensors holds"),
-        ({}, "no object with the states of drafter and controller"),
+        ({}, "must be an object with the states of drafter and controller"),
     ],
 )
 def test_a_state_that_is_not_the_parts_own_is_refused(gained: str, state: Any, said: str) -> None:

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from specexp.bench.metrics import figures_of
-from specexp.commands.run.command import main as run_main, run
+from specexp.commands.run import main as run_main, run
 from specexp.config import ConfigError, load_config
 from specexp.fit.learn import learn
 from specexp.replay.format.recording import MANIFEST
@@ -285,7 +285,7 @@ def test_arms_of_the_engine_are_replayed_and_others_left_out(
     assert {record.arm for record in records} == {"engine", "chain"}
     assert {record.clock for record in records} == {"modelled: toy (assumed)"}
     said = " ".join(capsys.readouterr().out.split())
-    assert "No recording answers for hf-eager, assisted: left out" in said
+    assert "The recording has no outputs of hf-eager, assisted: left out" in said
     assert "Which tree?, replayed" in said
     assert "Replayed counts of chain are exact." in said
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specexp.artifacts import Artifact, ArtifactError, fingerprint, value_of
 from specexp.artifacts.kinds.compositions import DRAFT_LENGTHS, CompositionArtifact, DraftLengthsArtifact
-from specexp.artifacts.learned_state import state_payloads
+from specexp.artifacts.parts import state_payloads
 from specexp.bench.arm import eos_of
 from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.named_artifacts import local

@@ -44,16 +44,16 @@ def test_where_nothing_can_be_compiled_it_says_why(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("specexp.models.compiled.CompiledModel", refuse)
     monkeypatch.setattr(doctor, "_REPEATS", 1)
     (diagnosis,) = doctor.compiled()
-    assert (diagnosis.verdict, diagnosis.said) == ("note", "there is no C++ compiler")
+    assert (diagnosis.verdict, diagnosis.finding) == ("note", "there is no C++ compiler")
 
 
 def test_a_processor_without_bfloat16_and_a_busy_machine_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_lines", lambda file: {"model name": "Old", "flags": "sse2 avx2"})
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
     found = by_topic(doctor.processor())
-    assert "AVX2" in found["processor"].said
+    assert "AVX2" in found["processor"].finding
     assert found["bfloat16"].verdict == "note"
-    assert found["load"].said.startswith("99.0 processes")
+    assert found["load"].finding.startswith("99.0 processes")
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

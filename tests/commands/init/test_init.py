@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specexp.commands.init.command import main
+from specexp.commands.init import main
 from specexp.config import load_config
 from specexp.config.load import with_recognised_fields
 
@@ -70,14 +70,14 @@ def test_few_prompts_are_halved_between_search_and_confirmation(here: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["taken"], "FOLDER: taken is there and not empty; name a new one"),
+        (["taken"], "FOLDER: taken is not empty; name a new one"),
         (["study", "--target", "no/such/folder"], "--target: target 'no/such/folder' is no existing folder"),
         (["study", "--draft", "empty"], "--draft: draft 'empty' is a folder without config.json"),
         (["study", "--prompts", "none.jsonl"], "--prompts: "),
         (["study", "--prompts", "two.txt"], "--prompts: two.txt has 2 prompts; a search and a confirmation"),
         (["x: y"], "FOLDER is 'x: y'; a plain folder name is allowed, such as tree_shape"),
         (["study", "--device", "tpu"], "--device must be a torch device such as cpu or cuda:1, got 'tpu'"),
-        (["study", "--temperature", "-1"], "--temperature is -1.0; allowed is 0 (greedy) to 10"),
+        (["study", "--temperature", "-1"], "--temperature must be from 0 (greedy) to 10, got -1.0"),
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(

@@ -14,8 +14,8 @@ from helpers import made_records
 
 from specexp.bench.publish import sole_writer
 from specexp.bench.record import read_records
-from specexp.commands.run.command import main
-from specexp.commands.run.report import answer_of
+from specexp.commands.run import main
+from specexp.commands.run_report import answer_of
 from specexp.config.artifacts import load_artifact
 
 TREE_SIZES = "experiments.papers.dyspec.trees.TreeSizes"
@@ -296,7 +296,7 @@ def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
     assert [record.key for record in read_records(records) if record.error] == [("1", 0)]
     assert said.err == (
         "error: 1 of 6 answers failed (tiny: 1), e.g. tiny on prompt '1': RuntimeError: the builder broke; the table "
-        f"is of the others, and {records} says why for each\n"
+        f"is of the others, and {records} has the reason for each\n"
     )
     assert "The figures are of the others." in said.out
 
@@ -315,7 +315,7 @@ def test_a_run_whose_outputs_differ_in_float32_ends_with_1(experiment, capsys, m
     assert main([experiment(), "--data.max_prompts", "1", "--generation.max_new_tokens", "4"]) == 1
     assert capsys.readouterr().err == (
         "error: 1 output of tiny DIFFER from plain decoding's in float32, where no near tie excuses it, e.g. tiny on "
-        "prompt '0' from new token 0 on: this is not lossless, and its speed counts for nothing\n"
+        "prompt '0' from new token 0 on: this is not lossless, so its speed does not count\n"
     )
 
 
@@ -439,7 +439,7 @@ def test_the_command_answers_a_typing_mistake_quickly(experiment):
     assert done.returncode == 2
     assert done.stderr.startswith("error: command line: ")
     assert "Traceback" not in done.stderr
-    run = "from specexp.commands.run.command import main; main(sys.argv[1:])"
+    run = "from specexp.commands.run import main; main(sys.argv[1:])"
     code = f"import sys; {run}; assert 'torch' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-c", code, *command[3:]], capture_output=True, text=True, timeout=60

@@ -7,7 +7,7 @@ import pytest
 from helpers import fake_server
 
 from specexp.bench.record import read_records
-from specexp.commands.run.command import main
+from specexp.commands.run import main
 
 LOOKUP = {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2}
 BROKEN = {

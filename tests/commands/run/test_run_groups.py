@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specexp.bench.record import read_records
-from specexp.commands.run.command import main
+from specexp.commands.run import main
 from specexp.config import ConfigError, load_config
 from specexp.verify.command import main as verify
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from helpers.fake_turns import recorded_turn, save_recording
 
-from specexp.commands.run.command import main as run_main
+from specexp.commands.run import main as run_main
 from specexp.config import load_config
 from specexp.replay.advice.what_if import answer, main
 from specexp.replay.format.recording import Recording

@@ -1,4 +1,4 @@
-"""What a run has to say, from its records."""
+"""The report of a run, from its records."""
 
 from __future__ import annotations
 
@@ -44,22 +44,18 @@ def report(
     tokenizer: PreTrainedTokenizerBase | None,
     float32: InFloat32 | None = None,
 ) -> Report:
-    """The tables, the figure, what is shown of single prompts, and what the analyses saw.
+    """Return the tables, the figure, outputs of single prompts, and the results of the analyses.
 
     Args:
         config: Configuration of the experiment.
         experiment: Its arms.
         records: Records of the run.
         data: Its prompts.
-        tokenizer: The target's; None where a recording answered.
-        float32: Their outputs compared once more in float32; None where they were not.
+        tokenizer: The target's; None for a replay.
+        float32: Outputs compared once more in float32; None if there are none.
     """
     preparation, texts = data.workload.preparation, texts_of(data.prompts)
-    title = config.get("question") or config.get("name")
-    if config.get("paper"):
-        title += f" ({config.get('paper')})"
-    if is_replayed(config):
-        title += ", replayed"
+    title = _title(config, f" ({config.get('paper')})" if config.get("paper") else "")
     baselines, published = experiment.baselines, config.get("published")
     results = results_table(records, title, baselines=baselines, published=published, float32=float32)
     answered = {record.arm for record in records if not record.error}
@@ -99,9 +95,15 @@ def report(
     )
 
 
+def _title(config: Config, paper: str = "") -> str:
+    question: str = config.get("question") or config.get("name")
+    return question + paper + (", replayed" if is_replayed(config) else "")
+
+
 def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
-    """Which arm is fastest, whether that is faster than the baseline, and whether the machine was busy; empty where
-    nothing is compared.
+    """Return which arm is fastest, whether it beats the baseline, and whether the machine was busy.
+
+    Empty if nothing is compared.
     """
     ranked = _ranked(records, baseline)
     if not ranked:
@@ -116,7 +118,7 @@ def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
 
 
 def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, Speedup]]:
-    """The arms that can be compared with the baseline, the fastest first."""
+    """Return the arms that can be compared with the baseline, the fastest first."""
     found = [
         (name, paired_speedup(records, name, baseline)) for name in arm_names(records) if name != baseline
     ]
@@ -125,7 +127,7 @@ def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, S
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:
-    """What to compare runs by: each arm's metrics and speedup; modelled ones are called so."""
+    """Return figures to compare runs by: each arm's metrics and speedup, with a prefix if seconds are modelled."""
     found: dict[str, float] = {}
     for name in arm_names(records):
         good = [record for record in records if record.arm == name and not record.error]
@@ -140,8 +142,8 @@ def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, floa
 
 
 def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figure:
-    """The figure the file asks for: ``speedup``, ``curves`` (where arms sweep a number) or ``phases``."""
-    title = (config.get("question") or config.get("name")) + (", replayed" if is_replayed(config) else "")
+    """Draw the figure that the file sets: ``speedup``, ``curves`` (of arms with a grid) or ``phases``."""
+    title = _title(config)
     curves = curves_of(config)
     kind = config.get("figure") or ("curves" if curves else "speedup")
     if kind == "phases":

@@ -1,4 +1,4 @@
-"""``python -m specexp.run EXPERIMENT.yaml [--key value]``: arms beside plain decoding on the same prompts.
+"""``python -m specexp.run EXPERIMENT.yaml [--key value]``: arms and plain decoding on the same prompts.
 
 Writes ``<output>/<name>/{config.yaml,environment.json,records.jsonl,table.md,table.csv,figure.png}`` and the files
 of its analyses. A second run of the same experiment replaces them as it starts; a folder with other results is refused.
@@ -6,6 +6,7 @@ of its analyses. A second run of the same experiment replaces them as it starts;
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specexp.artifacts.atomic_write import atomic_write
+from specexp.artifacts.manifest import sha256
 from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment
 from specexp.bench.publish import (
@@ -26,7 +29,6 @@ from specexp.bench.publish import (
 from specexp.bench.report import failed_answers
 from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, ends_last, forget_shards, run_shards, shards_in, take_shard
-from specexp.commands.run.shards import check_sharded, gathered, is_decoded, mark_whole
 from specexp.config import (
     Config,
     ConfigError,
@@ -56,9 +58,11 @@ USAGE = """usage: python -m specexp.run EXPERIMENT.yaml [--dry-run] [--key value
 Decodes the prompts of an experiment with each of its arms and with plain decoding, and compares them.
 --dry-run checks the file and lists the arms; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode disabled.
---arms NAME,NAME runs these of the file's arms alone. --compose FILE lays another file on top, e.g.
+--arms NAME,NAME runs only these of the file's arms. --compose FILE lays another file on top, e.g.
 --compose configs/latency/post_use_pre_cut.yaml, by which seconds are modelled."""
 FIGURES = ("speedup", "curves", "phases")
+WHOLE = "whole.txt"
+"""A shard's digest of its configuration, written when all its prompts are decoded."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,59 +85,57 @@ def _act(
             f"specexp.what_if {config.file}"
         )
     arms = check_experiment(config)
-    _check_figure(config)
+    kind = config.get("figure")
+    if kind is not None and kind not in FIGURES:
+        raise config.checker.error(("figure",), f" must be one of {', '.join(FIGURES)}, got {kind!r}")
     check_here(config)
-    check_run_folder(config, folder_of(config))
+    folder = _folder_of(config)
+    check_run_folder(config, folder)
     if dry_run:
-        rehearse(config)
+        _rehearse(config)
         print("\n".join(arm.title for arm in arms))
         return 0
     if cluster is not None:
-        return run_shards("specexp.run", typed, cluster, folder_of(config), config)
+        return run_shards("specexp.run", typed, cluster, folder, config)
     try:
         if shard is None:
             return _exit_code(config, run(config))
-        part = shard.folder(folder_of(config))
-        pair = None if is_decoded(config, part) else decode_shard(config, shard)
-        with ends_last(folder_of(config), partial(is_decoded, config)) as last:
+        pair = None if _is_decoded(config, shard.folder(folder)) else _decode_shard(config, shard)
+        with ends_last(folder, partial(_is_decoded, config)) as last:
             return _exit_code(config, run(config, pair)) if last else 0
     except FolderBusyError as problem:
         return fail(problem, 1)
 
 
 def _exit_code(config: Config, records: Sequence[PromptRecord]) -> int:
-    """0, or 1 after a sentence where an answer failed or parts from plain decoding's."""
-    status, where = 0, folder_of(config) / RECORDS
+    """Return 0, or 1 after a sentence if an output is missing or differs from plain decoding's."""
+    status = 0
     failed, wrong = failed_answers(records), divergence(records)
     if failed is not None:
-        status = fail(f"{failed}; the table is of the others, and {where} says why for each", 1)
+        where = _folder_of(config) / RECORDS
+        status = fail(f"{failed}; the table is of the others, and {where} has the reason for each", 1)
     if wrong is not None:
-        status = fail(f"{wrong}: this is not lossless, and its speed counts for nothing", 1)
+        status = fail(f"{wrong}: this is not lossless, so its speed does not count", 1)
     return status
 
 
-def folder_of(config: Config) -> Path:
-    """Folder of the results, ``<output>/<name>``."""
+def _folder_of(config: Config) -> Path:
+    """Return the folder of the results, ``<output>/<name>``."""
     return Path(config.get("output"), config.get("name"))
 
 
-def rehearse(config: Config) -> None:
-    """Everything that :func:`run` does before anything is decoded, without weights.
-
-    Raises:
-        ConfigError: As :func:`run`.
-    """
+def _rehearse(config: Config) -> None:
+    """Do everything that :func:`run` does before anything is decoded, without weights; raises as :func:`run`."""
     from specexp.bench import experiment
 
     if not is_replayed(config):
         experiment.rehearse(config)
         return
-    from specexp.bench.experiment import build_experiment
     from specexp.bench.trainer import build_trainer
     from specexp.replay.backend import open_replay
 
     build_trainer(config)
-    build_experiment(config, open_replay(config)[0])
+    experiment.build_experiment(config, open_replay(config)[0])
 
 
 def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
@@ -141,26 +143,22 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
 
     Args:
         config: Configuration of the experiment.
-        pair: Models loaded already; the file's own if None.
+        pair: Models that are loaded already; the file's own if None.
 
     Returns:
         The records, and after them those of outputs compared once more in float32.
 
     Raises:
-        ConfigError: the file, its trainer, data, models or output folder cannot be used; nothing was decoded
-            then.
-        FolderBusyError: another process writes the folder; nothing was decoded then.
-        OSError: the results cannot be written, because the disk is full.
+        ConfigError: The file, its trainer, data, models or output folder cannot be used; nothing was decoded.
+        FolderBusyError: Another process writes the folder; nothing was decoded.
+        OSError: The results cannot be written, because the disk is full.
     """
     from specexp.bench.live import LiveBackend
     from specexp.bench.publish import publish, tracker_of
-    from specexp.commands.run.report import report
+    from specexp.commands.run_report import report
 
-    folder = folder_of(config)
-    with (
-        _opened(config, pair) as (trainer, backend, experiment, data),
-        ExitStack() as held,
-    ):
+    folder = _folder_of(config)
+    with _opened(config, pair) as (trainer, backend, experiment, data), ExitStack() as held:
         try:
             held.enter_context(sole_writer(folder))
         except OSError as error:
@@ -168,13 +166,12 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         if sentence := replaced_results(config, folder):
             print(sentence, file=sys.stderr)
         save_resolved(config, folder)
-        shards = shards_in(folder)
-        if shards:
-            records = gathered(config, folder, shards, RECORDS, partial(decode_shard, config))
+        if shards := shards_in(folder):
+            records = _gathered(config, folder, shards)
         else:
-            records = decode(config, experiment, data, folder / RECORDS, trainer)
+            records = _decode(config, experiment, data, folder / RECORDS, trainer)
         live = backend if isinstance(backend, LiveBackend) else None
-        exact = None if live is None else exactly(config, live, records, data.prompts)
+        exact = None if live is None else _in_float32(config, live, records, data.prompts)
         found = report(config, experiment, records, data, backend.tokenizer, exact)
         publish(found, folder, tracker_of(config, config.get("name"), folder), config=config.to_dict())
         forget_shards(folder)
@@ -185,11 +182,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
 def _opened(
     config: Config, pair: ModelPair | None = None
 ) -> Iterator[tuple[Trainer, Backend, ExperimentArms, PromptDataModule]]:
-    """What decodes, the arms and the prompts of an experiment; engines that it started are ended afterwards.
-
-    Raises:
-        ConfigError: As :func:`run`.
-    """
+    """Yield trainer, backend, arms and prompts of an experiment; engines that it started are ended afterwards."""
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
     from specexp.bench.trainer import build_trainer
 
@@ -202,19 +195,16 @@ def _opened(
 
         backend, data = open_replay(config)
         experiment = build_experiment(config, backend)
+        why = "The recording has no outputs of"
     else:
         from specexp.engines.served_arm import ServedBackend
 
         backend = live = ServedBackend.of(config, pair)
         experiment = build_experiment(config, backend)
         data = load_prompts(config, live.pair)
+        why = "Transformers cannot run a GGUF file, so it has no loop for"
     if experiment.left_out:
-        why = (
-            "No recording answers"
-            if is_replayed(config)
-            else "Transformers runs no GGUF file, so it has no loop"
-        )
-        print(f"{why} for {', '.join(experiment.left_out)}: left out.")
+        print(f"{why} {', '.join(experiment.left_out)}: left out.")
     for sentence in data.workload.preparation.warnings():
         print(f"warning: {sentence}", file=sys.stderr)
     try:
@@ -224,55 +214,23 @@ def _opened(
             live.pool.close()
 
 
-def decode_shard(config: Config, shard: Shard) -> ModelPair | None:
-    """Decode a part of the prompts, and keep its records for :func:`run`.
-
-    Args:
-        config: Configuration of the experiment.
-        shard: Which part.
-
-    Returns:
-        The models, where there are any.
-
-    Raises:
-        ConfigError: As :func:`run`, or the prompts cannot be split.
-    """
-    from specexp.bench.live import LiveBackend
-
-    folder = shard.folder(folder_of(config))
-    with _opened(config) as (trainer, backend, experiment, data):
-        check_sharded(config, experiment)
-        data.keep(shard.of(data.prompts))
-        folder.mkdir(parents=True, exist_ok=True)
-        decode(config, experiment, data, folder / RECORDS, trainer)
-    mark_whole(config, folder)
-    return backend.pair if isinstance(backend, LiveBackend) else None
-
-
-def exactly(
+def _in_float32(
     config: Config, backend: LiveBackend, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
 ) -> InFloat32 | None:
-    """Outputs that part from plain decoding's at near ties, compared once more in float32; None where none part.
-
-    Args:
-        config: Configuration of the experiment.
-        backend: Its models.
-        records: Records of the run.
-        prompts: Its prompts.
-    """
+    """Compare outputs that differ from plain decoding's at near ties once more in float32; None if none differ."""
     from specexp.bench.arm import EngineArm
     from specexp.bench.arm_spec import make_arm
     from specexp.bench.equality import InFloat32, in_float32
     from specexp.bench.experiment import ENGINE, arm_specs
     from specexp.bench.live import LiveBackend
 
-    parted = {record.arm for record in records if record.difference is not None}
+    different = {record.arm for record in records if record.difference is not None}
     if is_multi_sequence(config):
-        return InFloat32(left_out="several sequences are decoded for a prompt") if parted else None
+        return InFloat32(left_out="several sequences are decoded for a prompt") if different else None
 
     def arms_of(pair: ModelPair) -> tuple[EngineArm, list[EngineArm]]:
         exact = LiveBackend.of(config, pair)
-        specs = [spec for spec in arm_specs(config) if spec.name == ENGINE or spec.name in parted]
+        specs = [spec for spec in arm_specs(config) if spec.name == ENGINE or spec.name in different]
         ours = [spec for spec in specs if spec.reference is None and spec.engine is None]
         made = [make_arm(replace(spec, preload=None), exact) for spec in ours]
         plain, *arms = (arm for arm in made if isinstance(arm, EngineArm))
@@ -281,17 +239,12 @@ def exactly(
     return in_float32(backend.pair, arms_of, prompts, records, config.get("float32_prompts"))
 
 
-def decode(
+def _decode(
     config: Config, experiment: ExperimentArms, data: PromptDataModule, path: Path, trainer: Trainer
 ) -> list[PromptRecord]:
     """Decode every prompt by every arm under Lightning's Trainer.
 
-    Args:
-        config: Configuration of the experiment.
-        experiment: Its arms.
-        data: Its prompts.
-        path: File of the records; an earlier one is removed first, and with it its table of prompts and its page.
-        trainer: Drives the test.
+    An earlier file of records at ``path`` is removed first, with its table of prompts and its page.
     """
     from specexp.bench.experiment import reordered, use_threads
     from specexp.bench.module import EvaluationModule
@@ -318,7 +271,57 @@ def decode(
     return module.records
 
 
-def _check_figure(config: Config) -> None:
-    kind = config.get("figure")
-    if kind is not None and kind not in FIGURES:
-        raise config.checker.error(("figure",), f" is {kind!r}; allowed are {', '.join(FIGURES)}")
+def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
+    """Decode a part of the prompts and keep its records for :func:`run`; returns the models, if there are any.
+
+    Raises:
+        ConfigError: As :func:`run`, or an output's figures depend on the prompts before.
+    """
+    from specexp.bench.arm import EngineArm
+    from specexp.bench.live import LiveBackend
+
+    folder = shard.folder(_folder_of(config))
+    with _opened(config) as (trainer, backend, experiment, data):
+        arms = [arm for arm in experiment.arms if isinstance(arm, EngineArm) and arm.parts.keeps_learning]
+        why = ""
+        if arms:
+            why = f"arm {arms[0].name!r} learns from prompt to prompt"
+        elif experiment.analyses:
+            why = f"{type(experiment.analyses[0]).__name__} watches all prompts"
+        elif is_multi_sequence(config):
+            why = "several sequences are decoded for a prompt"
+        if why:
+            raise ConfigError(
+                f"{config.file}: {why}, so shards would measure something else: run it on one machine"
+            )
+        data.keep(shard.of(data.prompts))
+        folder.mkdir(parents=True, exist_ok=True)
+        _decode(config, experiment, data, folder / RECORDS, trainer)
+    atomic_write(folder / WHOLE, _digest(config))
+    return backend.pair if isinstance(backend, LiveBackend) else None
+
+
+def _is_decoded(config: Config, folder: Path) -> bool:
+    """Return whether all prompts of a shard are decoded with this configuration."""
+    try:
+        return (folder / WHOLE).read_text(encoding="utf-8") == _digest(config)
+    except FileNotFoundError:  # or another worker has assembled the shards
+        return False
+
+
+def _gathered(config: Config, whole: Path, shards: Sequence[Shard]) -> list[PromptRecord]:
+    """Return the records of all shards; those of one that was killed are decoded here."""
+    from specexp.bench.record import read_records, write_records
+
+    found: list[PromptRecord] = []
+    for shard in shards:
+        if not _is_decoded(config, shard.folder(whole)):
+            _decode_shard(config, shard)
+        found += read_records(shard.folder(whole) / RECORDS)
+    (whole / RECORDS).unlink(missing_ok=True)
+    write_records(whole / RECORDS, found)
+    return found
+
+
+def _digest(config: Config) -> str:
+    return sha256(json.dumps(config.to_dict(), sort_keys=True, default=str).encode())

@@ -1,0 +1,200 @@
+"""``python -m specexp.init FOLDER``: an experiment for a model and prompts of one's own, ready to run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import yaml
+
+from specexp.config.command import answered
+from specexp.config.config import check_folder_name
+from specexp.config.layers import ConfigError
+from specexp.config.next_step import command_line
+from specexp.core.messages import counted
+
+FEWEST_PROMPTS = 6
+"""A search on half of them and a confirmation on the other half cannot be told from chance with fewer."""
+_SEARCHED, _CONFIRMED = 16, 24
+"""Prompts of a search, and of its confirmation, if there are as many."""
+_EXAMPLES = 50
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    given = _parser().parse_args(arguments)
+    return answered(lambda: _act(given))
+
+
+def _act(given: argparse.Namespace) -> int:
+    from specexp.models.sources import PairError, check_source
+
+    for role, source in (("target", given.target), ("draft", given.draft)):
+        if source not in (None, "stdlib"):
+            try:
+                check_source(role, source)
+            except PairError as error:
+                raise ConfigError(f"--{role}: {error}") from error
+    if not re.fullmatch(r"(cpu|cuda|mps|xpu|hpu|xla)(:\d+)?", given.device):  # importing torch takes seconds
+        raise ConfigError(f"--device must be a torch device such as cpu or cuda:1, got {given.device!r}")
+    if not 0 <= given.temperature <= 10:
+        raise ConfigError(f"--temperature must be from 0 (greedy) to 10, got {given.temperature}")
+    folder = Path(given.folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"FOLDER: {folder} is not empty; name a new one")
+    check_folder_name(folder.name, ConfigError("FOLDER"))  # the study has the folder's name
+    given.target, given.draft = (source and _from_anywhere(source) for source in (given.target, given.draft))
+    for file in _write(folder, _files(folder, given)):
+        print(file)
+    print(f"Next: cd {shlex.quote(str(folder))} && {command_line('sweep', 'experiment.yaml', '--dry-run')}")
+    return 0
+
+
+def _from_anywhere(source: str) -> str:
+    """Return a path that is the same from the new folder, where the commands are typed; a hub id as it is."""
+    return str(Path(source).resolve()) if Path(source).exists() else source
+
+
+def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
+    """Return the experiment, the methods it searches, the prompts and the commands, by file name."""
+    from specexp.config.explain import schema_text
+    from specexp.data import OwnPrompts, PromptSetError, StdlibFunctions
+
+    prompts, count = "prompts.jsonl", _EXAMPLES
+    files = {"methods.yaml": _methods(), "README.md": _readme(folder, given), "schema.json": schema_text()}
+    if given.prompts is None:
+        texts = [row["turns"][0] for row in StdlibFunctions("validation").load().select(range(_EXAMPLES))]
+        files[prompts] = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
+    else:
+        prompts = _from_anywhere(given.prompts)
+        try:
+            count = len(OwnPrompts(prompts).load())
+        except PromptSetError as error:
+            raise ConfigError(f"--prompts: {error}") from error
+    if count < FEWEST_PROMPTS:
+        raise ConfigError(
+            f"--prompts: {given.prompts} has {counted(count, 'prompt')}; a search and a confirmation on others need "
+            f"{FEWEST_PROMPTS} at least, and {_SEARCHED + _CONFIRMED} make a good one"
+        )
+    return {"experiment.yaml": _experiment(folder.name, given, prompts, count), **files}
+
+
+def _write(folder: Path, files: dict[str, str]) -> list[Path]:
+    """Write the folder whole or not at all; returns its files."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        for name, text in files.items():
+            (made / name).write_text(text, encoding="utf-8")
+        made.chmod(0o755)
+        made.replace(folder)
+    except OSError:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return [folder / name for name in files]
+
+
+def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) -> str:
+    searched = min(_SEARCHED, count // 2)
+    draft = {} if given.draft is None else {"draft": given.draft}
+    verifier: dict[str, Any] = {"class_path": "Greedy"}
+    if given.temperature:
+        verifier = {"class_path": "KeyedSampling", "init_args": {"temperature": given.temperature}}
+    content = {
+        "compose": ["methods.yaml"],
+        "name": name,
+        "question": "Which method is fastest for this model and these prompts here, and with which setting?",
+        "pair": {
+            "target": given.target,
+            **draft,
+            "target_dtype": given.dtype,
+            "draft_dtype": given.dtype,
+            "device": given.device,
+        },
+        "data": {"prompts": prompts, "max_prompts": searched, "shuffle_seed": 0},
+        "verifier": verifier,
+        "generation": {"max_new_tokens": 128, "seed": 0},
+        "sweep": {"confirm": {"data": {"max_prompts": min(_CONFIRMED, count - searched)}}},
+    }
+    return (
+        "# yaml-language-server: $schema=schema.json\n"
+        "# python -m specexp.sweep experiment.yaml\n"
+        "# Every key is explained by python -m specexp.sweep experiment.yaml --help KEY.\n"
+        + yaml.safe_dump(content, sort_keys=False, width=110)
+    )
+
+
+def _methods() -> str:
+    """Return the search of ``experiments/fastest.yaml``; an installed package has that file next to this one."""
+    packaged = Path(__file__).with_name("fastest.yaml")
+    source = packaged if packaged.exists() else Path(__file__).parents[2] / "experiments" / "fastest.yaml"
+    text = source.read_text(encoding="utf-8")
+    return (
+        "# The methods that are searched, one branch each: delete a branch and its enqueued setting to leave it out.\n"
+        + text[text.index("\nsweep:") + 1 :]
+    )
+
+
+def _readme(folder: Path, given: argparse.Namespace) -> str:
+    drafting = " and its draft" if given.draft else ""
+    draft = ", pair.draft" if given.draft or given.target == "stdlib" else ""  # the embedded one has a draft
+    models = shlex.join([given.target, *(["--draft", given.draft] if given.draft else [])])
+    artifacts = shlex.quote(f"artifacts/{folder.name}")
+    second = f", {given.draft!r}" if given.draft else ""
+    return f"""# The fastest lossless decoding of `{given.target}`{drafting}
+
+```bash
+cd {shlex.quote(str(folder))}
+python -m specexp.doctor                                  # what this machine can do
+python -m specexp.sweep experiment.yaml --dry-run         # everything but the weights: finds mistakes in seconds
+python -m specexp.sweep experiment.yaml                   # search, confirmation on other prompts, artifact
+python -m specexp.verify experiment.yaml --artifact {artifacts}/best-tree  # is its output the target's own?
+python -m specexp.serve {artifacts}/best --target {models}  # an OpenAI-compatible server
+```
+
+```python
+import specexp
+
+pair = specexp.load_pair({given.target!r}{second}, device={given.device!r}, target_dtype={given.dtype!r})
+decoder = specexp.load_artifact("artifacts/{folder.name}/best").decoder(pair.target{draft})
+prompt = pair.tokenizer("...", return_tensors="pt").input_ids
+result = decoder.generate(prompt, max_new_tokens=128, eos_token_id=pair.tokenizer.eos_token_id)
+print(pair.tokenizer.decode(result.token_ids))
+```
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m specexp.init",
+        description="Write a folder that finds the fastest lossless decoding of a model: an experiment, the methods it "
+        "searches, prompts, and what to type.",
+    )
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="new folder")
+    add(
+        "--target",
+        default="stdlib",
+        help="hub id, folder or GGUF file of the model; by default the embedded one",
+    )
+    add("--draft", help="its draft model, with the same vocabulary; by default the embedded target's own")
+    add("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    add(
+        "--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"), help="dtype of the weights"
+    )
+    files = ".jsonl, .json, .txt, .csv, .parquet, a folder or hub id; by default examples"
+    add("--prompts", metavar="FILE", help=files)
+    add(
+        "--temperature",
+        type=float,
+        default=0.0,
+        help="temperature of the sampling; 0, the default, is greedy",
+    )
+    return parser

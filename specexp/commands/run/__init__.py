@@ -1,1 +1,0 @@
-"""``python -m specexp.run``: arms beside plain decoding on the same prompts."""
