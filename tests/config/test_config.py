@@ -1,5 +1,6 @@
 """What composing, overriding and building give."""
 
+import json
 import sys
 import types
 
@@ -29,10 +30,6 @@ def test_later_wins_and_mappings_merge(write):
     assert config.get("generation") == {
         "max_new_tokens": 128, "seed": 3, "samples": 4, "stop_at_eos": True, "threads": 2}  # fmt: skip
     assert config.get("name") == "block"
-
-
-def test_name_is_the_file_stem(write):
-    assert load_config(write("{}")).get("name") == "mine"
 
 
 def test_another_class_replaces_the_same_class_merges(composition):
@@ -82,11 +79,6 @@ def test_keys_inside_lists(write):
     assert isinstance(drafter, Union)
     assert drafter.drafters[1].max_candidates == 3
     assert config.get("drafter.init_args.drafters.0.init_args.max_ngram") == 3
-
-
-def test_plain_decoding(write):
-    parts = build_parts(load_config(write("{}")))
-    assert (parts.drafter, parts.builder) == (None, None)
 
 
 def test_part_of_another_package_needs_no_registration(write, monkeypatch):
@@ -172,16 +164,6 @@ def test_resolved_configuration_is_the_same_configuration(write, tmp_path):
     assert isinstance(build_parts(again).builder, ParametricTree)
 
 
-def test_environment(composition, tmp_path):
-    import json
-
-    save_resolved(composition, tmp_path, command=["python", "-m", "specexp.run"])
-    found = json.loads((tmp_path / "environment.json").read_text())
-    assert found["command"] == ["python", "-m", "specexp.run"]
-    assert {"torch", "transformers", "specexp"} <= set(found["packages"])
-    assert {"git_commit", "git_dirty", "python", "platform", "device_name", "threads", "time"} <= set(found)
-
-
 def test_unwritable_output(composition, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"output: .* cannot be written"):
@@ -223,3 +205,11 @@ def test_checking_the_touched_sections_alone_is_checking_the_file(write, overrid
     changed = apply_overrides(config, overrides)
     assert changed.to_dict() == Config(changed.layers, changed.file).to_dict() != before
     assert config.to_dict() == before == Config(config.layers, config.file).to_dict()
+
+
+def test_environment(composition, tmp_path):
+    save_resolved(composition, tmp_path, command=["python", "-m", "specexp.run"])
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert found["command"] == ["python", "-m", "specexp.run"]
+    assert {"torch", "transformers", "specexp"} <= set(found["packages"])
+    assert {"git_commit", "git_dirty", "python", "platform", "device_name", "threads", "time"} <= set(found)
