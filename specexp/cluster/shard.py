@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from specexp.artifacts.atomic_write import held
-from specexp.cluster.launch import run_workers
-from specexp.cluster.options import ClusterOptions
+from specexp.cluster.launch import ClusterOptions, run_workers
 from specexp.config.config import Config
 from specexp.config.layers import COMMAND_LINE, ConfigError
 from specexp.core.messages import counted

@@ -27,7 +27,7 @@ from specexp.bench.publish import (
     sole_writer,
 )
 from specexp.bench.report import failed_answers
-from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
+from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, ends_last, forget_shards, run_shards, shards_in, take_shard
 from specexp.config import (
     Config,

@@ -1,4 +1,4 @@
-"""Sections of an experiment file. Parts are not here: their constructors are their schema."""
+"""Sections of an experiment file. The schema of a part is its constructor."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ class Pair(Section):
         target_dtype: Precision of the target; of a GGUF file's keys and values.
         draft_dtype: Precision of the draft; of a GGUF file's keys and values.
         device: As torch names it.
-        device_map: Where the target's modules stand, for one that a device alone does not hold: ``auto`` and
-            the like, or a mapping of modules to devices, ``cpu`` or ``disk``; the draft stands on ``device``.
-            Needs accelerate.
-        offload_folder: Where what is mapped to ``disk`` is written if it cannot be read from the model's own
-            files.
+        device_map: Devices of the target's modules if one device is too small: ``auto`` and the like, or a
+            mapping of modules to devices, ``cpu`` or ``disk``; the draft is on ``device``. Needs accelerate.
+        offload_folder: Where weights on ``disk`` are written if they cannot be read from the model's own files.
         attn_implementation: How attention is computed; other implementations take no tree mask.
-        mode: How both are run: ``eager`` by their own code as it is, ``compiled`` by passes compiled for this
-            machine (models of the Llama family on a CPU), ``auto`` compiled where that can be.
+        mode: How both are run: ``eager`` by their own code, ``compiled`` by passes compiled for this machine
+            (models of the Llama family on a CPU), ``auto`` compiled if possible.
     """
 
     target: str = "stdlib"
@@ -72,8 +70,7 @@ class Reasoning(Section):
 
     Attributes:
         search: Which states of the tree of thoughts are expanded.
-        max_new_tokens: Most tokens of one generation, where a task allows more; null for the task's own
-            limits.
+        max_new_tokens: Most tokens of one generation if a task allows more; null for the task's own limits.
     """
 
     search: Annotated[Any, PartOf("specexp.data.searches.search.Search")] = Field(
@@ -86,9 +83,9 @@ class Tracking(Section):
     """W&B.
 
     Attributes:
-        project: Where runs go.
-        mode: How they go there; null is online if logged in, else offline.
-        entity: Whose project it is; the user's own if null.
+        project: Project of the runs.
+        mode: How they are sent; null is online if logged in, else offline.
+        entity: Owner of the project; the logged-in user if null.
         tags: Labels of the runs.
     """
 
@@ -102,11 +99,10 @@ class Verify(Section):
     """How much ``specexp.verify`` tests.
 
     Attributes:
-        level: Probability with which a composition that is exact is refused.
-        total_variation: Deviation of the joint of three tokens on the toy targets that is to be found or
-            excluded.
+        level: Probability that an exact composition is refused.
+        total_variation: Deviation of the joint of three tokens on the toy targets that is found or excluded.
         toy_triples: Triples of tokens on each toy target at most; as many as a decision needs if null.
-        toy_tokens: Tokens on the toy targets that are compared with what a deterministic verifier has to say.
+        toy_tokens: Tokens on the toy targets that are compared with the output of a deterministic verifier.
         prompts: How many prompts' first tokens are tested on the configured models.
         samples: Continuations of each of those prompts.
         first_tokens: How many tokens are tested jointly there.
@@ -124,15 +120,14 @@ class Verify(Section):
 
 
 class Profile(Section):
-    """What ``specexp.profile`` measures, and where it goes.
+    """What ``specexp.profile`` measures and writes.
 
     Attributes:
         to: Folder of the ``latency-profile`` artifact.
         max_tokens: Most tokens of a pass, the root among them.
         prefixes: Tokens in the cache before a pass; the context must hold them, the deepest row of the
             largest pass, and 15 tokens, since the cache grows over a block of passes.
-        lanes: Numbers of sequences, from 2, that one pass answers together: such passes are measured, too,
-            behind the middle prefix.
+        lanes: Numbers of sequences, from 2, in one pass: such passes are also measured, at the middle prefix.
         repeats: Blocks of passes of every size; each block gives one measurement.
         prompts: How many prompts of ``data`` are decoded by every composition.
         max_new_tokens: Most tokens of each of those answers.
@@ -148,19 +143,17 @@ class Profile(Section):
 
 
 class Record(Section):
-    """What ``specexp.record`` asks the models, and where the answers go.
+    """What ``specexp.record`` records of the models.
 
     Attributes:
         to: Folder of the recording; ``recordings/<name>`` if null.
-        coverage: Builders run once at every root: what they ask is what replayed builders may ask. If null a
-            chain of 24, or for a drafter that learns from what it drafts the experiment's builder.
-        candidates: Candidates of the draft kept after every token of the output, at least: the widest static
-            tree.
+        coverage: Builders run once at every root: replayed builders may use the nodes of their trees. If null a
+            chain of 24, or the experiment's builder if the drafter learns from its drafts.
+        candidates: Candidates of the draft kept after every token of the output: the widest static tree.
         target_top_k: Best tokens of the target kept after every recorded token, for drafters that learn from
             them; as many as the drafter learns, or 8, if null.
-        turns_per_file: Answered turns of a Parquet file; a recording that was cut off goes on after the last
-            one.
-        live_sample: Prompts that the composition also decodes live, to compare with what replay says of them.
+        turns_per_file: Turns in a Parquet file; an interrupted recording continues after the last file.
+        live_sample: Prompts that the composition also decodes live, to compare with the replay.
     """
 
     to: str | None = None
@@ -192,16 +185,14 @@ class ArmSection(Section):
     """A named arm: overrides of the composition, or one of Hugging Face's own loops.
 
     Attributes:
-        title: What tables say; the arm's name if null.
+        title: Name in tables; the arm's name if null.
         drafter: Overrides of the experiment's; null for none.
         builder: Overrides of the experiment's; null for none.
-        engine: Somebody else's engine instead of our decoder; with the experiment's drafter and builder it
-            does not go.
+        engine: Another engine instead of specexp's decoder; drafter and builder must be null then.
         grid: Values by dotted key: one arm for each.
-        preload: Overrides of ``data``, naming other prompts. They are decoded before the run; the arm's Token
-            Recycling or phrase cache then starts every prompt from what they taught it, and its controller
-            the run.
-        reference: Hugging Face's own generate instead of our decoder, with the arguments below.
+        preload: Overrides of ``data``, naming other prompts that are decoded before the run. The arm's Token
+            Recycling or phrase cache starts every prompt with what it learned from them, its controller the run.
+        reference: Hugging Face's own generate instead of specexp's decoder, with the arguments below.
         num_assistant_tokens: Tokens that ``hf-assisted`` drafts.
         assistant_confidence_threshold: Probability below which ``hf-assisted`` stops drafting.
         prompt_lookup_num_tokens: Tokens that ``hf-prompt-lookup`` drafts.
@@ -280,51 +271,48 @@ class Fit(Section):
 
 
 class Experiment(Section):
-    """A whole file. ``data`` is :class:`specexp.data.Workload`, the four parts are any of their family.
+    """A whole file.
 
     Attributes:
         name: Name of the run and of its folder; that of the file if not given.
-        question: What the experiment answers, in a sentence.
-        paper: Where its figures can be compared with.
+        question: The question of the experiment, in a sentence.
+        paper: Publication with figures to compare with.
         pair: The models.
         data: Which prompts are decoded.
-        drafter: What guesses the next tokens; null for plain decoding.
-        builder: What grows the tree of a step.
-        verifier: What accepts drafted tokens.
-        controller: What limits a step's draft; null for the builder's own limits.
-        artifact: Artifact whose drafter, builder, verifier and controller take the place of the file's own,
-            and of its arms and search, without what they had learned: to prove it, or to compare it on other
-            prompts.
-        trust: Installed packages whose classes that artifact's parts may be.
+        drafter: Proposes the next tokens; null for plain decoding.
+        builder: Grows the tree of a step.
+        verifier: Accepts drafted tokens.
+        controller: Limits a step's draft; null for the builder's own limits.
+        artifact: Artifact with the parts to prove, or to compare on other prompts, without their learned state.
+            They replace the file's own parts, arms and search.
+        trust: Installed packages from which that artifact's parts may be.
         execution: How several sequences are decoded for a prompt: an item of ``TaskItems`` as a tree of
-            thoughts, any other prompt with ``generation.samples`` continuations as one group. None decodes
-            one sequence at a time; of a group, or of arms some of which have an execution, it is
-            ``SerialSpeculative``. Plain decoding is then ``Serial``, and the only baseline: Hugging Face's
-            loops decode no groups.
+            thoughts, any other prompt with ``generation.samples`` continuations as one group. Null decodes
+            one sequence at a time, or with ``SerialSpeculative`` if other arms have an execution. Plain decoding
+            is then ``Serial``, and the only baseline: Hugging Face's loops decode no groups.
         reasoning: How items of ``TaskItems`` are searched.
         generation: How much is generated.
-        engine: Somebody else's engine, whose settings ``specexp.sweep`` searches instead of the four parts.
-        latency: Costs of another device, or of other models, by which the run's seconds are modelled;
-            measured if null.
+        engine: Another engine, whose settings ``specexp.sweep`` searches instead of the four parts.
+        latency: Costs by which the run's seconds are modelled, of another device or other models; null to
+            measure them.
         trainer: Arguments of Lightning's Trainer.
         output: Folder of the results.
-        tracking: Where W&B runs go.
+        tracking: W&B project and mode of the runs.
         verify: How much ``specexp.verify`` tests.
         profile: What ``specexp.profile`` measures.
-        record: What ``specexp.record`` asks the models.
-        backend: ``live`` runs the models; ``replay`` answers from a recording, in seconds of the latency
-            profile.
+        record: What ``specexp.record`` records.
+        backend: ``live`` runs the models; ``replay`` uses a recording, with seconds of the latency profile.
         recording: Folder that ``specexp.record`` wrote, for replay; ``record.to`` if null.
         what_if: Which devices ``specexp.what_if`` compares.
-        arms: Named compositions beside each other; each is what differs from the file's own.
-        baselines: What arms are compared with: plain decoding by our engine, by Hugging Face's generate, or
-            both. If null both, where Hugging Face's can emit the tokens of the verifier.
+        arms: Named compositions to compare; each is its difference from the file's own.
+        baselines: What arms are compared with: plain decoding by specexp, by Hugging Face's generate, or both.
+            If null both, unless Hugging Face's cannot emit the tokens of the verifier.
         published: Rows of the paper's table that are not run here: a ``method`` and its figures.
         figure: Which figure ``specexp.run`` draws; its default if null.
         float32_prompts: How many prompts ``specexp.run`` and the confirmation of a sweep decode once more
-            with a float32 copy of a 16-bit target, outside the clock and within 15 seconds, where outputs
-            part at near ties: in float32 they must be equal. 0 leaves it out.
-        analyses: What ``specexp.run`` looks for in every step.
+            with a float32 copy of a 16-bit target, untimed and within 15 seconds, if outputs differ at near
+            ties: in float32 they must be equal. 0 leaves it out.
+        analyses: Analyses of every step by ``specexp.run``.
         fit: How ``specexp.fit`` lets the controller learn.
         sweep: What ``specexp.sweep`` searches.
     """

@@ -226,9 +226,8 @@ class Confirm(Section):
 
     Attributes:
         best: How many trials are measured again.
-        again: Whether a study that has ended is confirmed once more, and both confirmations are pooled
-            (``--confirm-again``).
-        of_each: A key of the space, the best of each of whose choices is confirmed too.
+        again: Whether an ended study is confirmed once more and both confirmations are pooled (``--confirm-again``).
+        of_each: A key of the space; the best trial of each of its choices is confirmed too.
         data: Overrides of the experiment's ``data``.
     """
 
@@ -244,8 +243,7 @@ class Export(Section):
     Attributes:
         to: Folder of the artifact; ``artifacts/<name>`` if empty.
         kind: Kind of the artifact.
-        cold: Whether what drafter and controller had learned is left out (``--cold``); their speed without it
-            is then measured and stated beside the confirmed one.
+        cold: Whether learned state is left out (``--cold``); the speed without it is then measured too.
     """
 
     to: str = ""
@@ -266,21 +264,20 @@ class Sweep(Section):
 
     Attributes:
         space: Dotted key of the composition, and how its value is drawn.
-        direction: Which way ``speedup`` is optimised where the objectives do not say.
+        direction: Direction of ``speedup`` if the objectives set none.
         n_trials: Finished, distinct trials the study ends with, known configurations included.
-        objectives: Metrics, or metrics with directions; several make a multi-objective study, which does not
-            prune.
+        objectives: Metrics, or metrics with directions. A study with several does not prune.
         sampler: Sampler of Optuna; ``TPESampler(seed=0)`` if null.
         pruner: Pruner of Optuna; ``WilcoxonPruner(p_threshold=0.1)`` if null.
         storage: URL of a database that several workers share; a journal file in the study's folder if null.
-        enqueue: Configurations measured first: overrides, beside a ``name``.
+        enqueue: Configurations measured first: overrides and a ``name``.
         constraints: Limits by name: ``max_draft_nodes``, or ``min_`` or ``max_`` before a metric.
         count_acceptances: Whether rank paths are counted first, and how.
         learn: Prompts that every candidate learns from before it is measured.
         confirm: How the best are measured again; null for no confirmation.
-        export: What is left of the winner; null for nothing.
-        require_gain: Whether the command ends with 3 where nothing is faster than plain decoding, by the
-            interval (``--require-gain``).
+        export: The artifact of the winner; null for none.
+        require_gain: Whether the command ends with 3 if the interval shows no gain over plain decoding
+            (``--require-gain``).
     """
 
     space: dict[str, SpaceEntry]

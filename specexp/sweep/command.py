@@ -14,7 +14,7 @@ from rich.console import Console
 
 from specexp.artifacts import ArtifactError, read_artifact
 from specexp.bench.publish import FolderBusyError, check_study_folder, remove_unused
-from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
+from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import GOES_ON, check_here, fail, run_command
 from specexp.config.sweep import Sweep

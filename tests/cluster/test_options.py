@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specexp.cluster.options import ClusterOptions, take_options
+from specexp.cluster.launch import ClusterOptions, take_options
 from specexp.config import ConfigError
 from specexp.sweep.command import checked_storage
 
@@ -42,7 +42,7 @@ def test_what_is_no_cluster_is_refused(typed: str, said: str) -> None:
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexp.cluster.options.find_spec", lambda name: None)
+    monkeypatch.setattr("specexp.cluster.launch.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'--on slurm needs submitit.*pip install -e "\.\[cluster\]"'):
         take_options(["--on", "slurm"])
 

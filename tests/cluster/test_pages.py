@@ -10,7 +10,7 @@ import yaml
 from sqlalchemy import make_url
 
 from specexp.__main__ import COMMANDS
-from specexp.cluster.options import take_options
+from specexp.cluster.launch import take_options
 from specexp.cluster.shard import Shard, take_shard
 
 ROOT = Path(__file__).parents[2]

@@ -158,7 +158,7 @@ STARTER = """
 import json, signal, sys
 from pathlib import Path
 from specexp.cluster.launch import run_workers
-from specexp.cluster.options import ClusterOptions
+from specexp.cluster.launch import ClusterOptions
 from specexp.config.command import answered
 from specexp.core.start import begin
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it

@@ -363,6 +363,6 @@ def test_a_recording_without_a_draft_model_says_what_to_record(here: Path) -> No
     from specexp.config import build_parts
 
     with pytest.raises(
-        ConfigError, match=r"tree\.yaml: drafter: a draft model is asked and recorded holds none"
+        ConfigError, match=r"tree\.yaml: drafter: it needs a draft model and recorded holds none"
     ):
         build_parts(load_config(write()), None)

@@ -12,7 +12,7 @@ from helpers.clusters import ray_cluster, slurm_cluster
 from helpers.postgres import PASSWORD
 from helpers.whole_study import WholeStudy, files_with_the_password
 
-from specexp.cluster.options import CLUSTERS
+from specexp.cluster.launch import CLUSTERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -23,11 +23,7 @@ _ALONE = "its own payload alone states it"
 
 
 def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a candidate's fixed shape as a ``StaticTree``; None if it has none, or no rank paths name its nodes.
-
-    Args:
-        attributes: see :class:`~specexp.sweep.candidates.Candidate`.
-    """
+    """Return the fixed shape of a study's candidate as a ``StaticTree``; None if it has no rank paths."""
     paths, candidates = attributes.get("rank_paths"), attributes.get("candidates")
     if paths is None or candidates not in get_args(Selection):
         return None
@@ -68,9 +64,6 @@ class StaticTreeArtifact(Artifact):
     """``tree.json``: rank paths as Medusa and EAGLE list them, e.g. ``[[0], [1], [0, 0]]``, without the root.
 
     Its value is the paths, sorted by length, then rank. Its builder is the tree itself, whichever builder found it.
-
-    Attributes:
-        rank_paths: the paths.
     """
 
     kind = "static-tree"
@@ -108,14 +101,10 @@ class StaticTreeArtifact(Artifact):
 class ThresholdsArtifact(Artifact):
     """``thresholds.json``: arguments of :class:`~specexp.builders.DySpecThreshold` (``threshold``, ``max_nodes``,
     ``max_depth``, ``candidates``, ``acceptance_power``) and, under ``draft``, of
-    :class:`~specexp.drafters.DraftModel` (``temperature``, ``top_k``, ``top_p``, ``coupled``), every one of them
-    written down.
+    :class:`~specexp.drafters.DraftModel` (``temperature``, ``top_k``, ``top_p``, ``coupled``), all of them.
 
-    The draft model itself is the deployment's: ``artifact.decoder(target, draft)``. A controller that moves the
-    threshold at run time is kept in ``parts.json``, as the verifier is.
-
-    Attributes:
-        thresholds: the content of the file.
+    The deployment chooses the draft model: ``artifact.decoder(target, draft)``. A controller that moves the threshold
+    at run time is recorded in ``parts.json``, as the verifier is.
     """
 
     kind = "thresholds"
@@ -157,9 +146,9 @@ class ScheduleArtifact(Artifact):
     """``schedule.json``: an execution strategy as ``class_path`` and ``init_args``, e.g. ``{"class_path": "Scheduled",
     "init_args": {"n": 3}}``.
 
-    ``parts.json`` holds what every sequence is decoded with; the draft model itself is the deployment's. A schedule
-    runs in our own loop, also inside Hugging Face's ``generate``. Engines that batch requests themselves take no
-    strategy from outside: of a schedule only the drafts can be exported.
+    ``parts.json`` holds the parts that decode every sequence; the deployment chooses the draft model. A schedule runs
+    in specexp's own loop, also inside Hugging Face's ``generate``. Engines that batch requests themselves take no
+    strategy from outside, so only the drafts of a schedule can be exported.
 
     Example:
         >>> schedule = load_artifact("artifacts/schedule/best")  # doctest: +SKIP
@@ -205,11 +194,7 @@ class DraftLengthsArtifact(Artifact):
     """``draft_lengths.json``: ``nodes``, the most nodes of a draft by the number of lanes from which it holds, a text;
     ``parts.json``: drafter, builder and verifier.
 
-    It drives our own server alone. Engines that take draft lengths by batch size take other numbers: the cost of a
-    batch there is measured there.
-
-    Attributes:
-        nodes: the content of the file by number of lanes.
+    It is for specexp's own server. Draft lengths by batch size of other engines must be measured on them.
 
     Example:
         >>> load_artifact("artifacts/load/best").nodes  # doctest: +SKIP
@@ -251,9 +236,9 @@ class PlainVerdict:
     """Why nothing is drafted.
 
     Attributes:
-        reason: one sentence, with the figures and their interval.
-        best_found: version of the fastest composition that was found all the same, e.g. ``v1``.
-        several_sequences: whether several sequences were decoded for every prompt.
+        reason: One sentence, with the figures and their interval.
+        best_found: Version of the fastest composition that was found, e.g. ``v1``.
+        several_sequences: Whether several sequences were decoded for every prompt.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -267,11 +252,8 @@ class PlainDecodingArtifact(Artifact):
     """``verdict.json``: do not speculate here, and why. A study leaves it as ``best`` if the confirmation's interval
     does not put the best candidate above plain decoding; that candidate is left as ``best-tree``.
 
-    Its decoder decodes plainly, with the recorded verifier; so does its ``custom_generate``, for several rows too if
-    the study was one of several sequences.
-
-    Attributes:
-        verdict: the content of the file.
+    Its decoder decodes plainly, with the recorded verifier. So does its ``custom_generate``, for several rows too if
+    the study decoded several sequences.
 
     Example:
         >>> load_artifact("artifacts/tree_shape").verdict.reason  # doctest: +SKIP
@@ -307,16 +289,10 @@ class _Settings:
 
 
 class EngineSettingsArtifact(Artifact):
-    """``settings.json``: ``engine``, the ``version`` that was measured, and its speculation's ``settings`` by its
-    own names.
+    """``settings.json``: ``engine``, the ``version`` that was measured, and its ``settings`` by the engine's names.
 
-    ``python -m specexp.export ARTIFACT --to ENGINE`` writes what that engine's deployment loads. It composes no
-    decoder.
-
-    Attributes:
-        engine: e.g. ``openvino``, as ``--to`` names it.
-        version: the engine's own version string.
-        settings: the fields; they are checked by the engine's rules when they are exported.
+    ``python -m specexp.export ARTIFACT --to ENGINE`` checks the settings by the engine's rules and writes the file
+    that its deployment loads. It composes no decoder.
     """
 
     kind = "engine-settings"

@@ -34,10 +34,10 @@ class MeasuredArm:
     """An arm that was decoded, and what the profile predicts for the same steps.
 
     Attributes:
-        composition: label of the overheads it is charged.
-        nodes: nodes drafted in all steps.
-        measured_ms: measured milliseconds a token.
-        predicted_ms: predicted milliseconds a token.
+        composition: Label of the overheads it is charged.
+        nodes: Nodes drafted in all steps.
+        measured_ms: Measured milliseconds per token.
+        predicted_ms: Predicted milliseconds per token.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -56,11 +56,9 @@ class Measured:
     """The measurements behind a profile.
 
     Attributes:
-        threads: torch's on the CPU.
+        threads: Torch's threads on the CPU.
         draft_dtype: None without a draft.
-        target: passes of the target.
-        draft: passes of the draft.
-        arms: decoded arms; the overheads were fitted to their steps.
+        arms: Decoded arms; the overheads were fitted to their steps.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -75,14 +73,10 @@ class Measured:
 
 
 class LatencyProfileArtifact(Artifact):
-    """``profile.json``: the arguments of :class:`~specexp.core.latency.LatencyProfile`, all of them, tokens as text,
-    and, where it was measured, ``measured``: the points with their intervals, device and dtypes.
+    """``profile.json``: the arguments of :class:`~specexp.core.latency.LatencyProfile`, all of them, tokens as text.
 
-    Its value is the profile, which an experiment takes as ``latency: {artifact: PATH}``. It composes no decoder.
-
-    Attributes:
-        profile: the milliseconds of this device.
-        measured: the measurements behind them; None if they were written by hand.
+    A measured profile also has ``measured``: the points with their intervals, device and dtypes. Its value is the
+    profile, which an experiment takes as ``latency: {artifact: PATH}``. It composes no decoder.
 
     Example:
         >>> load_artifact("artifacts/profile/best").profile.target_seconds(8)  # doctest: +SKIP

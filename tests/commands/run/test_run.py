@@ -362,7 +362,7 @@ def test_outputs_that_part_in_bfloat16_are_compared_once_more_in_float32(experim
             ["--analyses.0.init_args.most_steps", "0"],
             "command line: analyses.0.init_args",
         ),
-        ({"figure": "pie"}, [], "figure is 'pie'; allowed are speedup, curves, phases"),
+        ({"figure": "pie"}, [], "figure must be one of speedup, curves, phases, got 'pie'"),
         ({"arms": {"a": {"title": "engine"}}}, [], "is called 'engine' as another arm is"),
         ({"arms": {"a": {"generation": {"max_new_tokens": 5}}}}, [], "arms.a.generation differs"),
         ({"arms": {"a": {"data": {"max_prompts": 2}}}}, [], "arms.a.data may override shuffle_seed alone"),

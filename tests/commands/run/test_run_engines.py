@@ -76,12 +76,12 @@ def test_engines_of_others_stand_in_one_table_with_ours(compared, tmp_path, caps
                 "builder": {"class_path": "Chain"},
             },
             {},
-            "drafter is a part of our own loop",
+            "drafter is a part of specexp's own loop",
         ),
         (
             {"engine": hugging_face()},
             {"verifier": {"class_path": "KeyedSampling"}},
-            "takes greedy decoding: set verifier to Greedy",
+            "needs greedy decoding: set verifier to Greedy",
         ),
     ],
 )

@@ -99,7 +99,7 @@ def test_the_samples_of_a_prompt_are_one_group(experiment, lines, tmp_path):
         ),
         (
             {"execution": SEED, "latency": {"name": "made", "target_ms": {1: 10}, "draft_ms": {1: 1}}},
-            "whose seconds latency 'made' cannot model",
+            "cannot be modelled by latency 'made'",
         ),
         (
             {"execution": SEED, "arms": {"hf": {"reference": "hf-prompt-lookup"}}},
