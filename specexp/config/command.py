@@ -98,7 +98,7 @@ def run_command(
     given = [_long(argument, short) for argument in (sys.argv[1:] if arguments is None else arguments)]
     if not given or not HELP.isdisjoint(given):
         return _help(usage, given, short)
-    with telling(given) as found:
+    with collected_result(given) as found:
         try:
             config = _read(given, short)
         except ConfigError as error:
@@ -212,7 +212,7 @@ def current_result() -> CommandResult:
 
 
 @contextmanager
-def telling(given: Collection[str]) -> Iterator[CommandResult]:
+def collected_result(given: Collection[str]) -> Iterator[CommandResult]:
     """Collect a command's result, then show it as the options of :data:`SHOWING` among ``given`` require."""
     found = CommandResult()
     token = _CURRENT.set(found)

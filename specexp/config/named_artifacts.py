@@ -1,4 +1,4 @@
-"""Artifacts that are named where a path may stand: of W&B, ``wandb:entity/project/name:alias``, and embedded ones."""
+"""Artifacts that are named in place of a path: in W&B, ``wandb:entity/project/name:alias``, and embedded ones."""
 
 from __future__ import annotations
 
@@ -19,27 +19,24 @@ _REFERENCE = re.compile(r"wandb:([^/:\s]+/){0,2}[^/:\s]+:[^/:\s]+")
 
 
 def local(path_or_reference: str | Path) -> Path:
-    """The path; where a reference stands in its place, that of the artifact downloaded from W&B, or of one that is
-    embedded beside its models, such as ``stdlib:eagle``.
+    """Return the path of an artifact; one in W&B is downloaded, and ``stdlib:eagle`` is embedded with its models.
 
     Raises:
-        ArtifactError: as :func:`download`.
+        ArtifactError: As :func:`download`.
     """
     given = str(path_or_reference)
     return download(given) if given.startswith(PREFIX) else embedded_artifact(given) or Path(given)
 
 
 def download(reference: str) -> Path:
-    """Download the artifact into W&B's own artifact folder, once for each version, and give the path.
-
-    What would be downloaded is looked at first: plain files of an artifact only, no references to other places.
+    """Download an artifact into W&B's own artifact folder, once for each version, and return its path.
 
     Raises:
-        ArtifactError: the reference is malformed, W&B is switched off, nobody is logged in, or it cannot be
-            fetched.
+        ArtifactError: The reference is malformed, W&B is switched off, there is no login, the artifact has other
+            files than an artifact of specexp, or it cannot be fetched.
     """
     if not _REFERENCE.fullmatch(reference):
-        raise ArtifactError(f"{reference!r} is no reference; wandb:entity/project/name:alias is expected")
+        raise ArtifactError(f"{reference!r} must be of the form wandb:entity/project/name:alias")
     mode = os.environ.get("WANDB_MODE", "online")
     if mode != "online":
         raise ArtifactError(
@@ -62,15 +59,12 @@ def download(reference: str) -> Path:
 
 
 def _check_entries(entries: Mapping[str, Any], reference: str) -> None:
-    """Refuse what is no file of an artifact, before W&B writes it or asks another store for it."""
+    """Refuse foreign files, before W&B writes them or asks another store for them."""
     for name, entry in entries.items():
+        where = f"{reference}: {name!r}"
         if name != MANIFEST and not PAYLOAD_NAME.fullmatch(name):
-            raise ArtifactError(
-                f"{reference} holds {name!r}; {MANIFEST} and plain *.json or *.safetensors names are allowed"
-            )
+            raise ArtifactError(f"{where} must be {MANIFEST} or a plain *.json or *.safetensors name")
         if entry.ref is not None:
-            raise ArtifactError(f"{reference}: {name} refers to {entry.ref!r}; a file of its own is expected")
+            raise ArtifactError(f"{where} refers to {entry.ref!r}; a file of its own is expected")
         if entry.size is not None and entry.size > most_bytes(name):
-            raise ArtifactError(
-                f"{reference}: {name} has {entry.size} bytes; at most {most_bytes(name)} are allowed"
-            )
+            raise ArtifactError(f"{where} has {entry.size} bytes; at most {most_bytes(name)} are allowed")

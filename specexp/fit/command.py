@@ -20,11 +20,11 @@ from specexp.config.command import (
     OPTIONS,
     answered,
     check_here,
+    collected_result,
     current_result,
     fail,
     run_command,
     say,
-    telling,
 )
 from specexp.config.config import check_trainer
 from specexp.config.layers import read_layers
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 current_result().next = command_line("init", "my-study", "--target", to)
         return 0
 
-    with telling(given) as found:
+    with collected_result(given) as found:
         found.exit_code = answered(act, GOES_ON)
     return found.exit_code
 

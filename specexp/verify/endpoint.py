@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from specexp.config.command import SHOWING, current_result, fail, telling
+from specexp.config.command import SHOWING, collected_result, current_result, fail
 from specexp.core.messages import counted, first_line, shown
 from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import Streamed, complete, model_of
@@ -184,7 +184,7 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
     Returns:
         Its exit code: 0 no answer is wrong, 1 one is, 2 the server cannot be asked, 3 an answer cannot be judged.
     """
-    with telling(arguments) as found:
+    with collected_result(arguments) as found:
         found.exit_code = _act([one for one in arguments if one not in SHOWING])
     return found.exit_code
 

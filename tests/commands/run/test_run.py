@@ -5,8 +5,6 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -430,27 +428,6 @@ def test_a_search_without_anything_to_run_names_the_right_command(tmp_path, expe
     path = experiment(sweep=sweep, drafter=None, builder=None)
     assert main([path]) == 2
     assert f"use python -m specexp.sweep {path}" in capsys.readouterr().err
-
-
-def test_the_command_answers_a_typing_mistake_quickly(experiment):
-    path = experiment()
-    command = [sys.executable, "-m", "specexp.run", path, "--drafter.init_args.kk", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: command line: ")
-    assert "Traceback" not in done.stderr
-    run = "from specexp.commands.run import main; main(sys.argv[1:])"
-    code = f"import sys; {run}; assert 'torch' not in sys.modules"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command[3:]], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_usage(capsys):
-    assert main(["--help"]) == 0
-    assert main([]) == 2
-    assert "usage: python -m specexp.run" in capsys.readouterr().out
 
 
 def test_an_analysis_of_an_arm_that_is_left_out_is_told_before_anything_is_decoded(experiment, capsys):
