@@ -17,7 +17,6 @@ from specexp.config.build import (
     build_task_items,
     build_verifier,
     build_workload,
-    check_parts,
     is_multi_sequence,
     prompts_error,
 )
@@ -60,7 +59,6 @@ __all__ = [
     "build_verifier",
     "build_workload",
     "check_key",
-    "check_parts",
     "has_key",
     "is_multi_sequence",
     "is_replayed",
