@@ -13,9 +13,10 @@ specexp/config/schema.json, which git ignores: python -m specexp.config schema >
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    if list(sys.argv[1:] if arguments is None else arguments) != ["schema"]:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given != ["schema"]:
         print(USAGE)
-        return 2
+        return 0 if given in (["-h"], ["--help"]) else 2
     from specexp.config.explain import schema_text
 
     print(schema_text(), end="")

@@ -43,6 +43,19 @@ _FAMILIES = {
 _OWN = tuple(f"{folder}." for folder in (*FOLDERS.values(), "specexp.scheduling"))
 
 
+def _part(family: str, required: bool = True) -> Any:
+    """Return a property for a part of an artifact; ArtifactError if it is required and not recorded."""
+
+    def get(artifact: LoadedArtifact) -> Any:
+        part = artifact._made.get(family)
+        if part is None and required:
+            hint = "" if family == "execution" else ": give Decoder one of your own"
+            raise ArtifactError(f"{artifact.folder}: the artifact records no {family}{hint}")
+        return part
+
+    return property(get)
+
+
 class LoadedArtifact:
     """An artifact and its parts, made once, so that decoders made from it share what they learn.
 
@@ -68,11 +81,11 @@ class LoadedArtifact:
         execution: The strategy by which several sequences are decoded.
     """
 
-    drafter: Drafter
-    builder: TreeBuilder
-    verifier: Verifier | None
-    controller: Controller | None
-    execution: Execution
+    drafter: Drafter = _part("drafter")
+    builder: TreeBuilder = _part("builder")
+    verifier: Verifier | None = _part("verifier", required=False)
+    controller: Controller | None = _part("controller", required=False)
+    execution: Execution = _part("execution")
 
     def __init__(self, content: Artifact, trust: Trust = NOBODY) -> None:
         self.content = content
@@ -91,13 +104,7 @@ class LoadedArtifact:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "content":  # while it is copied or unpickled
             raise AttributeError(name)
-        if name not in _FAMILIES:
-            return getattr(self.content, name)
-        part = self._made.get(name)
-        if part is None and name not in ("verifier", "controller"):
-            hint = "" if name == "execution" else ": give Decoder one of your own"
-            raise ArtifactError(f"{self.folder}: the artifact records no {name}{hint}")
-        return part
+        return getattr(self.content, name)
 
     @cached_property
     def parts(self) -> Parts:

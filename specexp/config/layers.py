@@ -270,6 +270,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
             found.append((key, yaml.load(text, _Loader)))
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             hint = "; quote a value that holds spaces" if text[0] in "[{" else ""
+            hint = "; a pattern is not expanded, name one file or a folder" if text[0] == "*" else hint
             why = f"{COMMAND_LINE}: --{key} {text!r} is no YAML value ({_problem(error)}){hint}"
             raise ConfigError(why) from error
     return found
