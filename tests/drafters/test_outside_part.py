@@ -10,7 +10,6 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE
-from specexp.deploy.server.engine import Alone
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model
 from specexp.verifiers import Greedy
@@ -72,10 +71,10 @@ def test_a_drafter_of_tokens_outside_the_vocabulary_is_named(token):
         Decoder(counting_model(24), Foreign(token), Chain(4)).generate([0], max_new_tokens=10)
 
 
-def test_tokens_outside_the_vocabulary_are_named_for_a_server_too():
+def test_tokens_outside_the_vocabulary_are_named_in_the_loop_too():
     parts = Parts(Foreign(24), Chain(2), Greedy())
     context = parts.context([1, 2], 0, 0)
-    target = Alone(LanguageModel(counting_model(24)))
+    target = LanguageModel(counting_model(24))
     decoding = Decoding(target)
     decoding.start(Lane(context, target, parts.verifier, Drafting(parts, context), max_new_tokens=5))
     with pytest.raises(ValueError, match=r"^Foreign proposed token 24"):

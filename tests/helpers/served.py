@@ -7,9 +7,8 @@ import torch
 
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
-from specexp.deploy.server.engine import Engine
-from specexp.deploy.server.output import Ended, GivenUp, Output, Piece
-from specexp.deploy.server.texts import Written
+from specexp.deploy.server.engine import Ended, Engine, Output
+from specexp.deploy.server.texts import OutputText
 from specexp.verifiers import KeyedSampling
 
 
@@ -19,34 +18,33 @@ def text_of(tokens):
 
 
 class Client:
-    """Someone who asks for an output and keeps what is heard of it."""
+    """A client that keeps the updates of an output."""
 
     def __init__(self, prompt, *, seed=0, sequence=0, most=20, temperature=0.0, stop=(), **others):
-        self.heard = []
+        self.updates = []
         self.output = Output(
             prompt=tuple(prompt),
             seed=seed,
             sequence=sequence,
             max_new_tokens=most,
             verifier=KeyedSampling(temperature),
-            written=Written(text_of, stop),
-            hear=self.heard.append,
+            text=OutputText(text_of, stop),
+            notify=self.updates.append,
             **others,
         )
 
     @property
     def tokens(self):
-        return [token for heard in self.heard if isinstance(heard, Piece) for token in heard.tokens]
+        return [token for update in self.updates for token in update.tokens]
 
     @property
     def text(self):
-        return "".join(heard.text for heard in self.heard if isinstance(heard, Piece))
+        return "".join(update.text for update in self.updates)
 
     @property
     def end(self):
         """How it ended; None while it goes on."""
-        last = self.heard[-1] if self.heard else None
-        return last if isinstance(last, Ended | GivenUp) else None
+        return self.updates[-1].end if self.updates else None
 
 
 def alone(target, client, eos):
@@ -103,7 +101,9 @@ def check_schedule(target, reference, parts, seed, vocabulary, eos):
         expected = alone(reference, client, eos)
         if isinstance(client.end, Ended):
             assert client.tokens == expected
-            assert client.text == text_of(expected[:-1] if client.end.reason == "eos" else expected)
+            assert client.text == text_of(
+                expected[:-1] if client.end.result.finish_reason == "eos" else expected
+            )
         else:
             assert client.tokens == expected[: len(client.tokens)]
             assert client.output.cancelled or client.end.why == "deadline"

@@ -1,7 +1,4 @@
-"""``python -m specexp.serve ARTIFACT``: an OpenAI-compatible server that decodes with an artifact's parts.
-
-Requests are lanes of one loop: they come and go while others decode, and one target pass serves all.
-"""
+"""``python -m specexp.serve ARTIFACT``: an OpenAI-compatible server that decodes with an artifact's parts."""
 
 from __future__ import annotations
 
@@ -11,10 +8,12 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.config.command import answered, fail
+from specexp.config.command import answered, check_writable, fail
+from specexp.config.config import check_expanded
 from specexp.config.layers import ConfigError
 
 if TYPE_CHECKING:
@@ -24,139 +23,13 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 KEY = "SPECEXP_API_KEY"
-"""Environment variable with the key of requests; a command line could be read by others."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0 after SIGTERM or Ctrl-C, once everything taken in was answered."""
-    given = _parser().parse_args(arguments)
-    from specexp.artifacts import ArtifactError
-    from specexp.models.sources import PairError
-
-    try:
-        import fastapi
-        import prometheus_client
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        return fail(f'the server needs {error.name}: pip install -e ".[serve]"', 1)
-    del fastapi, prometheus_client
-    try:
-        return answered(lambda: _act(given), "the server was not ready yet")
-    except (ArtifactError, PairError) as error:
-        return fail(error)
-
-
-def _act(given: argparse.Namespace) -> int:
-    from specexp.bench.trainer import quiet_libraries
-    from specexp.config.artifacts import load_artifact
-    from specexp.config.command import check_writable
-    from specexp.config.config import check_expanded
-    from specexp.deploy.server.http_server import listen
-    from specexp.models.pair import load_pair
-
-    for name, least in (("lanes", 1), ("queue", 0), ("threads", 1), ("max_body", 1), ("max_prompt", 1)):
-        value = getattr(given, name)
-        if value is not None and value < least:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is {value}; an integer of at least {least} is allowed"
-            )
-    if not 0 < given.deadline < float("inf"):
-        raise ConfigError(f"--deadline is {given.deadline:g}; a number of seconds above 0 is allowed")
-    if given.drain is not None and not 0 <= given.drain < float("inf"):
-        raise ConfigError(f"--drain must be a number of seconds of at least 0, got {given.drain:g}")
-    if given.save_state is not None:
-        check_expanded(given.save_state, ConfigError("--save-state"))
-        check_writable(Path(given.save_state), ConfigError("--save-state"))
-    key = _key(given.api_key_file)
-    artifact = load_artifact(given.artifact, given.trust)
-    with listen(given.host, given.port) as listener:
-        quiet_libraries()
-        pair = load_pair(
-            given.target,
-            given.draft,
-            target_dtype=given.target_dtype or artifact.provenance.get("dtype") or "bfloat16",
-            draft_dtype=given.draft_dtype,
-            device=given.device,
-            mode=given.mode,
-        )
-        return _serve(given, artifact, pair, listener, key)
-
-
-def _serve(
-    given: argparse.Namespace,
-    artifact: LoadedArtifact,
-    pair: ModelPair,
-    listener: socket.socket,
-    key: str | None,
-) -> int:
-    import torch
-
-    from specexp.deploy.server.app import Server
-    from specexp.deploy.server.http_server import HttpServer
-    from specexp.deploy.server.loading import check_learning, engine_of, profile_in, save_state
-    from specexp.deploy.server.requests import Limits
-    from specexp.deploy.server.texts import Texts
-
-    if given.threads is not None:
-        torch.set_num_threads(given.threads)
-    engine = engine_of(
-        artifact,
-        pair,
-        lanes=given.lanes,
-        waiting=given.queue,
-        deterministic=given.deterministic,
-        latency=None if given.latency is None else profile_in(given.latency),
-    )
-    if given.save_state is not None:
-        check_learning(engine.parts, given.save_state)
-    limits = Limits(given.max_body, given.max_prompt, Limits.outputs, given.deadline)
-    server = Server(engine, Texts(pair.tokenizer), given.name or pair.name, limits, key)
-    logging.basicConfig(stream=sys.stderr, format="%(message)s")
-    logging.getLogger("specexp.deploy.server.access").setLevel(logging.INFO)
-    engine.start()
-    host, port = listener.getsockname()[:2]
-    print(f"serving {artifact.folder} as {server.name} on http://{_shown(host)}:{port}/v1", flush=True)
-    if key is None and host not in ("127.0.0.1", "::1"):
-        print(f"whoever reaches {host} may ask, for {KEY} is not set", file=sys.stderr)
-
-    def save() -> None:
-        if given.save_state is not None:
-            saved = save_state(artifact, engine.parts, pair, given.save_state, given.lanes)
-            print(f"what was learned is in {saved}", flush=True)
-
-    drain = given.deadline if given.drain is None else given.drain
-    with suppress(KeyboardInterrupt):  # it answers what was taken in, and raises the signal again
-        HttpServer(server, drain, save).run(sockets=[listener])
-    return 0
-
-
-def _key(file: str | None) -> str | None:
-    """The key of requests, of a file or the environment."""
-    key, where = os.environ.get(KEY), KEY
-    if file is not None:
-        where = f"--api-key-file {file}"
-        try:
-            key = Path(file).read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{where} cannot be read ({getattr(error, 'strerror', None) or error})"
-            ) from error
-    if key is not None and (not key or not key.isascii() or not key.isprintable() or " " in key):
-        raise ConfigError(
-            f"{where} holds no key: letters, digits and signs of ASCII without spaces are expected"
-        )
-    return key
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
+"""Environment variable with the key of requests; other users of the machine could read a command line."""
+_LEAST = {"lanes": 1, "queue": 0, "threads": 1, "max_body": 1, "max_prompt": 1}
 _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
     ("target", str, "stdlib", "MODEL", "stdlib for the embedded pair, a hub id or a folder"),
     ("draft", str, None, "MODEL", "the draft's hub id or folder; the embedded pair has its own"),
     ("target-dtype", str, None, "DTYPE",
-     "bfloat16, float16 or float32; the artifact's unless given, bfloat16 where it records none"),
+     "bfloat16, float16 or float32; the artifact's unless given, bfloat16 if it records none"),
     ("draft-dtype", str, "float32", "DTYPE", "bfloat16, float16 or float32"),
     ("device", str, "cpu", "DEVICE", "a torch device, which holds both models"),
     ("mode", str, "auto", "MODE", "eager, compiled or auto, which runs the target as the study did"),
@@ -168,16 +41,136 @@ _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
     ("queue", int, 64, "N", "outputs that may wait for a lane; further ones get status 503"),
     ("deadline", float, 600.0, "SECONDS", "until a request must be complete"),
     ("drain", float, None, "SECONDS",
-     "after SIGTERM, until outputs that are not complete are given up; --deadline unless given"),
-    ("max-body", int, 1_000_000, "BYTES", "of a request"),
-    ("max-prompt", int, None, "TOKENS", "of a prompt; the model's context unless given"),
+     "after SIGTERM, until incomplete outputs are given up; --deadline unless given"),
+    ("max-body", int, 1_000_000, "BYTES", "size of a request"),
+    ("max-prompt", int, None, "TOKENS", "length of a prompt; the model's context unless given"),
     ("api-key-file", str, None, "FILE", f"file with the key of requests, in place of {KEY}"),
     ("latency", str, None, "PROFILE",
      "latency-profile artifact of this machine: draft as much as pays at the present number of lanes, by the cost of "
      "passes (profile.lanes) and the acceptance rate"),
-    ("save-state", str, None, "FOLDER", "write the learned state there as an artifact in the end"),
+    ("save-state", str, None, "FOLDER", "write the learned state there as an artifact at the end"),
 )  # fmt: skip
 """Name, type, default, metavar and help."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code: 0 after SIGTERM or Ctrl-C, once all accepted requests are answered."""
+    options = _parser().parse_args(arguments)
+    from specexp.artifacts import ArtifactError
+    from specexp.models.sources import PairError
+
+    try:
+        import fastapi
+        import prometheus_client
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        return fail(f'the server needs {error.name}: pip install -e ".[serve]"', 1)
+    del fastapi, prometheus_client
+    try:
+        return answered(lambda: _run(options), "the server was not ready yet")
+    except (ArtifactError, PairError) as error:
+        return fail(error)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from specexp.bench.trainer import quiet_libraries
+    from specexp.config.artifacts import load_artifact
+    from specexp.deploy.server.http_server import listen
+    from specexp.models.pair import load_pair
+
+    _check(options)
+    key = _key(options.api_key_file)
+    artifact = load_artifact(options.artifact, options.trust)
+    with listen(options.host, options.port) as listener:
+        quiet_libraries()
+        pair = load_pair(
+            options.target,
+            options.draft,
+            target_dtype=options.target_dtype or artifact.provenance.get("dtype") or "bfloat16",
+            draft_dtype=options.draft_dtype,
+            device=options.device,
+            mode=options.mode,
+        )
+        return _serve(options, artifact, pair, listener, key)
+
+
+def _check(options: argparse.Namespace) -> None:
+    for name, least in _LEAST.items():
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise ConfigError(f"--{name.replace('_', '-')} must be an integer >= {least}, got {value}")
+    if not 0 < options.deadline < inf:
+        raise ConfigError(f"--deadline must be a number of seconds > 0, got {options.deadline:g}")
+    if options.drain is not None and not 0 <= options.drain < inf:
+        raise ConfigError(f"--drain must be a number of seconds >= 0, got {options.drain:g}")
+    if options.save_state is not None:
+        check_expanded(options.save_state, ConfigError("--save-state"))
+        check_writable(Path(options.save_state), ConfigError("--save-state"))
+
+
+def _serve(
+    options: argparse.Namespace,
+    artifact: LoadedArtifact,
+    pair: ModelPair,
+    listener: socket.socket,
+    key: str | None,
+) -> int:
+    import torch
+
+    from specexp.deploy.server.app import Server
+    from specexp.deploy.server.http_server import HttpServer
+    from specexp.deploy.server.loading import check_learning, engine_of, save_state
+    from specexp.deploy.server.request_schema import Limits
+    from specexp.deploy.server.texts import Texts
+
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    engine = engine_of(
+        artifact,
+        pair,
+        lanes=options.lanes,
+        waiting=options.queue,
+        deterministic=options.deterministic,
+        latency=options.latency,
+    )
+    if options.save_state is not None:
+        check_learning(engine.parts, options.save_state)
+    limits = Limits(options.max_body, options.max_prompt, seconds=options.deadline)
+    server = Server(engine, Texts(pair.tokenizer), options.name or pair.name, limits, key)
+    logging.basicConfig(stream=sys.stderr, format="%(message)s")
+    logging.getLogger("specexp.deploy.server.access").setLevel(logging.INFO)
+    engine.start()
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    print(f"serving {artifact.folder} as {server.name} on http://{shown}:{port}/v1", flush=True)
+    if key is None and host not in ("127.0.0.1", "::1"):
+        print(f"anyone who reaches {host} can send requests, since {KEY} is not set", file=sys.stderr)
+
+    def save() -> None:
+        if options.save_state is not None:
+            saved = save_state(artifact, engine.parts, pair, options.save_state, options.lanes)
+            print(f"the learned state is in {saved}", flush=True)
+
+    drain = options.deadline if options.drain is None else options.drain
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again after the shutdown
+        HttpServer(server, drain, save).run(sockets=[listener])
+    return 0
+
+
+def _key(file: str | None) -> str | None:
+    """The key of requests, from a file or the environment."""
+    key, where = os.environ.get(KEY), KEY
+    if file is not None:
+        where = f"--api-key-file {file}"
+        try:
+            key = Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{where} cannot be read ({getattr(error, 'strerror', None) or error})"
+            ) from error
+    if key is not None and (not key or not key.isascii() or not key.isprintable() or " " in key):
+        raise ConfigError(f"{where} must hold a key of ASCII letters, digits and signs without spaces")
+    return key
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -191,17 +184,11 @@ def _parser() -> argparse.ArgumentParser:
     add("artifact", metavar="ARTIFACT", help="folder, or alias such as artifacts/tree_shape/best")
     for name, kind, default, metavar, text in _OPTIONS:
         add(f"--{name}", type=kind, default=default, metavar=metavar, help=text)
-    add(
-        "--deterministic",
-        action="store_true",
-        help="even rounding does not depend on other requests: on a model run by its own code every lane takes a pass "
-        "of its own; compiled passes are so in any case",
+    deterministic = (
+        "make even rounding independent of other requests: on a model run by its own code every lane has its own "
+        "passes; compiled passes are independent in any case"
     )
-    add(
-        "--trust",
-        action="append",
-        default=[],
-        metavar="PACKAGE",
-        help="the artifact's parts may be of it, if installed",
-    )
+    add("--deterministic", action="store_true", help=deterministic)
+    trust = "an installed package whose parts the artifact may have"
+    add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)
     return parser

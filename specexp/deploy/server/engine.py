@@ -1,78 +1,135 @@
-"""The thread that decodes: requests are lanes of the one loop, which they join and leave between two steps."""
+"""The decoding thread of a server: outputs are lanes of one loop, which they join and leave between two steps."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from math import ceil, inf
 from threading import Condition, Thread
 from time import monotonic
-from typing import Literal
+from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.contracts import DeterministicVerifier
 from specexp.core.loop import Decoding, Drafting, Lane
-from specexp.core.outcome import Outcome
+from specexp.core.outcome import GenerationResult, Outcome
 from specexp.core.parts import Parts, check_composition, join_target
-from specexp.core.runtime import Runtime, Target
-from specexp.core.tree import TokenTree
-from specexp.deploy.server.output import Ended, GivenUp, Heard, Output, Piece, Running
-from specexp.deploy.server.slots import Places
+from specexp.core.runtime import Runtime
+from specexp.deploy.server.prefix_slots import PrefixSlots
+from specexp.deploy.server.texts import OutputText
 from specexp.scheduling.local import copies
 from specexp.verifiers import KeyedSampling
 
+log = logging.getLogger("specexp.serve")
+_PREFILL_TOKENS = 512
+"""Prompt tokens fed between two steps, so that a long queue of prompts does not stop the running lanes."""
 
-class Alone(Target):
-    """The same target, each tree in a pass of its own: of the shape it would have if nobody else were served.
 
-    Args:
-        target: who answers.
+class TokenLogProbs(NamedTuple):
+    """An output token, the target's log-probability of it before temperature and top-p, and the target's best
+    tokens in its place, best first.
     """
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.context_limit, self.vocab_size = target.context_limit, target.vocab_size
-
-    @override
-    def length(self, slot: int) -> int:
-        return self.target.length(slot)
-
-    @override
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
-    ) -> torch.Tensor | None:
-        return self.target.prefill(slot, token_ids, all_logits=all_logits)
-
-    @override
-    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        pairs = zip(slots, trees, strict=True)
-        return [logits for slot, tree in pairs for logits in self.target.tree_pass([slot], [tree])]
-
-    @override
-    def commit(self, slot: int, rows: Sequence[int]) -> None:
-        self.target.commit(slot, rows)
-
-    @override
-    def synchronize(self) -> None:
-        self.target.synchronize()
+    token: int
+    log_prob: float
+    best: tuple[tuple[int, float], ...]
 
 
-log = logging.getLogger("specexp.serve")
-_PREFILLED_A_ROUND = 512
-"""Prompt tokens after which the lanes that decode already take a step before the next prompt is fed."""
+class StepCounts(NamedTuple):
+    """A step of an output: drafted nodes, the depth of the deepest one, and accepted nodes."""
+
+    drafted: int
+    depth: int
+    accepted: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A complete output.
+
+    Attributes:
+        cached: prompt tokens that the slot held already.
+        waited: seconds until it had a lane.
+        first_token: when its first token was decoded, by :func:`time.monotonic`.
+    """
+
+    result: GenerationResult
+    steps: tuple[StepCounts, ...]
+    cached: int
+    waited: float
+    first_token: float
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """An output that ends incomplete, after ``tokens`` new tokens."""
+
+    why: Literal["deadline", "shutdown", "error"]
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """The news of an output since its last update; ``text`` is final, and the last update has an ``end``."""
+
+    tokens: tuple[int, ...] = ()
+    text: str = ""
+    log_probs: tuple[TokenLogProbs, ...] = ()
+    end: Ended | GivenUp | None = None
+
+
+@dataclass(eq=False)
+class Output:
+    """A requested output.
+
+    Attributes:
+        prompt: token ids, at least one.
+        seed: key of its randomness, together with ``sequence``.
+        verifier: a deterministic one: the output then depends neither on drafts nor on other requests.
+        text: its text, which also stops it.
+        notify: called with each update in the decoding thread.
+        update_seconds: least time between two updates; None for a single one at the end.
+        log_probs: number of the target's best tokens listed with each token; None for no probabilities.
+        deadline: when it must be complete, by :func:`time.monotonic`.
+        cancelled: set from any thread to free its lane before the next step.
+    """
+
+    prompt: tuple[int, ...]
+    seed: int
+    sequence: int | str
+    max_new_tokens: int
+    verifier: DeterministicVerifier
+    text: OutputText
+    notify: Callable[[Update], object]
+    update_seconds: float | None = 0.0
+    log_probs: int | None = None
+    speculative: bool = True
+    deadline: float = inf
+    cancelled: bool = False
+
+
+@dataclass(eq=False)
+class _Running:
+    """An output that has a lane."""
+
+    output: Output
+    lane: Lane
+    cached: int
+    waited: float
+    steps: list[StepCounts] = field(default_factory=list)
+    log_probs: list[TokenLogProbs] = field(default_factory=list)  # not sent yet
+    sent: int = 0  # tokens
+    first_token: float = inf
+    next_update: float = 0.0
 
 
 class FullError(Exception):
-    """Nothing more is taken in: too much waits already.
-
-    Args:
-        retry_after: seconds after which asking again may help.
-    """
+    """The queue is full; asking again may help after ``retry_after`` seconds."""
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(retry_after)
@@ -80,25 +137,41 @@ class FullError(Exception):
 
 
 class ClosedError(Exception):
-    """Nothing more is taken in: the server shuts down."""
+    """The server is shutting down."""
+
+
+class SeparatePasses(Decoding):
+    """Lanes in a pass each: its shape, and so its rounding, does not depend on the other lanes."""
+
+    @override
+    def answers(self, lanes: Sequence[Lane]) -> list[torch.Tensor]:
+        answers: list[torch.Tensor] = []
+        hidden: list[torch.Tensor] = []
+        for lane in lanes:
+            answers += super().answers([lane])
+            hidden += self.target.hidden
+        self.target.hidden = hidden
+        return answers
 
 
 class Engine:
-    """Decodes outputs in a thread of its own, up to ``lanes`` at a time; one target pass answers all of them.
+    """Decodes up to ``lanes`` outputs at a time in its own thread; one target pass serves all of them.
 
-    What an output says hangs on its prompt, seed and sequence alone. Where a row's logits are rounded otherwise in
-    other company, ``deterministic`` feeds every lane by itself, each prompt whole, so that this holds bit by bit.
+    An output depends only on its prompt, seed and sequence. Where the rounding of a row's logits depends on the other
+    rows of a pass, ``deterministic`` gives each lane its own pass and prefills each prompt whole, so that this holds
+    bit by bit.
 
     Args:
         target: the model.
-        parts: what outputs are decoded with; their verifier is each output's own.
+        parts: drafter, builder and controller; every output has its own verifier.
         lanes: outputs at a time.
         waiting: outputs that may wait for a lane.
         eos_token_ids: tokens that end an output.
         deterministic: see above.
 
     Raises:
-        ValueError: the parts do not go with the target, or with a verifier whose output hangs on no draft.
+        ValueError: the parts do not fit the target or deterministic verification, or outputs would depend on each
+            other.
     """
 
     def __init__(
@@ -115,84 +188,79 @@ class Engine:
         join_target(parts, target)
         leaves = 1 if parts.builder is None else parts.builder.max_leaves
         models = (target, *(() if parts.drafter is None else parts.drafter.models))
-        most = min(model.max_leaves for model in models)
-        if leaves * lanes > most:
+        limit = min(model.max_leaves for model in models)
+        if leaves * lanes > limit:
             raise ValueError(
                 f"{lanes} lanes with trees of up to {leaves} leaves each are more than a pass of target or draft "
-                f"takes, which is {most} leaves: serve with --lanes {max(1, most // leaves)}"
+                f"takes, which is {limit} leaves: serve with --lanes {max(1, limit // leaves)}"
+            )
+        separate = deterministic and not target.independent_rows
+        controllers = (parts.controller, *parts.controller.inner)
+        if separate and (parts.keeps_learning or any(one.sees_load for one in controllers)):
+            raise ValueError(
+                "the drafts depend on other requests, through learned state or the load, and rounding depends on the "
+                "drafts: for --deterministic set their state to cold, or serve with --mode compiled"
             )
         self.target = target
         self.lanes = lanes
-        self.most_waiting = waiting
+        self.max_waiting = waiting
         self.eos_token_ids = frozenset(eos_token_ids)
         self.parts = parts
         self._parts = copies(parts, lanes)
-        by_itself = deterministic and not target.independent_rows
-        controllers = (parts.controller, *parts.controller.inner)
-        if by_itself and (parts.keeps_learning or any(one.sees_load for one in controllers)):
-            raise ValueError(
-                "what is drafted hangs on other requests, by what parts carry or by the load, and with it rounding: "
-                "for --deterministic set their state to cold, or serve with --mode compiled"
-            )
-        seen: Target = Alone(target) if by_itself else target
-        self._decoding = Decoding(seen, [self._note], together=not by_itself)
-        self._places = Places(target, lanes, reuse=not by_itself)
-        self._running: dict[Context, tuple[Lane, Running]] = {}
+        decoding = SeparatePasses if separate else Decoding
+        self._decoding = decoding(target, [self._count_step], together=not separate)
+        self._slots = PrefixSlots(target, lanes, reuse=not separate)
+        self._running: dict[Context, _Running] = {}
         self._waiting: deque[tuple[Output, float]] = deque()
         self._changed = Condition()
         self._closing = False
-        self._ends = inf
+        self._give_up_at = inf
         self._seconds_an_output = 1.0
         self._thread = Thread(target=self._run, name="specexp decodes", daemon=True)
 
     @property
     def running(self) -> int:
-        """Outputs that have a lane."""
+        """Number of outputs that have a lane."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Outputs that wait for one."""
+        """Number of outputs that wait for a lane."""
         return len(self._waiting)
 
     @property
     def alive(self) -> bool:
-        """Whether it decodes what is submitted."""
+        """Whether submitted outputs are decoded."""
         return self._thread.is_alive() and not self._closing
 
     def start(self) -> None:
-        """Begin to decode what is submitted."""
+        """Start the decoding thread."""
         self._thread.start()
 
     def close(self, within: float = inf) -> None:
-        """Take in nothing more, and wait until everything taken in has ended.
-
-        Args:
-            within: seconds after which what is not complete is given up.
-        """
+        """Accept no further outputs and wait for the accepted ones, which are given up after ``within`` seconds."""
         with self._changed:
             self._closing = True
-            self._ends = min(self._ends, monotonic() + within)
+            self._give_up_at = min(self._give_up_at, monotonic() + within)
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
 
     def give_up(self) -> None:
-        """Give up at the next step what is not complete; for signal handlers, since it takes no lock."""
-        self._ends = -inf
+        """Give up incomplete outputs before the next step. Takes no lock, for signal handlers."""
+        self._give_up_at = -inf
 
     def submit(self, outputs: Sequence[Output]) -> None:
-        """Take in the outputs of a request, all or none.
+        """Accept the outputs of a request, all or none.
 
         Raises:
             FullError: too many wait.
-            ClosedError: the server shuts down.
+            ClosedError: the server is shutting down.
         """
         with self._changed:
             if self._closing:
                 raise ClosedError
-            ahead = self.waiting + self.running
-            if ahead + len(outputs) > self.lanes + self.most_waiting:
+            if self.waiting + self.running + len(outputs) > self.lanes + self.max_waiting:
                 seconds = self._seconds_an_output * self.waiting / self.lanes
                 raise FullError(min(60, max(1, ceil(seconds))))
             now = monotonic()
@@ -210,53 +278,58 @@ class Engine:
                 self.round()
 
     def round(self) -> None:
-        """Let go what nobody wants any more or is late, take in what waits, and decode a step; within
-        :func:`torch.inference_mode`.
+        """Drop cancelled and late outputs, give free lanes to waiting ones, and decode a step.
+
+        Call it within :func:`torch.inference_mode`.
         """
-        self._let_go()
-        self._take_in()
+        self._drop_outputs()
+        self._fill_lanes()
         if not self._running:
             return
         try:
             self._decoding.step()
         except Exception:
-            log.exception("a step failed; the outputs under way end with an error")
+            log.exception("a step failed; its outputs end with an error")
             self._start_over()
             return
-        for context, (lane, running) in list(self._running.items()):
-            self._tell(running.output, self._piece(lane, running))
+        now = monotonic()
+        for running in list(self._running.values()):
+            lane, result = running.lane, running.lane.result
+            running.first_token = min(running.first_token, now)
             if lane.ended:
-                self._leave(context)
-                result, steps = lane.result, tuple(running.steps)
+                self._free_lane(lane)
                 spent = result.prefill_seconds + result.decode_seconds
                 self._seconds_an_output += 0.1 * (spent - self._seconds_an_output)
-                ended = Ended(result.finish_reason, result, steps, running.cached, running.waited)
-                self._tell(running.output, ended)
+                steps = tuple(running.steps)
+                self._send(running, Ended(result, steps, running.cached, running.waited, running.first_token))
+            elif (interval := running.output.update_seconds) is not None and now >= running.next_update:
+                running.next_update = now + interval
+                self._send(running)
 
-    def _let_go(self) -> None:
+    def _drop_outputs(self) -> None:
         now = monotonic()
-        for context, (lane, running) in list(self._running.items()):
-            if running.output.cancelled or self._late(running.output, now):
-                self._decoding.remove(lane)
-                self._leave(context)
-                if not running.output.cancelled:
-                    self._tell(running.output, GivenUp(self._why(running.output, now), running.told))
+        for running in list(self._running.values()):
+            why = self._why_late(running.output, now)
+            if running.output.cancelled or why:
+                self._decoding.remove(running.lane)
+                self._free_lane(running.lane)
+                if why and not running.output.cancelled:
+                    self._send(running, GivenUp(why, len(running.lane.context.new_token_ids)))
         with self._changed:
-            wanted = [one for one in self._waiting if not one[0].cancelled]
-            late = [one for one in wanted if self._late(one[0], now)]
-            self._waiting = deque(one for one in wanted if one not in late)
-        for output, _ in late:
-            self._tell(output, GivenUp(self._why(output, now), 0))
+            waiting = [(one, self._why_late(one[0], now)) for one in self._waiting if not one[0].cancelled]
+            self._waiting = deque(one for one, why in waiting if not why)
+        for (output, _), why in waiting:
+            if why:
+                self._notify(output, Update(end=GivenUp(why, 0)))
 
-    def _late(self, output: Output, now: float) -> bool:
-        return min(output.deadline, self._ends) <= now
+    def _why_late(self, output: Output, now: float) -> Literal["deadline", "shutdown"] | None:
+        if output.deadline <= now:
+            return "deadline"
+        return "shutdown" if self._give_up_at <= now else None
 
-    def _why(self, output: Output, now: float) -> Literal["deadline", "shutdown"]:
-        return "deadline" if output.deadline <= now else "shutdown"
-
-    def _take_in(self) -> None:
+    def _fill_lanes(self) -> None:
         fed = 0
-        while len(self._running) < self.lanes and fed < _PREFILLED_A_ROUND:
+        while len(self._running) < self.lanes and fed < _PREFILL_TOKENS:
             with self._changed:
                 if not self._waiting:
                     return
@@ -265,64 +338,82 @@ class Engine:
                 fed += self._begin(output, monotonic() - since)
             except Exception:
                 log.exception("a request could not begin")
-                self._tell(output, GivenUp("error", 0))
+                self._notify(output, Update(end=GivenUp("error", 0)))
 
     def _begin(self, output: Output, waited: float) -> int:
-        """Give an output a lane; how many tokens of its prompt were fed."""
+        """Give an output a lane; returns the number of prompt tokens that were fed."""
         prompt = output.prompt
         parts = self.parts if output.speculative else Parts()
-        slot, cached = self._places.take(prompt, at_least=2 if parts.wants_prefill_logits else 1)
+        slot, cached = self._slots.take(prompt, at_least=2 if parts.wants_prefill_logits else 1)
         try:
             own = self._parts[slot] if output.speculative else Parts()
             own = own._replace(verifier=output.verifier)
             context = own.context(prompt, output.seed, output.sequence)
             lane = Lane(
                 context,
-                self._decoding.target,
+                self.target,
                 output.verifier,
                 Drafting(own, context),
                 slot=slot,
                 max_new_tokens=output.max_new_tokens,
                 eos_token_ids=self.eos_token_ids,
-                stop=output.written if output.written.stops else None,
+                stop=output.text if output.text.stops else None,
             )
             self._decoding.start(lane, own.wants_prefill_logits)
         except BaseException:
-            self._places.free(slot, None)
+            self._slots.free(slot, None)
             raise
-        self._places.occupy(slot, context)
-        self._running[context] = lane, Running(output, cached, waited)
+        self._slots.occupy(slot, context)
+        self._running[context] = _Running(output, lane, cached, waited)
         return len(prompt) - cached
 
-    def _leave(self, context: Context) -> None:
-        """An output's lane has ended, or was removed: its slot is free, and what it holds may serve the next."""
-        lane, _ = self._running.pop(context)
-        self._places.free(lane.slot, context)
+    def _free_lane(self, lane: Lane) -> None:
+        del self._running[lane.context]
+        self._slots.free(lane.slot, lane.context)
 
     def _start_over(self) -> None:
-        """After a step that failed nothing is known of the caches: whoever comes begins anew."""
-        for context, (lane, running) in list(self._running.items()):
-            if lane.slot in self._decoding.lanes:
-                self._decoding.remove(lane)
-            self._running.pop(context)
-            self._places.free(lane.slot, None)
-            self._tell(running.output, GivenUp("error", running.told))
+        """Empty all slots: after a failed step the state of the caches is unknown."""
+        for context, running in list(self._running.items()):
+            if running.lane.slot in self._decoding.lanes:
+                self._decoding.remove(running.lane)
+            del self._running[context]
+            self._slots.free(running.lane.slot, None)
+            self._notify(running.output, Update(end=GivenUp("error", running.sent)))
 
-    def _note(self, outcome: Outcome) -> None:
-        self._running[outcome.context][1].note(outcome)
+    def _count_step(self, outcome: Outcome) -> None:
+        running = self._running[outcome.context]
+        shape = outcome.tree.shape
+        running.steps.append(StepCounts(outcome.tree.num_nodes, shape.max_depth, len(outcome.accepted)))
+        if running.output.log_probs is not None:
+            running.log_probs += _log_probs(outcome, running.output.log_probs)
 
-    def _piece(self, lane: Lane, running: Running) -> Piece:
-        """What a step added to an output."""
-        new: NDArray[np.int64] = lane.context.token_ids[lane.context.prompt_length + running.told :]
-        tokens, chosen, written = tuple(new.tolist()), tuple(running.chosen), running.output.written
-        running.told += len(tokens)
-        running.chosen.clear()
-        if not written.stops:  # else the lane has shown it every token but EOS
-            written.extend(tokens[:-1] if lane.result.finish_reason == "eos" else tokens)
-        return Piece(tokens, written.take() + (written.rest() if lane.ended else ""), chosen)
+    def _send(self, running: _Running, end: Ended | GivenUp | None = None) -> None:
+        """Send an output's tokens since the last update. Text is decoded here, so that few updates cost little."""
+        lane, text = running.lane, running.output.text
+        tokens = lane.context.token_ids[lane.context.prompt_length + running.sent :].tolist()
+        if not text.stops:  # otherwise the lane has passed it every token but EOS
+            text.extend(tokens[:-1] if lane.result.finish_reason == "eos" else tokens)
+        new_text = text.take() + (text.rest() if lane.ended else "")
+        update = Update(tuple(tokens), new_text, tuple(running.log_probs), end)
+        running.sent += len(tokens)
+        running.log_probs.clear()
+        self._notify(running.output, update)
 
-    def _tell(self, output: Output, heard: Heard) -> None:
+    def _notify(self, output: Output, update: Update) -> None:
         try:
-            output.hear(heard)
-        except Exception:  # whoever asked is gone
+            output.notify(update)
+        except Exception:  # the client's event loop is closed
             output.cancelled = True
+
+
+def _log_probs(outcome: Outcome, best: int) -> list[TokenLogProbs]:
+    """The new tokens of a step with the target's log-probabilities."""
+    rows = (0, *outcome.accepted)[: len(outcome.new_token_ids)]
+    log_probs = outcome.logits[list(rows)].float().log_softmax(dim=-1)  # [t, V]
+    values, ids = log_probs.topk(best, dim=-1)
+    return [
+        TokenLogProbs(token, float(row[token]), tuple(zip(top, probabilities, strict=True)))
+        for token, row, top, probabilities in zip(
+            outcome.new_token_ids, log_probs, ids.tolist(), values.tolist(), strict=True
+        )
+    ]

@@ -1,4 +1,4 @@
-"""The HTTP server: bounds on connections, and a shutdown that saves what was learned before it waits for clients."""
+"""The HTTP server: bounds on connections, and a shutdown that saves the learned state before it waits for clients."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from specexp.config.layers import ConfigError
 from specexp.deploy.server.app import Server
 
 BACKLOG = 64
-"""Connections that the kernel keeps until they are accepted, and most that are accepted in one go."""
+"""Connections that the kernel queues, and that are accepted at a time."""
 READ_SECONDS = 5.0
-"""For clients to read the rest of their answers, once all are decoded after a signal to end."""
+"""Time for clients to read the rest of their answers after a signal to end."""
 
 
 class Connection(H11Protocol):
-    """A connection that is closed unless the head of a request is complete in time, and if there are too many.
+    """A connection that is closed if a request's head does not arrive in time, or if there are too many connections.
 
-    Uvicorn bounds neither: connections that send nothing, or a byte now and then, would take all file descriptors.
+    Uvicorn bounds neither: idle and slow connections would take all file descriptors.
 
     Attributes:
-        head_seconds: for the head of the first request, and of the next one after an answer.
+        head_seconds: time for the head of the first request, and of the next one after an answer.
     """
 
     head_seconds = 10.0
@@ -67,8 +67,8 @@ class Connection(H11Protocol):
             self.transport.close()
 
 
-def most_connections() -> int:
-    """Connections at a time: half of the process's file descriptors, at most 1024."""
+def max_connections() -> int:
+    """Return the limit of connections: half of the process's file descriptors, at most 1024."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1024 if descriptors == resource.RLIM_INFINITY else min(1024, descriptors // 2)
 
@@ -78,8 +78,8 @@ class HttpServer(uvicorn.Server):
 
     Args:
         server: the routes and the engine.
-        drain: seconds after the signal until incomplete outputs are given up.
-        drained: called in a thread once the engine has ended, before clients have read everything.
+        drain: seconds from the signal until incomplete outputs are given up.
+        drained: called in a thread once the engine has ended, perhaps before clients have read everything.
     """
 
     def __init__(self, server: Server, drain: float, drained: Callable[[], None] = lambda: None) -> None:
@@ -89,7 +89,7 @@ class HttpServer(uvicorn.Server):
                 http=Connection,
                 ws="none",
                 backlog=BACKLOG,
-                limit_concurrency=most_connections(),
+                limit_concurrency=max_connections(),
                 log_config=None,
                 log_level="error",
                 access_log=False,
@@ -122,26 +122,24 @@ class HttpServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on a name or address, of version 6 if it has colons; port 0 takes any free one.
-
-    Models take their time to load, so the socket is made before.
+    """Listen on a name or address, of IPv6 if it has colons; port 0 takes any free one.
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: it is impossible.
     """
     if not 0 <= port <= 65535:
-        raise ConfigError(f"--port is {port}; allowed is 0, for any free one, to 65535")
+        raise ConfigError(f"--port must be 0, for any free one, to 65535, got {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # where a socket says it is TCP, asyncio sends small pieces at once; on others one waits 40 ms for the one before
+    # asyncio sets TCP_NODELAY only on sockets of this protocol; without it small chunks wait 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(BACKLOG)
-    except OSError as error:  # also a name that nobody knows
+    except OSError as error:  # also an unknown name
         listener.close()
         why = error.strerror or str(error)
         raise ConfigError(
-            f"--host {host} --port {port}: nothing can listen there ({why}); name another"
+            f"--host {host} --port {port}: cannot listen there ({why}); name another"
         ) from error
     return listener

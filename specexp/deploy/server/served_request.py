@@ -1,161 +1,182 @@
-"""A request under way: the engine's events are collected in the event loop until all outputs have ended."""
+"""A request under way: the engine's updates are collected in the event loop and become OpenAI's objects."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from secrets import randbits, token_hex
 from time import monotonic, time
 from typing import Any
 
-from specexp.deploy.server.engine import ClosedError, Engine, FullError
-from specexp.deploy.server.output import Chosen, Ended, GivenUp, Heard, Output, Piece
-from specexp.deploy.server.replies import Chat, Completion, Reply, finish_reason, speculative_decoding
-from specexp.deploy.server.requests import (
-    ChatRequest,
-    CompletionRequest,
-    GenerationRequest,
-    Limits,
-    RequestError,
+from specexp.deploy.server.engine import (
+    ClosedError,
+    Ended,
+    Engine,
+    FullError,
+    GivenUp,
+    Output,
+    StepCounts,
+    TokenLogProbs,
+    Update,
 )
-from specexp.deploy.server.texts import Texts, Written
+from specexp.deploy.server.request_schema import ChatRequest, GenerationRequest, Limits, RequestError
+from specexp.deploy.server.texts import OutputText, Texts
 from specexp.verifiers import KeyedSampling
 
 _COMPLETION_TOKENS = 16
-"""Limit of a completion whose request names none, as OpenAI has it; a chat's is the model's context."""
-
-
-@dataclass
-class Told:
-    """The part of an output that has arrived."""
-
-    text: str = ""
-    tokens: int = 0
-    chosen: list[Chosen] = field(default_factory=list)
-    ended: Ended | None = None
+"""OpenAI's default of ``max_tokens`` for completions; a chat may fill the model's context."""
+_UPDATE_SECONDS = 0.025
+"""Least time between two chunks of a stream: waking the event loop for each token costs more than decoding it."""
 
 
 class ServedRequest:
-    """One request, from its body to its last piece; ``prompts`` are token ids.
+    """A request from its prompts to its last chunk.
+
+    Args:
+        request: the validated body.
+        prompts: token ids of each prompt.
+        engine: decodes the outputs.
+        texts: decodes their tokens.
+        limits: bounds of the request.
+        model: the model's name in answers.
 
     Raises:
-        RequestError: a prompt does not fit, or too much is asked for.
+        RequestError: a prompt does not fit, or there are too many outputs.
 
     Attributes:
         seed: key of its randomness: the same seed gives the same answer.
-        told: by output.
-        first_token: seconds until the first token; None before it.
+        outputs: ``n`` of each prompt.
+        ended: by output; None while it goes on.
         logged: whether its end was logged.
     """
 
     def __init__(
         self,
-        asked: GenerationRequest,
+        request: GenerationRequest,
         prompts: Sequence[Sequence[int]],
         engine: Engine,
         texts: Texts,
         limits: Limits,
         model: str,
     ) -> None:
-        self.asked = asked
+        self.request = request
         self.prompts = prompts
         self.began = monotonic()
-        self.first_token: float | None = None
         self.logged = False
-        self.seed = randbits(62) if asked.seed is None else asked.seed
-        kind: type[Reply] = Chat if isinstance(asked, ChatRequest) else Completion
-        self.reply = kind(texts, token_hex(12), int(time()), model)
+        self.seed = randbits(62) if request.seed is None else request.seed
+        self.is_chat = isinstance(request, ChatRequest)
+        self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{token_hex(12)}"
+        self._about = {"id": self.id, "created": int(time()), "model": model}
         self._engine = engine
         self._texts = texts
-        self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[tuple[int, Heard]] = asyncio.Queue()
-        count = len(prompts) * (asked.n or 1)
-        if not 0 < count <= limits.outputs:
+        self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
+        self._new_tokens = 0
+        count = len(prompts) * request.n
+        if count > limits.outputs:
             raise RequestError(
-                400, f"{count} outputs are asked for, prompts times n; allowed are 1 to {limits.outputs}", "n"
+                400,
+                f"{count} outputs are requested, prompts times n; at most {limits.outputs} are allowed",
+                "n",
             )
-        if asked.sequence is not None and count > 1:
+        if request.sequence is not None and count > 1:
             raise RequestError(
                 400, f"sequence names one output, and the request has {count}: leave it out", "sequence"
             )
-        for place, prompt in enumerate(prompts):
-            self._check(prompt, place, limits)
-        deadline = self.began + min(asked.deadline or limits.seconds, limits.seconds)
+        for number, prompt in enumerate(prompts, 1):
+            self._check_prompt(prompt, number, limits)
+        deadline = self.began + min(request.deadline or limits.seconds, limits.seconds)
         self.outputs = [self._output(number, deadline) for number in range(count)]
-        self.told = [Told() for _ in self.outputs]
+        self.ended: list[Ended | None] = [None] * count
 
-    @property
-    def finish(self) -> str:
-        """Why it ended: of several outputs the first one's reason; empty while it goes on."""
-        ended = self.told[0].ended
-        return "" if ended is None else finish_reason(ended.reason)
+    def _check_prompt(self, prompt: Sequence[int], number: int, limits: Limits) -> None:
+        limit, key = limits.prompt_tokens, "messages" if self.is_chat else "prompt"
+        if limit is not None and len(prompt) > limit:
+            raise RequestError(
+                400, f"prompt {number} has {len(prompt)} tokens; at most {limit} are allowed", key
+            )
+        try:
+            self._engine.target.check_request(prompt, 1)
+        except ValueError as error:
+            raise RequestError(400, f"prompt {number}: {error}", key) from error
+
+    def _output(self, number: int, deadline: float) -> Output:
+        request, default = self.request, _COMPLETION_TOKENS
+        if isinstance(request, ChatRequest):
+            default = request.max_completion_tokens or self._engine.target.context_limit
+        wake = asyncio.get_running_loop().call_soon_threadsafe
+        return Output(
+            prompt=tuple(self.prompts[number // request.n]),
+            seed=self.seed,
+            sequence=number if request.sequence is None else request.sequence,
+            max_new_tokens=request.max_tokens or default,
+            verifier=KeyedSampling(request.temperature, request.top_k, request.top_p),
+            text=OutputText(self._texts.text, request.stop),
+            notify=lambda update: wake(self._updates.put_nowait, (number, update)),
+            update_seconds=_UPDATE_SECONDS if request.stream else None,
+            log_probs=request.top_log_probs,
+            speculative=request.speculative,
+            deadline=deadline,
+        )
 
     def submit(self) -> None:
-        """Hand the outputs to the engine.
+        """Pass the outputs to the engine.
 
         Raises:
-            RequestError: it takes in nothing more.
+            RequestError: its queue is full, or it is closed.
         """
         try:
             self._engine.submit(self.outputs)
         except FullError as full:
-            raise RequestError(
-                503,
-                f"{self._engine.waiting} outputs wait already: ask again in {full.retry_after} s",
-                retry_after=full.retry_after,
-            ) from full
+            sentence = f"{self._engine.waiting} outputs wait already: ask again in {full.retry_after} s"
+            raise RequestError(503, sentence, retry_after=full.retry_after) from full
         except ClosedError as error:
-            raise RequestError(503, "the server shuts down: ask another one", retry_after=1) from error
+            raise RequestError(503, "the server is shutting down: ask another one", retry_after=1) from error
 
     def cancel(self) -> None:
-        """Free the lanes at the next step, since the client is gone."""
+        """Free the lanes of the outputs before the next step."""
         for output in self.outputs:
             output.cancelled = True
 
-    async def whole(self) -> dict[str, Any]:
-        """The answer in one piece.
+    async def answer(self) -> dict[str, Any]:
+        """Return the whole answer.
 
         Raises:
             RequestError: it was not complete in time, or the server failed.
         """
-        async for _ in self._heard():
-            pass
-        told = enumerate(self.told)
-        choices = [
-            self.reply.choice(number, one.text, self._chosen(one), self._why(one)) for number, one in told
-        ]
-        return self.reply.complete(choices, {"usage": self.usage(), **self._extra()})
+        choices: dict[int, dict[str, Any]] = {}
+        async for number, update in self._news():
+            content = {"message": {"role": "assistant", "content": update.text, "refusal": None}}
+            choices[number] = self._choice(number, update, content)
+        kind = "chat.completion" if self.is_chat else "text_completion"
+        ordered = [choices[number] for number in sorted(choices)]
+        return {**self._about, "object": kind, "choices": ordered, "usage": self.usage(), **self._extra()}
 
-    async def pieces(self) -> AsyncIterator[dict[str, Any]]:
-        """The answer piece by piece: text as it comes, why each output ended, and last the counts, where asked for.
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the answer in chunks, and last the counts of tokens if they are asked for.
 
         Raises:
-            RequestError: as :meth:`whole`, after some pieces.
+            RequestError: as :meth:`answer`, perhaps after some chunks.
         """
-        counts = {"usage": None} if self.asked.include_usage else {}
+        include_usage = self.request.stream_options.get("include_usage", False)
+        usage: dict[str, Any] = {"usage": None} if include_usage else {}
+        about = {**self._about, "object": "chat.completion.chunk" if self.is_chat else "text_completion"}
         begun: set[int] = set()
-        async for number, heard in self._heard():
-            one, chosen, reason, text = self.told[number], None, None, ""
-            if isinstance(heard, Piece):
-                text = heard.text
-                chosen = None if self.asked.best_tokens is None else heard.chosen
-                if not text and not chosen:
-                    continue
-            else:
-                reason = self._why(one)
-            extra = {**counts} if self._going_on or self.asked.include_usage else {**counts, **self._extra()}
-            yield self.reply.piece(
-                [self.reply.delta(number, text, chosen, reason, number not in begun)], extra
-            )
+        async for number, update in self._news():
+            if not update.text and not update.log_probs and update.end is None:
+                continue
+            role = {} if number in begun else {"role": "assistant"}
             begun.add(number)
-        if self.asked.include_usage:
-            yield self.reply.piece([], {"usage": self.usage(), **self._extra()})
+            choice = self._choice(number, update, {"delta": {**role, "content": update.text}})
+            extra = {} if include_usage or None in self.ended else self._extra()
+            yield {**about, "choices": [choice], **usage, **extra}
+        if include_usage:
+            yield {**about, "choices": [], "usage": self.usage(), **self._extra()}
 
     def usage(self) -> dict[str, Any]:
-        """Tokens of the prompts, each counted once, and of all outputs."""
-        prompt, new = sum(map(len, self.prompts)), sum(one.tokens for one in self.told)
-        cached = sum(one.ended.cached for one in self.told[:: self.asked.n or 1] if one.ended is not None)
+        """Count the tokens of the prompts, each once, and of all outputs."""
+        prompt, new = sum(map(len, self.prompts)), self._new_tokens
+        cached = sum(one.cached for one in self.ended[:: self.request.n] if one is not None)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": new,
@@ -164,89 +185,106 @@ class ServedRequest:
         }
 
     @property
-    def _going_on(self) -> bool:
-        return any(one.ended is None for one in self.told)
+    def finish_reason(self) -> str:
+        """OpenAI's word for why the first output ended; empty while it goes on."""
+        return _finish_reason(self.ended[0]) or ""
 
-    async def _heard(self) -> AsyncIterator[tuple[int, Piece | Ended]]:
-        while self._going_on:
-            number, heard = await self._queue.get()
-            if isinstance(heard, GivenUp):
-                raise self._failure(heard)
-            one = self.told[number]
-            if isinstance(heard, Piece):
-                if self.first_token is None and heard.tokens:
-                    self.first_token = monotonic() - self.began
-                one.text += heard.text
-                one.tokens += len(heard.tokens)
-                one.chosen += heard.chosen
-            else:
-                one.ended = heard
-            yield number, heard
+    async def _news(self) -> AsyncIterator[tuple[int, Update]]:
+        """Yield the updates until all outputs have ended."""
+        while None in self.ended:
+            number, update = await self._updates.get()
+            self._new_tokens += len(update.tokens)
+            if isinstance(update.end, GivenUp):
+                raise self._error(update.end)
+            self.ended[number] = update.end
+            yield number, update
 
-    def _failure(self, failed: GivenUp) -> RequestError:
-        if failed.why == "deadline":
+    def _error(self, given_up: GivenUp) -> RequestError:
+        if given_up.why == "deadline":
             seconds = self.outputs[0].deadline - self.began
             return RequestError(
                 504,
-                f"the output was not complete within {seconds:g} s, when {failed.made} tokens of it were there: ask "
-                "for fewer, or give it a later deadline",
+                f"the output was not complete within {seconds:g} s, when it had {given_up.tokens} tokens: ask for "
+                "fewer, or set a later deadline",
             )
-        if failed.why == "shutdown":
-            sentence = (
-                f"the server shut down when {failed.made} tokens of the output were there: ask another one"
-            )
+        if given_up.why == "shutdown":
+            sentence = f"the server shut down when the output had {given_up.tokens} tokens: ask another one"
             return RequestError(504, sentence)
-        return RequestError(500, f"the server failed, and its log says why, beside {self.reply.about['id']}")
+        return RequestError(500, f"the server failed on {self.id}; its log has the reason")
 
     def _extra(self) -> dict[str, Any]:
-        """Additions to OpenAI's schema: the seed, and in vLLM's schema figures of drafting."""
+        """Additions to OpenAI's schema: the seed, and figures of drafting in vLLM's schema."""
         metrics = None
-        if len(self.told) == 1 and self.told[0].ended is not None:
-            builder = self._engine.parts.builder
-            most = builder.max_nodes if builder is not None and self.outputs[0].speculative else 0
-            metrics = {"speculative_decoding": speculative_decoding(self.told[0].ended, most)}
+        if len(self.ended) == 1 and self.ended[0] is not None:
+            builder = self._engine.parts.builder if self.request.speculative else None
+            max_nodes = 0 if builder is None else builder.max_nodes
+            metrics = {"speculative_decoding": speculative_decoding(self.ended[0].steps, max_nodes)}
         return {"seed": self.seed, "metrics": metrics}
 
-    def _chosen(self, one: Told) -> list[Chosen] | None:
-        return None if self.asked.best_tokens is None else one.chosen
+    def _choice(self, number: int, update: Update, chat: Mapping[str, Any]) -> dict[str, Any]:
+        """An entry of ``choices``; ``chat`` is the content of a chat's."""
+        log_probs = None
+        if self.request.top_log_probs is not None and (update.log_probs or not self.request.stream):
+            log_probs = (self._chat_log_probs if self.is_chat else self._log_probs)(update.log_probs)
+        content = chat if self.is_chat else {"text": update.text}
+        reason = _finish_reason(update.end)
+        return {"index": number, **content, "logprobs": log_probs, "finish_reason": reason}
 
-    def _why(self, one: Told) -> str:
-        assert one.ended is not None
-        return finish_reason(one.ended.reason)
+    def _log_probs(self, tokens: Sequence[TokenLogProbs]) -> dict[str, Any]:
+        texts = [self._texts.text([one.token], special=True) for one in tokens]
+        return {
+            "tokens": texts,
+            "token_logprobs": [one.log_prob for one in tokens],
+            "top_logprobs": [
+                {self._texts.text([token], special=True): log_prob for token, log_prob in one.best}
+                for one in tokens
+            ],
+            "text_offset": [sum(map(len, texts[:place])) for place in range(len(texts))],
+        }
 
-    def _check(self, prompt: Sequence[int], place: int, limits: Limits) -> None:
-        most, key = limits.prompt_tokens, "messages" if isinstance(self.asked, ChatRequest) else "prompt"
-        if most is not None and len(prompt) > most:
-            raise RequestError(
-                400, f"prompt {place + 1} has {len(prompt)} tokens; at most {most} are allowed", key
-            )
-        try:
-            self._engine.target.check_request(prompt, 1)
-        except ValueError as error:
-            raise RequestError(400, f"prompt {place + 1}: {error}", key) from error
+    def _chat_log_probs(self, tokens: Sequence[TokenLogProbs]) -> dict[str, Any]:
+        def entry(token: int, log_prob: float) -> dict[str, Any]:
+            text = self._texts.text([token], special=True)
+            return {"token": text, "logprob": log_prob, "bytes": list(text.encode())}
 
-    def _output(self, number: int, deadline: float) -> Output:
-        asked = self.asked
-        prompt = self.prompts[number // (asked.n or 1)]
-        most = asked.most_tokens
-        if most is None:
-            chat = not isinstance(asked, CompletionRequest)
-            most = self._engine.target.context_limit if chat else _COMPLETION_TOKENS
+        content = [
+            {**entry(one.token, one.log_prob), "top_logprobs": [entry(*best) for best in one.best]}
+            for one in tokens
+        ]
+        return {"content": content, "refusal": None}
 
-        def hear(heard: Heard) -> None:
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, (number, heard))
 
-        return Output(
-            prompt=tuple(prompt),
-            seed=self.seed,
-            sequence=number if asked.sequence is None else asked.sequence,
-            max_new_tokens=most,
-            verifier=KeyedSampling(
-                1.0 if asked.temperature is None else asked.temperature, asked.top_k, asked.top_p
-            ),
-            written=Written(self._texts.text, asked.stop_strings),
-            hear=hear,
-            log_probs=asked.best_tokens,
-            speculative=asked.speculative is not False,
-            deadline=deadline,
-        )
+def _finish_reason(end: Ended | GivenUp | None) -> str | None:
+    if not isinstance(end, Ended):
+        return None
+    return "stop" if end.result.finish_reason in ("eos", "stop") else "length"
+
+
+def speculative_decoding(steps: Sequence[StepCounts], max_nodes: int) -> dict[str, Any]:
+    """Return figures of drafting in vLLM's schema of ``metrics.speculative_decoding``.
+
+    All nodes of a tree count as drafted, and its depth as its length; the acceptance length includes the bonus token.
+    ``max_nodes`` is the limit of a tree's nodes.
+    """
+    steps = [step for step in steps if step.drafted]
+    drafted, accepted = sum(step.drafted for step in steps), sum(step.accepted for step in steps)
+    depths = sorted({step.depth for step in steps})
+    return {
+        "mean_acceptance_length": 1 + accepted / len(steps) if steps else None,
+        "draft_acceptance_rate": accepted / drafted if drafted else None,
+        "acceptance_histogram": _acceptance_histogram(steps),
+        "acceptance_histogram_by_draft_length": {
+            str(depth): _acceptance_histogram([step for step in steps if step.depth == depth])
+            for depth in depths
+        },
+        "num_spec_steps": len(steps),
+        "num_draft_tokens": drafted,
+        "num_accepted_draft_tokens": accepted,
+        "num_spec_tokens": max_nodes,
+    }
+
+
+def _acceptance_histogram(steps: Sequence[StepCounts]) -> list[int]:
+    """Number of steps by accepted tokens, from 0 on."""
+    tally = Counter(step.accepted for step in steps)
+    return [tally[number] for number in range(max(tally, default=-1) + 1)]

@@ -1,4 +1,4 @@
-"""Between texts and token ids: prompts, chats, and the text of an output while it is generated."""
+"""Between text and token ids: prompts, chats, and the text of an output while it is generated."""
 
 from __future__ import annotations
 
@@ -10,69 +10,64 @@ from specexp.core.messages import type_and_line
 from specexp.data.own_prompts import ROLES
 from specexp.data.prompt import first_turn_ids
 from specexp.data.prompt_set import Message
-from specexp.deploy.server.requests import ChatMessage, RequestError
+from specexp.deploy.server.request_schema import ChatMessage, RequestError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_UNFINISHED = "\ufffd"
-"""The text of bytes that are no character yet, as tokenizers write it."""
+_INCOMPLETE = "\ufffd"
+"""A tokenizer's text for bytes that are not a whole character yet."""
 
 
 class Texts:
-    """The target's tokenizer, used by several requests at once.
+    """The target's tokenizer, shared by all requests.
 
-    A chat is written with the tokenizer's chat template; without one the texts of all messages are joined by blank
+    A chat is written with the tokenizer's chat template. Without one the texts of all messages are joined by blank
     lines, without their roles, as the prompt sets of a study write them.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self.has_template = bool(tokenizer.chat_template)
-        self._lock = Lock()  # a tokenizer keeps how it pads from call to call
+        self._lock = Lock()  # a tokenizer keeps its padding settings between calls
 
     def ids(self, text: str) -> list[int]:
-        """Token ids of a prompt, with the special tokens that the tokenizer adds."""
+        """Return the token ids of a prompt, with the special tokens that the tokenizer adds."""
         with self._lock:
             return list(self.tokenizer(text)["input_ids"])
 
     def chat_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Token ids of a chat, up to where the answer begins.
+        """Return the token ids of a chat, up to where the answer begins.
 
         Raises:
-            RequestError: the template takes no such chat.
+            RequestError: the template refuses the messages.
         """
         read = [Message(role=ROLES[one.role], content=one.text) for one in messages]
         try:
             with self._lock:
                 return first_turn_ids(self.tokenizer, read[-1]["content"], self.has_template, read[:-1])
-        except Exception as error:  # what a model's template raises is its own
+        except Exception as error:  # a model's template may raise anything
             why = type_and_line(error)[:300]
-            raise RequestError(400, f"the model's chat template takes no such messages ({why})") from error
+            raise RequestError(400, f"the model's chat template refuses these messages ({why})") from error
 
-    def text(self, ids: Sequence[int]) -> str:
-        """Of new tokens, special ones left out."""
+    def text(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of tokens, without special ones unless they are asked for."""
         text: str = self.tokenizer.decode(
-            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
         )
         return text
 
-    def token(self, token: int) -> str:
-        """Of one token, whatever it is."""
-        text: str = self.tokenizer.decode([token], clean_up_tokenization_spaces=False)
-        return text
 
+class OutputText:
+    """The text of an output while its tokens arrive.
 
-class Written:
-    """Text of new tokens. With stop strings it is a :data:`~specexp.core.loop.Stop`, called token by token; without
-    any it is given the tokens of each step.
-
-    Sent text is never taken back: a character waits for its last byte, and text that may be the beginning of a stop
-    string waits until that is known. Neither a stop string nor anything behind it is sent.
+    Taken text is final: a character waits for its last byte, and a possible beginning of a stop string waits until that
+    is decided. Neither a stop string nor the text behind it is taken. With stop strings this is a
+    :data:`~specexp.core.loop.Stop`, called after each token; without any, :meth:`extend` adds several tokens at once.
 
     Example:
-        >>> written = Written(lambda ids: "".join(map(chr, ids)), ["\\n\\n"])
-        >>> [written([97]), written([97, 10]), written.take(), written([97, 10, 10]), written.rest()]
+        >>> text = OutputText(lambda ids: "".join(map(chr, ids)), ["\\n\\n"])
+        >>> [text([97]), text([97, 10]), text.take(), text([97, 10, 10]), text.rest()]
         [False, False, 'a', True, '']
     """
 
@@ -81,45 +76,46 @@ class Written:
         self._stop = tuple(stop)
         self._longest = max(map(len, self._stop), default=0)
         self._tokens: list[int] = []
-        self._shown = self._read = 0  # tokens whose text is there, without and with the last piece
-        self._waiting = ""  # made and not taken
+        # A token's text depends on the one before it: each piece is decoded with the piece before, and its text is
+        # what is added. _decoded is where that piece begins, _shown where it ends.
+        self._decoded = self._shown = 0
+        self._waiting = ""  # decoded and not taken
         self._stopped = False
 
-    def __call__(self, said: Sequence[int]) -> bool:
-        """Take the last of these new tokens; whether a stop string ends the output with it."""
-        self.extend((int(said[-1]),))
+    def __call__(self, new_tokens: Sequence[int]) -> bool:
+        """Add the last one of all new tokens; returns whether a stop string ends the output with it."""
+        self.extend((int(new_tokens[-1]),))
         return self._stopped
 
     @property
     def stops(self) -> bool:
-        """Whether there are strings that end the output."""
+        """Whether there are stop strings."""
         return bool(self._stop)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Take further tokens."""
+        """Add further tokens."""
         self._tokens += tokens
-        before = self._decode(self._tokens[self._shown : self._read])
-        now = self._decode(self._tokens[self._shown :])
-        if not now.endswith(_UNFINISHED):
-            self._add(now[len(before) :])
-            self._shown, self._read = self._read, len(self._tokens)
+        text = self._new_text()
+        if not text.endswith(_INCOMPLETE):
+            self._add(text)
+            self._decoded, self._shown = self._shown, len(self._tokens)
 
     def take(self) -> str:
-        """The text that can be sent now."""
-        kept = 0 if self._stopped else self._beginning_of_stop()
-        text, self._waiting = (
-            self._waiting[: len(self._waiting) - kept],
-            self._waiting[len(self._waiting) - kept :],
-        )
+        """Return the text that became final since the last call."""
+        end = len(self._waiting) - (0 if self._stopped else self._beginning_of_stop())
+        text, self._waiting = self._waiting[:end], self._waiting[end:]
         return text
 
     def rest(self) -> str:
-        """The text that is left once the output has ended."""
+        """Return the remaining text of an output that has ended."""
         if not self._stopped:
-            before = self._decode(self._tokens[self._shown : self._read])
-            self._add(self._decode(self._tokens[self._shown :])[len(before) :])
+            self._add(self._new_text())
         text, self._waiting = self._waiting, ""
         return text
+
+    def _new_text(self) -> str:
+        before = self._decode(self._tokens[self._decoded : self._shown])
+        return self._decode(self._tokens[self._decoded :])[len(before) :]
 
     def _add(self, text: str) -> None:
         start = max(0, len(self._waiting) - self._longest + 1)
@@ -129,7 +125,7 @@ class Written:
             self._waiting, self._stopped = self._waiting[: min(found)], True
 
     def _beginning_of_stop(self) -> int:
-        """Characters at the end that a stop string begins with; what was sent before holds none."""
+        """Return how many characters at the end may begin a stop string."""
         for count in range(min(self._longest - 1, len(self._waiting)), 0, -1):
             end = self._waiting[-count:]
             if any(one.startswith(end) for one in self._stop):

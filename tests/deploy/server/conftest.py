@@ -9,7 +9,7 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.deploy.server.app import Server
 from specexp.deploy.server.engine import Engine
-from specexp.deploy.server.requests import Limits
+from specexp.deploy.server.request_schema import Limits
 from specexp.deploy.server.texts import Texts
 from specexp.drafters import TokenRecycling
 

@@ -13,7 +13,7 @@ from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.config.layers import ConfigError
 from specexp.deploy.server.command import KEY, _key, main
 from specexp.deploy.server.http_server import listen
-from specexp.deploy.server.loading import engine_of, profile_in, save_state
+from specexp.deploy.server.loading import engine_of, save_state
 from specexp.models.pair import load_pair
 
 PARTS = {
@@ -71,7 +71,7 @@ def test_a_port_in_use_is_named(capsys, artifact, model_folder):
         said = refused(capsys, artifact, "--target", model_folder, "--port", port)
     assert (
         said
-        == f"error: --host 127.0.0.1 --port {port}: nothing can listen there (Address already in use); name another"
+        == f"error: --host 127.0.0.1 --port {port}: cannot listen there (Address already in use); name another"
     )
 
 
@@ -80,7 +80,7 @@ def test_what_pays_by_load_is_learned_saved_and_served_again(artifact, model_fol
     content = {"name": "a", "source": "assumed", "target_ms": {"1": 1.0}, "draft_ms": {}}
     folder = save_artifact(tmp_path / "costs", "latency-profile", {"profile.json": content}).folder
     loaded = load_artifact(artifact)
-    engine = engine_of(loaded, pair, lanes=2, waiting=4, latency=profile_in(str(folder)))
+    engine = engine_of(loaded, pair, lanes=2, waiting=4, latency=str(folder))
     clients = [Client([97, 98, 97, 98, number], most=90) for number in range(4)]
     engine.submit([client.output for client in clients])
     with torch.inference_mode():
@@ -102,7 +102,7 @@ def test_the_key_is_of_the_file_or_of_the_environment(tmp_path, monkeypatch):
     (tmp_path / "key").write_text("of-the-file\n")
     assert _key(str(tmp_path / "key")) == "of-the-file"
     (tmp_path / "key").write_text("two words")
-    with pytest.raises(ConfigError, match="holds no key"):
+    with pytest.raises(ConfigError, match="must hold a key"):
         _key(str(tmp_path / "key"))
 
 
@@ -138,10 +138,10 @@ DRAFTED, LOOKUP = ({**PARTS, "drafter": {"class_path": name}} for name in ("Draf
         (LOOKUP, ["--save-state", "state"], "PromptLookup and BuilderLimits carry nothing"),
         (PARTS, ["--latency", "{artifact}"], "kind is 'composition'; 'latency-profile' is expected here"),
         (PARTS, ["--device", "cuda:7"], "cuda"),
-        (PARTS, ["--lanes", "0"], "--lanes is 0; an integer of at least 1 is allowed"),
-        (PARTS, ["--port", "70000"], "--port is 70000; allowed is 0, for any free one, to 65535"),
-        (PARTS, ["--deadline", "0"], "--deadline is 0; a number of seconds above 0 is allowed"),
-        (PARTS, ["--host", "no.such.host.invalid"], "--host no.such.host.invalid --port 0: nothing can listen there"),
+        (PARTS, ["--lanes", "0"], "--lanes must be an integer >= 1, got 0"),
+        (PARTS, ["--port", "70000"], "--port must be 0, for any free one, to 65535, got 70000"),
+        (PARTS, ["--deadline", "0"], "--deadline must be a number of seconds > 0, got 0"),
+        (PARTS, ["--host", "no.such.host.invalid"], "--host no.such.host.invalid --port 0: cannot listen there"),
         (PARTS, ["--mode", "fast"], "mode is 'fast'"),
         (PARTS, ["--api-key-file", "missing"], "--api-key-file missing cannot be read"),
         (PARTS, ["--save-state", "~/state"], "write the whole path"),

@@ -122,8 +122,8 @@ def test_what_is_late_ends_whether_it_runs_or_waits():
     rounds(engine, 1)
     runs.output.deadline = waits.output.deadline = 0.0
     rounds(engine, 1)
-    assert (runs.end.why, runs.end.made) == ("deadline", 4)
-    assert (waits.end.why, waits.end.made) == ("deadline", 0)
+    assert (runs.end.why, runs.end.tokens) == ("deadline", 4)
+    assert (waits.end.why, waits.end.tokens) == ("deadline", 0)
 
 
 def test_more_than_may_wait_is_refused_whole():
@@ -168,7 +168,7 @@ def test_a_stop_string_ends_the_output_in_front_of_it():
     engine, client = counting(), Client([0], most=11, stop=["ef"])
     engine.submit([client.output])
     rounds(engine)
-    assert (client.text, client.end.reason) == ("bcd", "stop")
+    assert (client.text, client.end.result.finish_reason) == ("bcd", "stop")
     assert text_of(client.tokens) == "bcdef"
 
 
@@ -176,7 +176,7 @@ def test_tokens_come_with_the_targets_probabilities():
     engine, client = counting(), Client([0], most=3, log_probs=2)
     engine.submit([client.output])
     rounds(engine)
-    chosen = [one for heard in client.heard[:-1] for one in heard.chosen]
+    chosen = [one for update in client.updates for one in update.log_probs]
     assert [one.token for one in chosen] == client.tokens
     assert all(one.log_prob == pytest.approx(0.0, abs=1e-6) and one.best[0][0] == one.token for one in chosen)
     assert all(len(one.best) == 2 and one.best[1][1] == pytest.approx(-50.0, abs=1e-3) for one in chosen)
@@ -206,10 +206,10 @@ def test_closing_finishes_what_was_taken_in_and_takes_in_nothing_more():
 def test_whoever_cannot_be_told_any_more_is_taken_for_gone():
     engine, client = counting(), Client([0], most=50)
 
-    def gone(heard):
+    def gone(update):
         raise RuntimeError("the loop is closed")
 
-    client.output.hear = gone
+    client.output.notify = gone
     engine.submit([client.output])
     rounds(engine, 2)
     assert engine.running == 0

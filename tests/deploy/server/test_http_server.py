@@ -80,7 +80,7 @@ def test_a_request_under_way_is_not_cut_off(served, monkeypatch):
 
 
 def test_more_idle_connections_than_allowed_are_closed_at_once(tiny, monkeypatch):
-    monkeypatch.setattr(http_server, "most_connections", lambda: 10)
+    monkeypatch.setattr(http_server, "max_connections", lambda: 10)
     monkeypatch.setattr(Connection, "head_seconds", 0.5)
     with running(serve(tiny)) as address, ExitStack() as stack:
         idle = [stack.enter_context(connected(address)) for _ in range(40)]
@@ -176,7 +176,7 @@ def test_the_command_saves_what_was_learned_and_ends_with_0_at_a_second_signal(t
                 sleep(0.3)
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(60) == 0
-            assert f"what was learned is in {state}" in process.stdout.read()
+            assert f"the learned state is in {state}" in process.stdout.read()
         finally:
             process.kill()
     assert load_artifact(state).kind == "composition"

@@ -258,7 +258,7 @@ def test_a_client_that_goes_away_leaves_its_lane(served, address, stream):
         ({"model": "tinny"}, 404, "did you mean 'tiny'?"),
         ({"temperature": 3}, 400, "temperature must be a number <= 2, got 3"),
         ({"temperature": 0.001}, 400, "0, or a number >= 0.01"),
-        ({"n": 17}, 400, "17 outputs are asked for"),
+        ({"n": 17}, 400, "17 outputs are requested"),
         ({"n": 0}, 400, "n must be an integer >= 1, got 0"),
         ({"prompt": "a" * 500}, 400, "the model's context holds 192"),
         ({"prompt": [999]}, 400, "holds token id 999"),
@@ -289,9 +289,9 @@ def test_an_output_ends_where_the_context_does_however_much_is_asked_for(client)
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"prompt": [-1]}, "prompt.0 must be an integer >= 0, got -1"),
-        ({"prompt": ["a", 3]}, "prompt.1 must be a text"),
-        ({"stop": ""}, "stop must not be empty"),
+        ({"prompt": [-1]}, "prompt.0.0 must be an integer >= 0, got -1"),
+        ({"prompt": ["a", 3]}, "prompt.1 must be a list"),
+        ({"stop": ""}, "stop.0 must not be empty"),
         ({"prompt": []}, "prompt must not be empty"),
     ],
 )

@@ -9,8 +9,7 @@ from helpers.served import Client, check_schedule, go_through
 from specexp.bench.arm import eos_of
 from specexp.builders import Chain, StaticTree
 from specexp.core.parts import Parts
-from specexp.deploy.server.engine import Engine
-from specexp.deploy.server.output import Ended
+from specexp.deploy.server.engine import Ended, Engine
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.models.pair import load_pair
 from specexp.models.runtime import runtime_of

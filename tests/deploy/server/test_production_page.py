@@ -14,7 +14,7 @@ from helpers.waiting import wait_for
 
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.deploy.server.command import _parser
-from specexp.deploy.server.requests import ChatRequest, CompletionRequest
+from specexp.deploy.server.request_schema import ChatRequest, CompletionRequest
 from specexp.engines.server import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -100,7 +100,7 @@ def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tm
     finally:
         server.kill()
     assert server.returncode == 0, log
-    assert "what was learned is in state/v1" in told
+    assert "the learned state is in state/v1" in told
     assert [json.loads(line)["status"] for line in log.splitlines() if line.startswith("{")] == [200, 200]
     learned = load_artifact(tmp_path / "state")
     assert learned.kind == "composition"

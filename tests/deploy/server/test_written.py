@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from specexp.deploy.server.texts import Written
+from specexp.deploy.server.texts import OutputText
 
 
 def as_bytes(tokens):
@@ -11,7 +11,7 @@ def as_bytes(tokens):
 
 
 def write(text, stop=(), taken_every=1):
-    written, said, pieces = Written(as_bytes, stop), [], []
+    written, said, pieces = OutputText(as_bytes, stop), [], []
     for number, byte in enumerate(text.encode()):
         said.append(byte)
         ended = written(said)
@@ -29,7 +29,7 @@ def test_all_pieces_together_are_the_text(text, taken_every):
 
 @given(st.text(max_size=30), st.lists(st.integers(1, 6)))
 def test_so_they_are_where_steps_add_several_tokens(text, sizes):
-    written, data, pieces = Written(as_bytes), text.encode(), []
+    written, data, pieces = OutputText(as_bytes), text.encode(), []
     for size in [*sizes, len(data)]:
         written.extend(data[:size])
         data = data[size:]
@@ -59,6 +59,6 @@ def test_what_may_begin_a_stop_string_waits():
 
 
 def test_bytes_that_become_no_character_are_shown_at_the_end():
-    written = Written(as_bytes)
+    written = OutputText(as_bytes)
     assert not written([0xE2])
     assert (written.take(), written.rest()) == ("", "\ufffd")

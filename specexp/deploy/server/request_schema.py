@@ -1,0 +1,260 @@
+"""The bodies of requests by OpenAI's names. A field that this server cannot follow is refused in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+from starlette.exceptions import HTTPException
+
+from specexp.artifacts.validation import violation
+from specexp.core.messages import did_you_mean, shown
+from specexp.data.own_prompts import ROLES
+
+_LEAST_TEMPERATURE = 0.01
+
+
+class RequestError(HTTPException):
+    """A refused request.
+
+    Args:
+        status: HTTP status.
+        sentence: what is wrong, and what is allowed.
+        key: the wrong field of the body, if it is one.
+        retry_after: seconds after which asking again may help.
+    """
+
+    def __init__(
+        self, status: int, sentence: str, key: str | None = None, retry_after: int | None = None
+    ) -> None:
+        super().__init__(status, sentence, None if retry_after is None else {"Retry-After": str(retry_after)})
+        self.key = key
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error object that OpenAI's clients read."""
+        kind = "server_error" if self.status_code >= 500 else "invalid_request_error"
+        message = " ".join(self.detail.split())[:900]  # it may quote the client
+        return {"error": {"message": message, "type": kind, "param": self.key, "code": self.status_code}}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a request.
+
+    Attributes:
+        body_bytes: size of its body.
+        prompt_tokens: length of each prompt; None for the model's context.
+        outputs: its prompts times ``n``.
+        seconds: its latest deadline.
+    """
+
+    body_bytes: int = 1_000_000
+    prompt_tokens: int | None = None
+    outputs: int = 16
+    seconds: float = 600.0
+
+
+def _check_temperature(value: float) -> float:
+    if 0 < value < _LEAST_TEMPERATURE:
+        raise ValueError(f"temperature must be 0, or a number >= {_LEAST_TEMPERATURE}, got {value}")
+    return value
+
+
+def _as_list(value: Any) -> Any:
+    """A single stop string in a list."""
+    return [value] if isinstance(value, str) else value
+
+
+def _as_prompts(value: Any) -> Any:
+    """A single prompt, which is a text or token ids, in a list."""
+    is_ids = isinstance(value, list) and isinstance(next(iter(value), None), int)
+    return [value] if is_ids or isinstance(value, str) else value
+
+
+# Tags in parentheses are left out of the keys that errors name.
+_by_type = Discriminator(lambda value: "(text)" if isinstance(value, str) else "(other)")
+_Text = Annotated[str, Tag("(text)")]
+_Count = Annotated[int, Field(ge=1, le=2**31)]
+_Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=2**31)]], Tag("(other)")]
+_Prompts = Annotated[
+    list[Annotated[_Text | _TokenIds, _by_type]], Field(min_length=1), BeforeValidator(_as_prompts)
+]
+_Stop = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=200)]],
+    Field(max_length=16),
+    BeforeValidator(_as_list),
+]
+_Sequence = Annotated[
+    Annotated[_Text, Field(max_length=1000)] | Annotated[_Integer, Tag("(other)")], _by_type
+]
+
+_IGNORED = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier"}
+"""Fields that do not concern the output."""
+_PENALTIES = "this server has no penalties"
+_TOOLS = "this server calls no tools"
+_TEXT = "this server writes text alone"
+_NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
+    "frequency_penalty": ((0,), _PENALTIES),
+    "presence_penalty": ((0,), _PENALTIES),
+    "repetition_penalty": ((1,), _PENALTIES),
+    "min_p": ((0,), "this server samples by temperature, top_p and top_k"),
+    "logit_bias": (({},), "this server changes no logits"),
+    "best_of": ((1,), "every output is returned: ask for n of them"),
+    "echo": ((False,), "the prompt is not repeated"),
+    "suffix": (("",), "this server only continues texts"),
+    "response_format": (({"type": "text"},), "this server has no grammar: read the text, or use an engine with one"),
+    "tools": (([],), _TOOLS),
+    "functions": (([],), _TOOLS),
+    "tool_choice": (("none", "auto"), _TOOLS),
+    "function_call": (("none", "auto"), _TOOLS),
+    "parallel_tool_calls": ((True, False), _TOOLS),
+    "modalities": ((["text"],), _TEXT),
+    "audio": ((), _TEXT),
+    "reasoning_effort": (("none",), "the model alone decides on its reasoning"),
+    "prediction": ((), "the artifact decides on the drafts"),
+}  # fmt: skip
+"""Fields that this server cannot follow: the values that change nothing, and why no other is allowed."""
+
+
+class GenerationRequest(BaseModel):
+    """The common fields of both kinds of requests; null stands for the default.
+
+    Attributes:
+        model: name of the model; the served one if None.
+        temperature: 0 for greedy decoding, otherwise at least 0.01.
+        n: outputs of each prompt.
+        stop: strings that end an output; one need not be in a list.
+        seed: key of the randomness; drawn if None.
+        sequence: the continuation of the seed, as :meth:`~specexp.core.loop.Decoder.generate` takes it; by default
+            the outputs are numbered from 0.
+        stream_options: ``{"include_usage": true}`` adds a last chunk with the counts of tokens.
+        speculative: whether to draft, which does not change the output.
+        deadline: seconds until the output must be complete.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    model: str | None = None
+    max_tokens: _Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=2), AfterValidator(_check_temperature)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: _Count | None = None
+    n: _Count = 1
+    stop: _Stop = []
+    seed: _Integer | None = None
+    sequence: _Sequence | None = None
+    stream: bool = False
+    stream_options: dict[Literal["include_usage"], bool] = {}
+    speculative: bool = True
+    deadline: Annotated[float, Field(gt=0, le=86400)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_neutral_fields(cls, body: Any) -> Any:
+        """Drop nulls and fields without effect, and refuse unknown ones."""
+        if not isinstance(body, dict):
+            return body
+        for name, value in body.items():
+            allowed, why = _NEUTRAL.get(name, ((), ""))
+            if why and value is not None and value not in allowed:
+                raise RequestError(400, f"{name} is {shown(value)}, but {why}; leave it out", name)
+            if not why and name not in cls.model_fields and name not in _IGNORED:
+                near = did_you_mean(name[:60], cls.model_fields)
+                raise RequestError(400, f"the body has the unknown field {shown(name)}{near}", name[:60])
+        return {name: value for name, value in body.items() if value is not None and name in cls.model_fields}
+
+    @property
+    def top_log_probs(self) -> int | None:
+        """How many of the target's best tokens are listed with each token; None for no probabilities."""
+        raise NotImplementedError
+
+
+class CompletionRequest(GenerationRequest):
+    """``/v1/completions``; ``prompt`` is a text or token ids, or a list of either."""
+
+    prompt: _Prompts
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def top_log_probs(self) -> int | None:
+        """The field ``logprobs``."""
+        return self.logprobs
+
+
+class _TextPart(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(BaseModel):
+    """A role, as prompt files and chat templates name it, and a text or its parts."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    role: Literal[tuple(ROLES)]  # type: ignore[valid-type]
+    content: Annotated[_Text | Annotated[list[_TextPart], Tag("(other)")], _by_type]
+    name: Any = None
+    refusal: Any = None
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        return self.content if isinstance(self.content, str) else "".join(one.text for one in self.content)
+
+
+class ChatRequest(GenerationRequest):
+    """``/v1/chat/completions``; ``max_completion_tokens`` is another name of ``max_tokens``."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)]
+    max_completion_tokens: _Count | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def top_log_probs(self) -> int | None:
+        """The field ``top_logprobs`` if ``logprobs`` is set."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @model_validator(mode="after")
+    def _check_fields_together(self) -> ChatRequest:
+        role = self.messages[-1].role
+        if self.top_logprobs is not None and not self.logprobs:
+            raise RequestError(400, "top_logprobs needs logprobs to be true", "logprobs")
+        if None not in (self.max_tokens, self.max_completion_tokens):
+            raise RequestError(400, "give one of max_tokens and max_completion_tokens", "max_tokens")
+        if role not in ("user", "human"):
+            raise RequestError(
+                400, f"the last message must be the user's, got one of role {role!r}", "messages"
+            )
+        return self
+
+
+def read_request(data: bytes, kind: type[GenerationRequest]) -> GenerationRequest:
+    """Parse and validate a body.
+
+    Raises:
+        RequestError: it is not JSON, or a field is unknown, out of bounds or not supported.
+    """
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            raise RequestError(400, f"the body is not JSON ({first['ctx']['error']})") from error
+        key, sentence = violation(error)
+        raise RequestError(400, sentence if key else f"the body {sentence}", key or None) from error
