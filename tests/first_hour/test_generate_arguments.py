@@ -17,7 +17,7 @@ from transformers.generation import BaseStreamer
 from specexp.builders import StaticTree
 from specexp.core.loop import Decoder
 from specexp.deploy.hugging_face.custom_generate import custom_generate
-from specexp.deploy.hugging_face.request import BY_NATURE, OBEYED, REFUSED
+from specexp.deploy.hugging_face.request import OBEYED, REFUSED, WITHOUT_EFFECT
 from specexp.drafters import TokenRecycling
 from specexp.verifiers import KeyedSampling
 
@@ -103,11 +103,11 @@ def test_neither_artifact_nor_parts(given: Any) -> None:
         ({"num_return_sequences": 2, "do_sample": True}, "give one prompt and num_return_sequences=1"),
         ({"assistant_model": "self"}, "assistant_model is not supported: give a draft model as custom_gen"),
         ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3 is not supported: leave it out"),
-        ({"num_assistant_tokens": 9}, "the artifact says what is drafted"),
+        ({"num_assistant_tokens": 9}, "the artifact decides on the drafts"),
         ({"use_cache": False}, "use_cache=False is not supported: leave it out"),
-        ({"cache_implementation": "static"}, "the loop has a cache of its own"),
+        ({"cache_implementation": "static"}, "the loop has its own cache"),
         ({"return_dict_in_generate": True}, "return_dict_in_generate=True is not supported"),
-        ({"return_dict_in_generate": True, "output_scores": True}, "the token ids alone are returned"),
+        ({"return_dict_in_generate": True, "output_scores": True}, "only the token ids are returned"),
         ({"output_attentions": True}, "output_attentions=True is not supported"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "use greedy search or sampling"),
         ({"dola_layers": "low"}, "dola_layers='low' is not supported"),
@@ -132,7 +132,7 @@ def test_custom_generate(model: PreTrainedModel, arguments: dict[str, Any], sent
 def test_every_field_of_the_generation_config_is_obeyed_without_effect_or_refused() -> None:
     config = GenerationConfig()
     fields = {name for name in vars(config) | config._get_default_generation_params() if name[0] != "_"}
-    tables = [*OBEYED, *BY_NATURE, *REFUSED]
+    tables = [*OBEYED, *WITHOUT_EFFECT, *REFUSED]
     assert fields - set(tables) == set(), "transformers has a new field: say what becomes of it"
     assert len(tables) == len(set(tables))
 
@@ -150,7 +150,9 @@ def test_a_field_of_a_later_transformers_is_refused_once_it_is_set(
     fast = custom_generate(parts())
     assert generate(model, max_new_tokens=2, custom_generate=fast).shape == (1, 8)
     config = GenerationConfig(max_new_tokens=2, look_ahead=3)
-    with pytest.raises(ValueError, match="look_ahead=3 is not supported: leave it out, for this version of"):
+    with pytest.raises(
+        ValueError, match="look_ahead=3 is not supported: leave it out, since this version of"
+    ):
         generate(model, generation_config=config, custom_generate=fast)
 
 

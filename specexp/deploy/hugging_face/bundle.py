@@ -1,7 +1,7 @@
-"""A model folder that decodes with an artifact wherever Hugging Face loads it: what its ``generate.py`` imports.
+"""The hook of a model folder that decodes with its artifact: imported by its ``custom_generate/generate.py``.
 
-``python -m specexp.export ARTIFACT --to serve-bundle`` writes the folder. It is a target as ``save_pretrained`` writes
-it, with the artifact, the draft and this hook beside, which runs where code of the folder is trusted::
+``python -m specexp.export ARTIFACT --to serve-bundle`` writes such a folder, and Hugging Face runs its code if it is
+trusted::
 
     transformers serve --trust-remote-code models/tree_shape
     model = AutoModelForCausalLM.from_pretrained("models/tree_shape", trust_remote_code=True)
@@ -29,7 +29,7 @@ from specexp.config.artifacts import load_artifact
 from specexp.deploy.hugging_face.custom_generate import CustomGenerate, custom_generate
 
 ARTIFACT, DRAFT = Path("specexp", "artifact"), Path("specexp", "draft")
-"""Where they lie in the folder."""
+"""Places in the folder."""
 HOOK = Path("custom_generate", "generate.py")
 HOOK_TEXT = '''"""Decodes with the artifact in this folder: pip install specexp."""
 
@@ -38,7 +38,7 @@ from specexp.deploy.hugging_face.bundle import generate
 __all__ = ["generate"]
 '''
 OFF = "specexp_off"
-"""Key of a generation config that leaves one request to plain decoding."""
+"""Key of a generation config that makes a request decode plainly."""
 
 _made: WeakKeyDictionary[PreTrainedModel, CustomGenerate] = WeakKeyDictionary()
 _making = Lock()
@@ -51,21 +51,21 @@ def generate(
     tokenizer: Any = None,
     **given: Any,
 ) -> Any:
-    """``model.generate``, with its arguments, and with the artifact of the model's folder.
+    """Run ``model.generate`` with its arguments and the artifact of the model's folder.
 
-    ``stop_strings`` need the ``tokenizer``, as ever. A request whose generation config has ``specexp_off`` set is
-    decoded plainly.
+    A request whose generation config has ``specexp_off`` set is decoded plainly.
 
     Raises:
         ArtifactError: the model's folder holds no artifact, or one of another model.
-        ValueError: what :func:`~specexp.deploy.hugging_face.custom_generate.custom_generate` refuses.
+        ValueError: as the callable of :func:`~specexp.deploy.hugging_face.custom_generate.custom_generate`, or ``stop_strings``
+            without the ``tokenizer``.
     """
     if getattr(generation_config, OFF, False):
         return GenerationMixin.generate(
             model, *args, generation_config=generation_config, tokenizer=tokenizer, **given
         )
     strings = given.pop("stop_strings", None) or getattr(generation_config, "stop_strings", None)
-    if strings:  # generate keeps the tokenizer from callables, so that the criterion is made here
+    if strings:  # generate passes no tokenizer to callables, so the criterion is made here
         if tokenizer is None:
             raise ValueError(
                 "stop_strings need the tokenizer: model.generate(..., stop_strings=..., tokenizer=...)"
@@ -76,11 +76,11 @@ def generate(
         criteria = given.pop("stopping_criteria", None) or []
         given["stopping_criteria"] = StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer, strings)])
     return GenerationMixin.generate(
-        model, *args, generation_config=generation_config, custom_generate=_of(model), **given
+        model, *args, generation_config=generation_config, custom_generate=_callable_of(model), **given
     )
 
 
-def _of(model: PreTrainedModel) -> CustomGenerate:
+def _callable_of(model: PreTrainedModel) -> CustomGenerate:
     """The callable of a model, made at its first request."""
     with _making:
         if model not in _made:

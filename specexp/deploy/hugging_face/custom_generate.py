@@ -16,28 +16,76 @@ ours. The output is that of plain ``generate``: the same tokens under greedy dec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation import BaseStreamer, EosTokenCriteria, GenerationConfig, MaxLengthCriteria
+from typing_extensions import override
 
 from specexp.config.artifacts import LoadedArtifact
-from specexp.core.loop import Decoder, OutcomeObserver
+from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts, check_composition
 from specexp.core.runtime import Runtime
-from specexp.deploy.hugging_face.group_generation import GroupGeneration
-from specexp.deploy.hugging_face.processed_sampling import ProcessedSampling
-from specexp.deploy.hugging_face.request import drawn_seed, eos_ids, kept_back, refuse, serves
+from specexp.deploy.hugging_face.processed_sampling import ProcessedSampling, RowSampling
+from specexp.deploy.hugging_face.request import check_request, eos_ids, hidden_arguments, left_padding, serves
 from specexp.models.runtime import runtime_of
+from specexp.scheduling import Executor, Job
 
 
-class CustomGenerate(Protocol):
-    """What ``model.generate(custom_generate=...)`` calls."""
+@dataclass(frozen=True)
+class _Call:
+    """A call of ``generate``, checked; ``input_ids`` ``[b, p]``, ``padding`` masked tokens before each row."""
+
+    model: PreTrainedModel
+    input_ids: torch.Tensor
+    processors: LogitsProcessorList
+    criteria: StoppingCriteriaList
+    config: GenerationConfig
+    streamer: BaseStreamer | None
+    seed: int
+    padding: Sequence[int]
+
+    @property
+    def max_new_tokens(self) -> int:
+        return int(self.config.max_length) - int(self.input_ids.shape[1])
+
+    @property
+    def sample(self) -> bool:
+        return bool(self.config.do_sample)
+
+    @property
+    def temperature(self) -> float:
+        return self.config.temperature or 1.0
+
+    def stop(self, row: int) -> Callable[[Sequence[int]], bool] | None:
+        """Whether a row ends with its new tokens by the criteria, but those of length and EOS, which are the loop's."""
+        others = StoppingCriteriaList(
+            one for one in self.criteria if not isinstance(one, (MaxLengthCriteria, EosTokenCriteria))
+        )
+        rows = self.input_ids.shape[0]
+
+        def stop(new_tokens: Sequence[int]) -> bool:
+            ids = torch.cat((self.input_ids[row], self.input_ids.new_tensor(list(new_tokens))))
+            return bool(others(ids.repeat(rows, 1), None)[row])  # criteria may index the batch
+
+        return stop if others else None
+
+
+class CustomGenerate(ABC):
+    """The callable for ``model.generate(custom_generate=...)``. Calls from several threads take turns."""
+
+    takes_batches: ClassVar[bool] = False
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = seed
+        self._lock = Lock()
 
     def __call__(
         self,
@@ -49,8 +97,27 @@ class CustomGenerate(Protocol):
         seed: int | None = None,
         **model_kwargs: Any,
     ) -> torch.Tensor:
-        """Continue ``input_ids`` ``[1, p]``; returns ``[1, p + new]``."""
-        ...
+        """Continue every row of ``input_ids`` ``[b, p]``; returns ``[b, p + new]``, padded on the right."""
+        hidden, config = hidden_arguments(), generation_config
+        rows, padding = input_ids, [0]
+        if self.takes_batches:
+            rows, padding = input_ids[:1], left_padding(input_ids, model_kwargs.pop("attention_mask", None))
+        check_request(rows, config, model_kwargs, hidden, padding, streams=not self.takes_batches)
+        seed = self.seed if seed is None else seed
+        if seed is None:  # torch.manual_seed then repeats a run, as it does for plain generate
+            seed = int(torch.randint(2**62, ()).item()) if config.do_sample else 0
+        streamer = hidden.get("streamer")  # generate has shown it the prompt
+        call = _Call(model, input_ids, logits_processor, stopping_criteria, config, streamer, seed, padding)
+        with self._lock:
+            new = self._continue(call)
+        longest = max(map(len, new))
+        if any(len(row) < longest for row in new):
+            new = [[*row, *[_pad_token(config)] * (longest - len(row))] for row in new]
+        return torch.cat((input_ids, input_ids.new_tensor(new)), dim=1)
+
+    @abstractmethod
+    def _continue(self, call: _Call) -> list[list[int]]:
+        """Return the new tokens of each row."""
 
 
 def custom_generate(
@@ -58,46 +125,36 @@ def custom_generate(
     seed: int | None = None,
     draft: PreTrainedModel | None = None,
 ) -> CustomGenerate:
-    """The callable for ``model.generate(input_ids, custom_generate=...)``.
+    """Return the callable for ``model.generate(input_ids, custom_generate=...)``.
 
-    A ``schedule`` takes several rows: a batch, padded on the left, or ``num_return_sequences``, decoded together by its
-    execution strategy; every row then has copies of the processors for itself. Its callable has a ``close()``, and is a
-    context manager, for the drafting processes it keeps; they end with the program at the latest.
+    It follows the whole generation config, given processors and stopping criteria; ``stop_strings`` work as a
+    ``StopStringCriteria``, since ``generate`` keeps the tokenizer from callables. A field that it cannot follow is
+    refused in one sentence. The generation config replaces the artifact's verifier. Target and draft run as the
+    artifact's study ran them (:meth:`~specexp.config.artifacts.LoadedArtifact.runtime`), with parts alone in the mode
+    that they were loaded in, and one KV cache serves all calls with one model. The output ends at the model's context,
+    which plain ``generate`` exceeds with a warning.
 
-    Target and draft run as the artifact's study ran them, see :meth:`~specexp.config.artifacts.LoadedArtifact.runtime`;
-    with parts alone, in the mode that they were loaded in.
-
-    It respects the whole generation config (``max_new_tokens``, ``max_length``, ``eos_token_id``,
-    ``do_sample``, ``temperature``, ``top_k``, ``top_p``, penalties, ``max_time``, given processors and
-    stopping criteria; ``stop_strings`` as a ``StopStringCriteria``, for ``generate`` keeps the tokenizer from
-    callables); a field that plain ``generate`` would follow and nothing here does is refused in a sentence. The
-    verifier of the artifact is replaced by what the generation config asks for. One KV cache serves all calls
-    with one model, which take turns if they come from several threads. The output ends at the model's context,
-    which plain ``generate`` oversteps with a warning.
-
-    ``streamer`` is shown every token, and an ``assistant_model`` refused, though ``generate`` keeps both from
-    callables: they are read off the frame that calls. A ``tokenizer`` it drops before that.
+    An artifact with a ``schedule`` also takes several rows: a batch, padded on the left, or ``num_return_sequences``.
+    Its callable keeps processes until its ``close()``, or until the end of a ``with`` statement or the program.
 
     Args:
         artifact_or_parts: an artifact, or drafter, builder and, optionally, verifier and controller.
         seed: for ``do_sample=True``; ``model.generate(..., seed=7)`` overrides it. Without one each call
-            draws its seed from torch's generator, so ``torch.manual_seed`` repeats a run as it does for plain
-            ``generate``.
+            draws its seed from torch's generator.
         draft: the draft model, for a drafter that needs one.
 
     Raises:
         ValueError: a path is given, or the drafter needs a draft model and there is none.
-        ValueError: when called, what cannot be done here: batches without a schedule, beams, contrastive search and
-            other ways to generate, another cache, ``return_dict_in_generate``, padded or embedded prompts, positions or
-            inputs of another kind, a filled cache, or a model the artifact does not belong to; one sentence each.
-            :mod:`~specexp.deploy.hugging_face.request` lists the fields.
+        ValueError: when called with something unsupported: batches without a schedule, beams and other ways to
+            generate, ``return_dict_in_generate``, padded or embedded prompts, a filled cache, or a model the artifact
+            does not belong to. :mod:`~specexp.deploy.hugging_face.request` lists the fields.
 
     Example:
         >>> model.generate(ids, custom_generate=custom_generate(artifact))  # doctest: +SKIP
     """
     artifact = artifact_or_parts if isinstance(artifact_or_parts, LoadedArtifact) else None
     if artifact is not None and artifact.execution_spec is not None:
-        return GroupGeneration(artifact, seed, draft)
+        return _ScheduledGeneration(artifact, seed, draft)
     if isinstance(artifact_or_parts, (str, PathLike)):
         raise ValueError(
             f"custom_generate of specexp: {str(artifact_or_parts)!r} is a path; pass specexp.load_artifact of it"
@@ -107,63 +164,63 @@ def custom_generate(
             f"custom_generate of specexp: a {type(artifact_or_parts).__name__} is given; pass what "
             "specexp.load_artifact gave, or drafter and builder"
         )
-    parts = Parts(*artifact_or_parts)
-    check_composition(*parts)
-    if parts.drafter is not None:
-        wrapped = runtime_of if artifact is None else artifact.draft_runtime
-        parts.drafter.use_draft_model(None if draft is None else wrapped(draft))
-    default_seed = seed
-    served: Runtime | None = None
-    wrapping = Lock()  # of several threads' first calls one wraps the model
+    return _SingleGeneration(artifact, Parts(*artifact_or_parts), seed, draft)
 
-    def generate(
-        model: PreTrainedModel,
-        input_ids: torch.Tensor,  # [1, p]
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        seed: int | None = None,
-        **model_kwargs: Any,
-    ) -> torch.Tensor:
-        nonlocal served
-        kept = kept_back()
-        streamer: BaseStreamer | None = kept.get("streamer")  # generate has shown it the prompt
-        refuse(input_ids, generation_config, model_kwargs, kept)
-        with wrapping:
-            if served is None or not serves(served, model):
-                if artifact is None:
-                    served = runtime_of(model)
-                else:
-                    artifact.check(model)
-                    served = artifact.runtime(model)
-            target = served
-        seed = drawn_seed(seed, default_seed, generation_config)
-        verifier = ProcessedSampling(
-            logits_processor,
-            sample=bool(generation_config.do_sample),
-            temperature=generation_config.temperature or 1.0,
-        )
-        decoder = Decoder(target, *parts._replace(verifier=verifier))
+
+class _SingleGeneration(CustomGenerate):
+    """One prompt, by one decoder."""
+
+    def __init__(
+        self, artifact: LoadedArtifact | None, parts: Parts, seed: int | None, draft: PreTrainedModel | None
+    ) -> None:
+        super().__init__(seed)
+        check_composition(*parts)
+        if parts.drafter is not None:
+            wrap = runtime_of if artifact is None else artifact.draft_runtime
+            parts.drafter.use_draft_model(None if draft is None else wrap(draft))
+        self._artifact = artifact
+        self._parts = parts
+        self._target: Runtime | None = None
+
+    @override
+    def _continue(self, call: _Call) -> list[list[int]]:
+        if self._target is None or not serves(self._target, call.model):
+            if self._artifact is None:
+                self._target = runtime_of(call.model)
+            else:
+                self._artifact.check(call.model)
+                self._target = self._artifact.runtime(call.model)
+        verifier = ProcessedSampling(call.processors, sample=call.sample, temperature=call.temperature)
+        stop = call.stop(0)
+
+        def observe(outcome: Outcome) -> None:
+            tokens = outcome.context.new_token_ids
+            for count in range(len(tokens) - len(outcome.new_token_ids) + 1, len(tokens) + 1):
+                if call.streamer is not None:
+                    call.streamer.put(torch.tensor(tokens[count - 1 : count]))
+                if stop is not None and stop(tokens[:count]):
+                    raise _Stopped(tokens[:count])
+
         try:
-            new_tokens = decoder.generate(
-                input_ids,
-                max_new_tokens=generation_config.max_length - input_ids.shape[1],
-                eos_token_id=eos_ids(generation_config),
-                seed=seed,
-                observers=_observers(stopping_criteria, input_ids, streamer),
-            ).token_ids
+            tokens = (
+                Decoder(self._target, *self._parts._replace(verifier=verifier))
+                .generate(
+                    call.input_ids,
+                    max_new_tokens=call.max_new_tokens,
+                    eos_token_id=eos_ids(call.config),
+                    seed=call.seed,
+                    observers=[] if stop is None and call.streamer is None else [observe],
+                )
+                .token_ids
+            )
         except _Stopped as stopped:
-            new_tokens = stopped.new_tokens
-        if streamer is not None:
-            streamer.end()
-        return torch.cat(
-            (input_ids, torch.tensor([new_tokens], dtype=torch.long, device=input_ids.device)), dim=1
-        )
-
-    return generate
+            tokens = stopped.new_tokens
+        if call.streamer is not None:
+            call.streamer.end()
+        return [tokens]
 
 
-class _Stopped(Exception):  # noqa: N818 - a message to the caller, no error
+class _Stopped(Exception):  # noqa: N818 - control flow, not an error
     """A stopping criterion ended the output after these tokens."""
 
     def __init__(self, new_tokens: list[int]) -> None:
@@ -171,24 +228,61 @@ class _Stopped(Exception):  # noqa: N818 - a message to the caller, no error
         self.new_tokens = new_tokens
 
 
-def _observers(
-    criteria: StoppingCriteriaList, input_ids: torch.Tensor, streamer: BaseStreamer | None
-) -> list[OutcomeObserver]:
-    """What shows the streamer each token and then asks the criteria; length and EOS are the decoder's own business."""
-    others = StoppingCriteriaList(
-        criterion
-        for criterion in criteria
-        if not isinstance(criterion, (MaxLengthCriteria, EosTokenCriteria))
-    )
+class _ScheduledGeneration(CustomGenerate):
+    """The rows of a batch as sequences of one run of an execution strategy, whose processes are kept."""
 
-    def ask(outcome: Outcome) -> None:
-        new_tokens = outcome.context.new_token_ids
-        before = len(new_tokens) - len(outcome.new_token_ids)
-        ids = torch.cat((input_ids, input_ids.new_tensor([new_tokens])), dim=1)
-        for count in range(before + 1, len(new_tokens) + 1):
-            if streamer is not None:
-                streamer.put(torch.tensor(new_tokens[count - 1 : count]))
-            if others and bool(others(ids[:, : input_ids.shape[1] + count], None).all()):
-                raise _Stopped(new_tokens[:count])
+    takes_batches = True
 
-    return [ask] if others or streamer is not None else []
+    def __init__(self, artifact: LoadedArtifact, seed: int | None, draft: PreTrainedModel | None) -> None:
+        super().__init__(seed)
+        self._artifact = artifact
+        self._draft = draft
+        self._verifier = RowSampling()
+        self._executor: Executor | None = None
+
+    @override
+    def _continue(self, call: _Call) -> list[list[int]]:
+        rows = list(zip(call.input_ids.tolist(), call.padding, strict=True))
+        self._verifier.set_up(
+            call.processors, call.sample, call.temperature, [row[:padding] for row, padding in rows]
+        )
+        jobs = [
+            Job(tuple(row[padding:]), number, call.max_new_tokens, call.stop(number))
+            for number, (row, padding) in enumerate(rows)
+        ]
+        try:
+            executor = self._open(call.model)
+            run = executor.run(jobs, seed=call.seed, eos_token_ids=eos_ids(call.config))
+        except BaseException:
+            self.close()  # its processes may have stopped anywhere
+            raise
+        return [result.token_ids for result in run.results]
+
+    def close(self) -> None:
+        """End its processes; the next call starts them again."""
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
+
+    def __enter__(self) -> _ScheduledGeneration:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self, model: PreTrainedModel) -> Executor:
+        if self._executor is None or not serves(self._executor.model, model):
+            self.close()
+            self._artifact.check(model)
+            parts = self._artifact.new_parts(self._draft)._replace(verifier=self._verifier)
+            self._executor = self._artifact.execution.open(self._artifact.runtime(model), parts)
+        return self._executor
+
+
+def _pad_token(config: GenerationConfig) -> int:
+    tokens = eos_ids(config) if config.pad_token_id is None else [int(config.pad_token_id)]
+    if not tokens:
+        raise ValueError(
+            "custom_generate of specexp: the rows end after different lengths and there is no pad_token_id: set it"
+        )
+    return tokens[0]

@@ -1,6 +1,6 @@
-"""The request in a call of ``generate``, and the fields of its generation config that cannot be obeyed here.
+"""Checks of a call of ``generate``: fields of its generation config and arguments that the loop cannot follow.
 
-A field that is in no table, such as one of a later transformers, is refused as soon as it is set.
+A field that is in no table, such as one of a later transformers, is refused if it is set.
 """
 
 from __future__ import annotations
@@ -55,155 +55,161 @@ OBEYED = frozenset(
         "num_return_sequences",
     ]
 )
-"""Fields that act here as in plain ``generate``: most are logits processors and stopping criteria, which it makes."""
-
-BY_NATURE = frozenset(("disable_compile", "decoder_start_token_id", "transformers_version"))
+"""Fields that act as in plain ``generate``: it makes logits processors and stopping criteria of most."""
+WITHOUT_EFFECT = frozenset(("disable_compile", "decoder_start_token_id", "transformers_version"))
 """Fields that cannot change an output here: nothing is compiled, and there is no encoder."""
-
 _ADVICE = {
-    "use num_beams=1, for no beams are searched": "num_beams num_beam_groups diversity_penalty length_penalty "
+    "use num_beams=1, since there is no beam search": "num_beams num_beam_groups diversity_penalty length_penalty "
     "early_stopping constraints force_words_ids low_memory",
     "use greedy search or sampling": "penalty_alpha dola_layers",
-    "leave it out, for the artifact says what is drafted": "prompt_lookup_num_tokens max_matching_ngram_size "
+    "leave it out, since the artifact decides on the drafts": "prompt_lookup_num_tokens max_matching_ngram_size "
     "num_assistant_tokens speculation_type use_mtp num_assistant_tokens_schedule assistant_confidence_threshold "
     "assistant_lookbehind target_lookbehind assistant_early_exit assistant_ensemble_weight is_assistant",
-    "leave it out, for the loop has a cache of its own": "use_cache cache_implementation cache_config max_cache_len "
+    "leave it out, since the loop has its own cache": "use_cache cache_implementation cache_config max_cache_len "
     "prefill_chunk_size continuous_batching_config compile_config",
-    "leave it out, for the token ids alone are returned": "return_dict_in_generate output_scores output_logits "
+    "leave it out, since only the token ids are returned": "return_dict_in_generate output_scores output_logits "
     "output_attentions output_hidden_states",
 }
 REFUSED = {name: advice for advice, names in _ADVICE.items() for name in names.split()}
-"""Advice by field that is refused if it is set to something else than its default."""
-DEFAULTS = {
+"""Advice by field that is refused if it is not its default."""
+_DEFAULTS = {
     "num_beams": 1, "num_beam_groups": 1, "diversity_penalty": 0.0, "length_penalty": 1.0, "use_cache": True,
     "num_assistant_tokens": 20, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.4,
     "assistant_lookbehind": 10, "target_lookbehind": 10,
 }  # fmt: skip
-"""Defaults of the refused fields, as transformers documents them; null and false for the others."""
-
-KEPT_BACK = (
-    "streamer",
-    "assistant_model",
-    "synced_gpus",
-    "negative_prompt_ids",
-    "negative_prompt_attention_mask",
-)
-"""Arguments that ``generate`` does not pass on to a callable. It swallows ``tokenizer`` and ``assistant_tokenizer``
-too, and those cannot be read at all."""
-
+"""Documented defaults of the refused fields; null and false for the others."""
+HIDDEN_ARGUMENTS = (
+    "streamer", "assistant_model", "synced_gpus", "negative_prompt_ids", "negative_prompt_attention_mask",
+)  # fmt: skip
+"""Arguments that ``generate`` does not pass to a callable. It also drops ``tokenizer`` and ``assistant_tokenizer``,
+which cannot be read at all."""
 _GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
-_ANSWERED = ("attention_mask", "inputs_embeds", "past_key_values", "position_ids")
-_WITHOUT_EFFECT = ("use_cache", "logits_to_keep", "return_dict")
+_CHECKED = ("attention_mask", "inputs_embeds", "past_key_values", "position_ids")
+_IGNORED = ("use_cache", "logits_to_keep", "return_dict")
 
 
-def first_refused(config: GenerationConfig) -> str | None:
-    """Return the first field that is set and cannot be obeyed, as a clause with advice; None if all can.
+def hidden_arguments() -> dict[str, Any]:
+    """Return the :data:`HIDDEN_ARGUMENTS` of the ``generate`` that called us; empty if something else did.
 
-    Entries that are no fields of transformers' own generation config, which some models' files hold, mean nothing to
-    plain ``generate`` either.
-    """
-    for name in sorted(vars(GenerationConfig())):
-        value = getattr(config, name, None)
-        if name.startswith("_") or name in OBEYED or name in BY_NATURE or value is None:
-            continue
-        if value != DEFAULTS.get(name, False):
-            advice = REFUSED.get(name, "leave it out, for this version of specexp does not know it")
-            return f"{name}={value!r} is not supported: {advice}"
-    return None
-
-
-def kept_back() -> dict[str, Any]:
-    """Return the arguments of :data:`KEPT_BACK` of the ``generate`` that called custom_generate.
-
-    No interface of transformers hands them to a callable, so they are read off the frame of ``generate``; empty if
-    something else calls.
+    No interface of transformers passes them to a callable, so they are read from the frame of ``generate``.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not _GENERATE:
         frame = frame.f_back
-    return {} if frame is None else {name: frame.f_locals.get(name) for name in KEPT_BACK}
+    return {} if frame is None else {name: frame.f_locals.get(name) for name in HIDDEN_ARGUMENTS}
 
 
-def refused_argument(kept: Mapping[str, Any], config: GenerationConfig) -> str | None:
-    """Return the first argument kept back that is given and cannot be obeyed, as :func:`first_refused` does."""
-    if kept.get("assistant_model") is not None:
-        return (
-            "assistant_model is not supported: give a draft model as custom_generate(artifact, draft=MODEL)"
-        )
-    if kept.get("synced_gpus"):
-        return "synced_gpus=True is not supported: leave it out, for every process decodes by itself"
-    if config.guidance_scale in (None, 1):
-        for name in ("negative_prompt_ids", "negative_prompt_attention_mask"):
-            if kept.get(name) is not None:
-                return f"{name} changes nothing without guidance_scale: set guidance_scale above 1"
-    return None
-
-
-def drawn_seed(given: int | None, default: int | None, config: GenerationConfig) -> int:
-    """The seed of a call: the one given, the default, or one that torch's generator draws where anything is sampled."""
-    for seed in (given, default):
-        if seed is not None:
-            return seed
-    return int(torch.randint(2**62, ()).item()) if config.do_sample else 0
-
-
-def serves(served: Runtime, model: PreTrainedModel) -> bool:
-    """Whether a wrapped model is this one, where and as it is now."""
-    return served.model is model and served.device == compute_device(model) and served.dtype == model.dtype
+def serves(runtime: Runtime, model: PreTrainedModel) -> bool:
+    """Return whether a runtime runs this model on its present device and in its present dtype."""
+    return runtime.model is model and runtime.device == compute_device(model) and runtime.dtype == model.dtype
 
 
 def eos_ids(config: GenerationConfig) -> list[int]:
-    """Tokens that end an output."""
+    """Return the tokens that end an output."""
     eos = config.eos_token_id
     return [] if eos is None else [int(token) for token in torch.as_tensor(eos).flatten()]
 
 
-def refuse(
+def left_padding(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
+    """Return the number of masked tokens before the prompt of each row ``[b, p]``.
+
+    Raises:
+        ValueError: masked tokens are elsewhere, or a row has no others.
+    """
+    if mask is None:
+        return [0] * input_ids.shape[0]
+    mask = mask.long()  # [b, p]
+    padding: list[int] = (mask.shape[1] - mask.sum(1)).tolist()
+    if not torch.equal(mask, mask.sort(dim=1).values) or mask.shape[1] in padding:
+        raise ValueError(
+            "custom_generate of specexp: the prompts have masked tokens elsewhere than on their left: pad them there"
+        )
+    return padding
+
+
+def check_request(
     input_ids: torch.Tensor,
     config: GenerationConfig,
     model_kwargs: dict[str, Any],
-    kept: Mapping[str, Any],
+    hidden: Mapping[str, Any],
     padding: Sequence[int] = (0,),
+    *,
+    streams: bool = True,
 ) -> None:
-    """Raise if the loop cannot answer a request.
+    """Check that the loop can follow a call.
 
     Args:
-        input_ids: ``[1, p]``; of a batch that can be answered, the first row.
+        input_ids: ``[1, p]``; the first row if batches are supported.
         config: the generation config.
         model_kwargs: further arguments for the model.
-        kept: of :func:`kept_back`.
-        padding: masked tokens before the prompt of every row.
+        hidden: the result of :func:`hidden_arguments`.
+        padding: masked tokens before the prompt of each row.
+        streams: whether a streamer is supported.
 
     Raises:
-        ValueError: one sentence with advice.
+        ValueError: it cannot; one sentence with advice.
     """
-    batch = input_ids.shape[0]
     cache, positions = model_kwargs.get("past_key_values"), model_kwargs.get("position_ids")
     others = [
         name
         for name, value in model_kwargs.items()
-        if value is not None and name not in (*_ANSWERED, *_WITHOUT_EFFECT)
+        if value is not None and name not in (*_CHECKED, *_IGNORED)
     ]
-    problem = refused_argument(kept, config) or first_refused(config)
-    if problem is not None:
+    guided = config.guidance_scale not in (None, 1)
+    unused = [
+        name for name in HIDDEN_ARGUMENTS if name.startswith("negative") and hidden.get(name) is not None
+    ]
+    problem = _refused_field(config)
+    if hidden.get("assistant_model") is not None:
+        problem = (
+            "assistant_model is not supported: give a draft model as custom_generate(artifact, draft=MODEL)"
+        )
+    elif hidden.get("streamer") is not None and not streams:
+        problem = (
+            "streamer is not supported for a schedule, whose rows end in any order: leave it out, or give "
+            "custom_generate the parts alone"
+        )
+    elif hidden.get("synced_gpus"):
+        problem = "synced_gpus=True is not supported: leave it out, since every process decodes by itself"
+    elif unused and not guided:
+        problem = f"{unused[0]} changes nothing without guidance_scale: set guidance_scale above 1"
+    elif problem is not None:
         pass
-    elif batch != 1:
-        problem = f"a batch of {batch} is not supported: give one prompt and num_return_sequences=1"
+    elif input_ids.shape[0] != 1:
+        problem = (
+            f"a batch of {input_ids.shape[0]} is not supported: give one prompt and num_return_sequences=1"
+        )
     elif input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
         problem = "a prompt of embeddings is not supported: give input_ids with at least one token"
     elif model_kwargs.get("attention_mask") is not None:
         problem = "a prompt with masked (padding) tokens is not supported: give it unpadded"
     elif cache is not None and cache.get_seq_length() > 0:
         problem = "past_key_values that already hold tokens are not supported: leave them out"
-    elif positions is not None and not _counted(positions, padding):
+    elif positions is not None and not _count_from_zero(positions, padding):
         problem = "position_ids that do not count from 0 are not supported: leave them out"
     elif others:
-        problem = f"{others[0]} is not supported: the model is given input_ids alone"
+        problem = f"{others[0]} is not supported: the model takes input_ids alone"
     if problem is not None:
         raise ValueError(f"custom_generate of specexp: {problem}")
 
 
-def _counted(positions: torch.Tensor, padding: Sequence[int]) -> bool:
+def _refused_field(config: GenerationConfig) -> str | None:
+    """The first field that is set and cannot be followed, as a clause with advice.
+
+    Entries that are no fields of transformers' own generation config, which some models' files hold, mean nothing to
+    plain ``generate`` either.
+    """
+    for name in sorted(vars(GenerationConfig())):
+        value = getattr(config, name, None)
+        if name.startswith("_") or name in OBEYED or name in WITHOUT_EFFECT or value is None:
+            continue
+        if value != _DEFAULTS.get(name, False):
+            advice = REFUSED.get(name, "leave it out, since this version of specexp does not know it")
+            return f"{name}={value!r} is not supported: {advice}"
+    return None
+
+
+def _count_from_zero(positions: torch.Tensor, padding: Sequence[int]) -> bool:
     """Whether positions ``[..., b or 1, p]`` count every row's tokens from 0."""
     counted = torch.arange(positions.shape[-1], device=positions.device)
     rows = positions.expand(*positions.shape[:-2], len(padding), -1)

@@ -27,7 +27,7 @@ from specexp.artifacts import Artifact, ArtifactError, fingerprint
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.config.artifacts import save_artifact
 from specexp.deploy.hugging_face.custom_generate import custom_generate
-from specexp.deploy.hugging_face.request import KEPT_BACK
+from specexp.deploy.hugging_face.request import HIDDEN_ARGUMENTS
 from specexp.drafters import PromptLookup, TokenRecycling
 from specexp.models.runtime import runtime_of
 from specexp.verifiers import KeyedSampling
@@ -221,9 +221,7 @@ def test_one_cache_serves_all_calls_with_a_model(
 
 def test_inputs_beside_the_tokens_are_refused_instead_of_left_out(prompt: torch.Tensor) -> None:
     model, fast = make("gpt2"), custom_generate((TokenRecycling(), TokenRecyclingTree()))
-    with pytest.raises(
-        ValueError, match="token_type_ids is not supported: the model is given input_ids alone"
-    ):
+    with pytest.raises(ValueError, match="token_type_ids is not supported: the model takes input_ids alone"):
         model.generate(
             prompt, max_new_tokens=5, custom_generate=fast, token_type_ids=torch.zeros_like(prompt)
         )
@@ -265,7 +263,7 @@ def test_the_private_names_are_those_of_the_version_looked_at() -> None:
     """Another version: look again whether ``generate`` hands callables their streamer, then change the table."""
     table = (Path(__file__).parents[3] / "docs" / "code.md").read_text()
     assert f"transformers {'.'.join(transformers.__version__.split('.')[:2])}, `tests/deploy" in table
-    assert set(KEPT_BACK) <= inspect.signature(transformers.GenerationMixin.generate).parameters.keys()
+    assert set(HIDDEN_ARGUMENTS) <= inspect.signature(transformers.GenerationMixin.generate).parameters.keys()
 
 
 def test_an_artifact_generates_and_refuses_a_foreign_model(
