@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
-from specexp.models.gguf_text import PATTERNS, TOKEN_KINDS, WHOLE
-from specexp.models.llama_library import LlamaCppError, complaint, library
+from specexp.models.gguf import PATTERNS, TOKEN_KINDS, WHOLE
+from specexp.models.llama_file import LlamaCppError, complaint, library
 from specexp.models.pair import load_pair
 
 if TYPE_CHECKING:

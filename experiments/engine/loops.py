@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.engines.openvino_model import write_openvino
-from specexp.models.llama_file import LlamaFile
-from specexp.models.llama_library import LlamaCppError, complaint, library
+from specexp.engines.openvino import write_openvino
+from specexp.models.llama_file import LlamaCppError, LlamaFile, complaint, library
 from specexp.profile.measure import SKIPPED, TimedDecoding
 from specexp.profile.passes import TargetPass, TimedPass
 

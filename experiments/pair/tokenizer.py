@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from specexp.models.gguf_text import PATTERNS
+from specexp.models.gguf import PATTERNS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -1,4 +1,4 @@
-"""The contract of an engine: somebody else's loop, which can be started, told how to speculate, and asked."""
+"""The contract of an engine: another project's loop, started and configured by us, which answers prompts."""
 
 from __future__ import annotations
 
@@ -83,21 +83,21 @@ class ForeignEngine(metaclass=Checked):
 
     @abstractmethod
     def plain(self) -> ForeignEngine:
-        """The same engine without speculation."""
+        """Return the same engine without speculation."""
 
     @abstractmethod
     def deployed_settings(self) -> dict[str, Any]:
-        """What its deployment is told, by the engine's own names."""
+        """Return the settings of its deployment, by the engine's own names."""
 
     @property
     @abstractmethod
     def version(self) -> str:
-        """What it says of itself, before it is started."""
+        """Its version, known before it is started."""
 
     @property
     @abstractmethod
     def restart_key(self) -> Hashable:
-        """What needs a restart: two engines of the same key answer in the same running one."""
+        """The settings that need a restart: two engines of the same key share a running one."""
 
     @abstractmethod
     def start(self, pair: ModelPair) -> RunningEngine:

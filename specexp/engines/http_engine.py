@@ -25,7 +25,7 @@ Ask = Callable[[Sequence[int], Callable[[], bool]], object]
 
 
 @contextmanager
-def company(ask: Ask, token_ids: Sequence[int], others: int) -> Iterator[None]:
+def background_requests(ask: Ask, token_ids: Sequence[int], others: int) -> Iterator[None]:
     """Keep a number of other requests going.
 
     The n-th of them repeats the same prompt without its last n tokens. So every setting is measured with the same
@@ -49,7 +49,7 @@ def company(ask: Ask, token_ids: Sequence[int], others: int) -> Iterator[None]:
             ended.set()
 
 
-_ENDING_SECONDS = 0.5  # time for a server that broke off to end
+_ENDING_SECONDS = 0.5  # for a server that failed to end
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Requests = Annotated[int, Field(ge=1, le=1024)]
 
@@ -118,7 +118,7 @@ class _Endpoint(RunningEngine):
             return complete(self.url, body, engine.answer_seconds, stopped, engine.path)
 
         try:
-            with company(ask, token_ids, engine.concurrency - 1):
+            with background_requests(ask, token_ids, engine.concurrency - 1):
                 found = ask(token_ids)
         except EngineError as error:
             if self._server is not None and self._server.ended(_ENDING_SECONDS):
@@ -131,7 +131,7 @@ class _Endpoint(RunningEngine):
         prefill_seconds, decode_seconds = found.split()
         reason = "length" if found.finish_reason == "length" else "eos"
         ends = self._tokenizer.eos_token_id
-        if reason == "eos" and ends in eos and tokens[-1] not in eos:  # a stream does not hold what ended it
+        if reason == "eos" and ends in eos and tokens[-1] not in eos:  # streams omit the token that ends them
             tokens = [*tokens, ends]
         return EngineAnswer(
             list(tokens),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class EnginePool:
     """Running engines of a study, started as seldom as possible.
 
-    One that nobody uses any more is kept until another is started, for the next trial may be one that it can answer.
+    An unused one is kept until another is started, since it may serve the next trial.
     """
 
     def __init__(self, pair: ModelPair) -> None:
@@ -37,7 +37,7 @@ class EnginePool:
         self._users: dict[Hashable, set[int]] = {}
 
     def take(self, engine: ForeignEngine, user: int) -> RunningEngine:
-        """The running engine that can answer for this one, started if there is none."""
+        """Return a running engine of the same restart key, started if there is none."""
         key = self._key(engine)
         if key not in self._running:
             self._close_idle()
@@ -46,12 +46,12 @@ class EnginePool:
         return self._running[key]
 
     def leave(self, user: int) -> None:
-        """Say that a user asks no more."""
+        """End a user's claim on all engines."""
         for users in self._users.values():
             users.discard(user)
 
     def drop(self, engine: ForeignEngine) -> None:
-        """Stop an engine that failed, so that the next one to ask starts it anew."""
+        """Stop an engine that failed; its next user starts it again."""
         running = self._running.pop(self._key(engine), None)
         if running is not None:
             running.close()

@@ -2,7 +2,7 @@
 
 A whole pass is one call of C++ (``llama_pass.cpp``): projections of the same input fused, weights in panels, keys and
 values where :class:`~specexp.core.cache.SlotCache` has them, trees of several slots in one pass without padding, any
-number of rows and keys. What was tried beside it, and what it brings, stands in ``docs/compiled.md``.
+number of rows and keys. ``docs/compiled.md`` has its speed, and what else was tried.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Cache(ctypes.Structure):
 
 
 class CompiledModel(Runtime):
-    """A model of the Llama family whose passes are compiled; the logits of a row hang on no other row of its pass.
+    """A model of the Llama family whose passes are compiled; a row's logits depend on no other row of its pass.
 
     Sums are taken in float32, in one order. So speculative and plain decoding are equal bit by bit, in bfloat16 too;
     from the model's own code logits differ by rounding.
@@ -209,7 +209,7 @@ class CompiledModel(Runtime):
 
     @override
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: passes run on the host."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
         """The same weights with an empty cache of its own."""
@@ -254,7 +254,7 @@ class CompiledModel(Runtime):
         self.cache = self._empty_cache()  # without the room the check took
         self.passes = 0
         if not error <= tolerance(self.dtype):
-            del _PACKED[self.model]  # who tries again is told again
+            del _PACKED[self.model]  # so that the next try checks again
             raise CannotCompileError(
                 f"the {self.model.config.model_type} model failed the self-check of its compiled pass (the logits of a "
                 f"tree differ from its own by {error:.2g} of their spread): run it with pair.mode eager"
@@ -288,12 +288,12 @@ class CompiledModel(Runtime):
         )
 
     def _fill(self, rows: slice, *values: Any) -> None:
-        """State these rows' numbers, in the order of ``_NUMBERS``."""
+        """Set these rows' numbers, in the order of ``_NUMBERS``."""
         for numbers, value in zip(self._numbers, values, strict=True):
             numbers[rows] = value
 
     def _states(self, count: int) -> torch.Tensor:
-        """``[count, hidden]`` what the output layer read in the last pass: its buffer's rows, normalised."""
+        """``[count, hidden]`` inputs of the output layer in the last pass: its buffer's rows, normalised."""
         width = self._weights.widths[0]
         rows = self._buffers[0][: count * width].view(count, width).to(self.dtype)
         states: torch.Tensor = self.model.model.norm(rows)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.runtime import Slots
+from specexp.models.llama_file import LlamaCppError, complaint, library
 from specexp.models.llama_ids import SlotIds
-from specexp.models.llama_library import LlamaCppError, complaint, library
 
 if TYPE_CHECKING:
     from specexp.models.llama_file import LlamaFile
@@ -26,7 +26,7 @@ _FEW_IDS = 8  # every pass compares all pairs of ids
 
 
 class LlamaCache(Slots):
-    """Slots in one llama.cpp context, which is made anew, with what it holds, where it must grow.
+    """Slots in one llama.cpp context, which is replaced by a larger one, with its content, where it must grow.
 
     Args:
         file: the model.
@@ -102,7 +102,7 @@ class LlamaCache(Slots):
             with_logits: whether to compute them.
 
         Returns:
-            Address of ``[n, V]`` float32 logits, good until the next pass; 0 without.
+            Address of ``[n, V]`` float32 logits, valid until the next pass; 0 without.
         """
         ends = np.cumsum(counts, dtype=np.uint64)
         places = (ends - counts.astype(np.uint64)) * np.uint64(4) + np.uint64(ids.ctypes.data)
@@ -126,7 +126,7 @@ class LlamaCache(Slots):
             ctypes.addressof(self._functions.llama_get_logits(self._context).contents) if with_logits else 0
         )
 
-    # What the lanes ask of the cells.
+    # The interface of IdCells.
 
     def remove(self, sequence: int, start: int) -> None:
         """As :meth:`~specexp.models.llama_ids.IdCells.remove`."""
@@ -137,8 +137,8 @@ class LlamaCache(Slots):
         """As :meth:`~specexp.models.llama_ids.IdCells.copy`."""
         self._functions.llama_memory_seq_cp(self._memory, source, target, start, end)
 
-    def alone(self, lane: SlotIds) -> bool:
-        """As :meth:`~specexp.models.llama_ids.IdCells.alone`."""
+    def others_are_empty(self, lane: SlotIds) -> bool:
+        """As :meth:`~specexp.models.llama_ids.IdCells.others_are_empty`."""
         return all(one is lane or not (one.length or one.rows) for one in self.lanes)
 
     def new_ids(self, count: int) -> list[int]:
@@ -163,7 +163,7 @@ class LlamaCache(Slots):
         return taken
 
     def _open(self, cells: int, ids: int) -> None:
-        """Have a context of so many cells and ids, which holds what the one before held."""
+        """Make a context of so many cells and ids, with the content of the one before."""
         functions, data = self._functions, None
         if any(self.lengths) or any(lane.rows for lane in self.lanes):
             size = functions.llama_state_get_size(self._context)

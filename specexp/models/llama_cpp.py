@@ -16,9 +16,8 @@ from typing_extensions import override
 from specexp.core.runtime import Growth, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.llama_cache import MAX_IDS, LlamaCache
-from specexp.models.llama_file import LlamaFile
+from specexp.models.llama_file import LlamaCppError, LlamaFile
 from specexp.models.llama_ids import Branches
-from specexp.models.llama_library import LlamaCppError
 
 _PREFILL_CHUNK = 512
 
@@ -31,7 +30,7 @@ class LlamaCppModel(Runtime):
         self_check: compare a small tree pass with passes over its branches.
 
     Attributes:
-        config: what transformers would call its configuration.
+        config: its configuration in transformers.
 
     Raises:
         LlamaCppError: the model fails the self-check.
@@ -130,7 +129,7 @@ class LlamaCppModel(Runtime):
 
     @override
     def synchronize(self) -> None:
-        """Nothing to do: a pass is over when its logits are read."""
+        """Do nothing: a pass has ended once its logits are read."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LlamaCppModel:
         """The same weights with an empty cache of its own."""
@@ -170,7 +169,7 @@ class LlamaCppModel(Runtime):
         return branches
 
     def _self_check(self) -> None:
-        """A row of a tree must be answered as the same tokens are that stand one behind the other."""
+        """Compare the logits of a tree's rows with those of its branches fed one token after the other."""
         siblings, prefix = 6, [token % self.vocab_size for token in (5, 6, 7)]
         shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
         tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % self.vocab_size)

@@ -1,10 +1,11 @@
-"""A GGUF file that llama.cpp has loaded: its weights, which all contexts share, and what is said of it."""
+"""llama.cpp's C interface, and a GGUF file that it has loaded: weights and metadata, shared by all contexts."""
 
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,11 +15,60 @@ import torch
 from transformers import PreTrainedConfig
 
 from specexp.core.messages import did_you_mean
-from specexp.models.llama_library import LlamaCppError, complaint, library
 
 CacheType = Literal["bfloat16", "float16", "float32"]
-_SAMPLE, _SAMPLES = 4096, 1024  # bytes, and how many of them tell a file from another
+_SAMPLE, _SAMPLES = 4096, 1024  # bytes of a sample, and samples of a file
 _GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
+_ERROR = 4  # a log level of ggml
+_errors: deque[str] = deque(maxlen=32)
+
+
+class LlamaCppError(ValueError):
+    """llama.cpp is missing or refused something; one sentence."""
+
+
+@cache
+def library() -> Any:
+    """Load and return the module of C functions.
+
+    Raises:
+        LlamaCppError: llama-cpp-python is not installed, or its library cannot be loaded.
+    """
+    try:
+        import llama_cpp.llama_cpp as functions
+    except ImportError as error:
+        raise LlamaCppError(
+            "GGUF files are run by llama.cpp, and llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'"
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise LlamaCppError(
+            f"llama-cpp-python is installed and its library cannot be loaded: {error}"
+        ) from error
+    functions.llama_log_set(_listener(functions), None)
+    functions.llama_backend_init()
+    return functions
+
+
+def complaint() -> str:
+    """Return llama.cpp's first error since the last call, in one line."""
+    words = _errors[0] if _errors else "it gave no reason"
+    _errors.clear()
+    function, colon, rest = words.partition(": ")
+    return rest if colon and "_" in function and " " not in function else words
+
+
+@cache
+def _listener(functions: Any) -> Any:
+    """The callback that keeps errors for our sentences; nothing is printed."""
+
+    @functions.llama_log_callback  # type: ignore[untyped-decorator]
+    def listen(level: int, text: bytes, _: ctypes.c_void_p) -> None:
+        if level == _ERROR:
+            words = " ".join(text.decode(errors="replace").split())
+            if words:
+                _errors.append(words)
+
+    return listen
 
 
 @dataclass(frozen=True)
@@ -44,14 +94,14 @@ class LlamaFile:
     Args:
         path: the file.
         settings: how it is run.
-        vocabulary_only: load no weights, so that only what is said of the model can be asked.
+        vocabulary_only: load only the metadata.
 
     Attributes:
         model: llama.cpp's.
 
     Raises:
-        LlamaCppError: it is no file, no GGUF, truncated, or a model whose cache cannot drop rejected tokens; or
-            llama.cpp is not here.
+        LlamaCppError: it is no GGUF file, truncated, or a model whose cache cannot drop rejected tokens; or
+            llama.cpp is missing.
     """
 
     def __init__(
@@ -81,15 +131,15 @@ class LlamaFile:
 
     @cached_property
     def context_limit(self) -> int:
-        """Positions it was trained for; those before the switch where its rotary frequencies change."""
-        trained = int(self.said(f"{self.architecture}.context_length") or 0)
-        original = self.said(f"{self.architecture}.rope.scaling.original_context_length")
-        scaling = self.said(f"{self.architecture}.rope.scaling.type")
+        """Positions of its training; where rotary frequencies change later, those before the change."""
+        trained = int(self.metadata(f"{self.architecture}.context_length") or 0)
+        original = self.metadata(f"{self.architecture}.rope.scaling.original_context_length")
+        scaling = self.metadata(f"{self.architecture}.rope.scaling.type")
         return trained if original is None or scaling in ("yarn", "linear") else min(trained, int(original))
 
     @cached_property
     def described(self) -> str:
-        """llama.cpp's words for it, which end with the type of most weights."""
+        """llama.cpp's description, which ends with the type of most weights."""
         buffer = ctypes.create_string_buffer(256)
         self._functions.llama_model_desc(self.model, buffer, 256)
         return buffer.value.decode(errors="replace")
@@ -102,17 +152,17 @@ class LlamaFile:
 
     @cached_property
     def architecture(self) -> str:
-        """As ``general.architecture`` says."""
-        return self.said("general.architecture") or "unknown"
+        """The file's ``general.architecture``."""
+        return self.metadata("general.architecture") or "unknown"
 
     @cached_property
     def config(self) -> PreTrainedConfig:
-        """What transformers would call its configuration, as far as a GGUF file tells."""
+        """The configuration of the model in transformers, as far as a GGUF file has it."""
         name = self.architecture
 
         def number(key: str) -> int | None:
-            said = self.said(f"{name}.{key}")
-            return None if said is None else int(said)
+            value = self.metadata(f"{name}.{key}")
+            return None if value is None else int(value)
 
         sizes = {
             "vocab_size": self.vocab_size,
@@ -124,7 +174,7 @@ class LlamaFile:
             "max_position_embeddings": self.context_limit,
         }
         config = PreTrainedConfig(**sizes, name_or_path=self.path)
-        config.model_type, config.tie_word_embeddings = name, None  # the file does not say
+        config.model_type, config.tie_word_embeddings = name, None  # not in the file
         return config
 
     @cached_property
@@ -134,7 +184,7 @@ class LlamaFile:
         heads = functions.llama_model_n_head(model)
         width = functions.llama_model_n_embd(model) // heads
         of_key, of_value = (
-            int(self.said(f"{self.architecture}.attention.{part}_length") or width)
+            int(self.metadata(f"{self.architecture}.attention.{part}_length") or width)
             for part in ("key", "value")
         )
         numbers = functions.llama_model_n_layer(model) * functions.llama_model_n_head_kv(model)
@@ -146,7 +196,7 @@ class LlamaFile:
         return self.settings.threads or torch.get_num_threads()
 
     def weights(self) -> dict[str, Any]:
-        """What tells the weights from others: their form, how many there are, and a hash of samples of the file."""
+        """Identify the weights: their type, their number, and a hash of samples of the file."""
         path, digest = Path(self.path), sha256()
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -159,8 +209,8 @@ class LlamaFile:
             "weights_sha256": digest.hexdigest(),
         }
 
-    def said(self, key: str) -> str | None:
-        """What the file says under a key, where that is no list."""
+    def metadata(self, key: str) -> str | None:
+        """Return the value of a key of the file; None if there is none or it is a list."""
         function, size = self._functions.llama_model_meta_val_str, 256
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -189,7 +239,7 @@ class LlamaFile:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The same in another process, where the file is mapped again."""
+        """The same in another process, which maps the file again."""
         return LlamaFile, (self.path, self.settings)
 
     def _check_settings(self) -> None:

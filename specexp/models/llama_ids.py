@@ -1,4 +1,4 @@
-"""Which sequence ids of llama.cpp's cache carry what: a slot's committed tokens, and the rows of its tree.
+"""The sequence ids of llama.cpp's cache: those of a slot's committed tokens, and of the rows of its tree.
 
 A row attends to the cells that carry its sequence id. A tree therefore has an id a leaf, and a row carries the ids of
 all leaves below it. A committed token carries one id, and others when trees need them: every removal and every copy
@@ -28,13 +28,13 @@ class IdCells(Protocol):
         """Take an id, or :data:`ANY`, from the cells of the positions from ``start`` on; a cell without any is free."""
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Give the cells of an id, of the positions from ``start`` up to ``end``, another id too."""
+        """Give a second id to the cells of an id at the positions from ``start`` up to ``end``."""
 
     def new_ids(self, count: int) -> list[int]:
-        """Ids that nothing carries."""
+        """Return ids that no cell carries."""
 
-    def alone(self, lane: SlotIds) -> bool:
-        """Whether no other lane holds anything."""
+    def others_are_empty(self, lane: SlotIds) -> bool:
+        """Return whether no other slot holds tokens."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class SlotIds:
         return main
 
     def plant(self, tree: Branches) -> NDArray[np.int32]:
-        """Begin a tree whose rows are fed next; what was not committed is forgotten.
+        """Begin a tree whose rows are fed next, and forget uncommitted rows.
 
         Returns:
             The ids of all rows, one row's behind the other's.
@@ -179,7 +179,7 @@ class SlotIds:
             raise ValueError(f"rows {list(rows)} are no path from the last committed token: commit one")
         end = self.length + len(rows)
         place = {row: depth for depth, row in enumerate(rows)}
-        alone = self._memory.alone(self)
+        alone = self._memory.others_are_empty(self)
         if alone:
             self._memory.remove(ANY, end)
         for sequence, tip in zip(self._ids, tree.tips, strict=True):
@@ -197,7 +197,7 @@ class SlotIds:
         """Forget everything beyond so many committed tokens."""
         length = min(length, self.length)
         if self.rows or length < self.length:
-            if self._memory.alone(self):
+            if self._memory.others_are_empty(self):
                 self._memory.remove(ANY, length)
             else:
                 for sequence, known in self._known.items():
@@ -208,7 +208,7 @@ class SlotIds:
         self._tree_is_over()
 
     def forget_rows(self) -> None:
-        """Forget what was not committed."""
+        """Forget uncommitted rows."""
         if self.rows:
             self.truncate(self.length)
 
@@ -222,7 +222,7 @@ class SlotIds:
         self.length = length
 
     def give_back(self) -> list[int]:
-        """Ids that the lane can do without, which nothing carries any more."""
+        """Return the ids that the slot does not need, after removing them from all cells."""
         main = self.main
         spare = [sequence for sequence in self._known if sequence != main and sequence not in self._ids]
         for sequence in spare:

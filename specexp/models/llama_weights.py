@@ -16,7 +16,7 @@ from specexp.core.language_model import is_spread
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SOURCE = Path(__file__).with_name("llama_pass.cpp")
 _NARROWEST = 16
-"""What hidden sizes and heads must be multiples of: two of the shortest vectors."""
+"""Hidden sizes and heads must be multiples of it: two of the shortest vectors."""
 _STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
 
 
@@ -33,7 +33,7 @@ class Layer(ctypes.Structure):
 
 
 class Model(ctypes.Structure):
-    """As ``Model`` in C++: sizes, and addresses of what no layer owns."""
+    """As ``Model`` in C++: sizes, and addresses of weights outside the layers."""
 
     _fields_ = [
         *(
@@ -56,7 +56,7 @@ class Model(ctypes.Structure):
 class LlamaWeights:
     """A copy of a model's weights: projections of the same input fused, bfloat16 as it is, others as float32.
 
-    Nothing is shared with the model, whose memory may be moved, to be shared with other processes for one.
+    Nothing is shared with the model, whose memory may move, for example to be shared with other processes.
 
     Args:
         model: one of :data:`ARCHITECTURES` on the CPU.
@@ -190,10 +190,10 @@ def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Refuse a model that the compiled pass would not compute, before anything is compiled.
+    """Raise if the compiled pass cannot run a model, before anything is compiled.
 
     Raises:
-        CannotCompileError: one sentence that says what it has and what is known.
+        CannotCompileError: one sentence with the unsupported property.
     """
     name = type(model).__name__
     if name not in ARCHITECTURES:

@@ -21,10 +21,9 @@ from specexp.core.parts import Parts
 from specexp.core.runtime import Growth
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
-from specexp.models.gguf_text import WHOLE, read_tokenizer
+from specexp.models.gguf import WHOLE, read_tokenizer
 from specexp.models.llama_cpp import LlamaCppModel
-from specexp.models.llama_file import LlamaFile, LlamaSettings
-from specexp.models.llama_library import LlamaCppError
+from specexp.models.llama_file import LlamaCppError, LlamaFile, LlamaSettings
 from specexp.scheduling import Batched, Job
 from specexp.scheduling.local import bytes_of, copies
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling

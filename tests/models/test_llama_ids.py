@@ -45,7 +45,7 @@ class Cells:
         self.made += count
         return list(range(self.made - count, self.made))
 
-    def alone(self, lane):
+    def others_are_empty(self, lane):
         return all(one is lane or not (one.length or one.rows) for one in self.lanes)
 
     def feed(self, names, positions, ids):

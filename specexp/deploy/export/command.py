@@ -22,7 +22,7 @@ from specexp.deploy.export.export_format import ExportedFile, Format, Given, all
 from specexp.engines.settings import SettingsError
 
 _OPTIONS = ("draft", "length", "target")
-"""Options of some formats, each of which says which it takes."""
+"""Options that only some formats take."""
 
 
 def export(
@@ -32,18 +32,18 @@ def export(
     trust: Sequence[str] = (),
     **options: str,
 ) -> tuple[Any, str]:
-    """Export an artifact, or whatever else the format takes.
+    """Export an artifact, or the other source that the format takes.
 
     Args:
         path_or_reference: the artifact, as :func:`specexp.load_artifact` takes it.
         to: name of a format, e.g. ``vllm``.
-        output: file to write, whole or not at all. If the format is a part of a larger file, such as a model's
+        output: file to write, whole or not at all. Where the format is a part of a larger file, such as a model's
             ``generation_config.json``, the other keys of an existing file stay.
         trust: installed packages whose classes its parts may be.
         options: the format's own, e.g. ``draft``.
 
     Returns:
-        The content, and one sentence on what the format had to drop, empty if it expresses everything.
+        The content, and one sentence on what was dropped, empty if the format expresses everything.
 
     Raises:
         ArtifactError: the artifact or the format is wrong, or the file cannot be written.
@@ -105,8 +105,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(*made.content, sep="\n")
     else:
         print(_as_text(made.content) if output is None else f"{output}\n", end="")
-    told = f"{made.dropped}; " if made.dropped else f"{given.to}: "
-    print(f"{told}read for {chosen.read_for}", file=sys.stderr)
+    print(f"{made.dropped}; " if made.dropped else f"{given.to}: ", end="", file=sys.stderr)
+    print(f"read for {chosen.read_for}", file=sys.stderr)
     file = made.content[0] if chosen.folder else output or "FILE"
     if line := chosen.deployed_by(shlex.quote(str(file)), made):
         print(f"Next: {line}", file=sys.stderr)
@@ -133,39 +133,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m specexp.export", description="Turn an artifact into what a deployment accepts."
     )
     add = parser.add_argument
-    add(
-        "artifact",
-        metavar="ARTIFACT",
-        help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias; with "
-        "--to acceptance-profile a recording",
-    )
-    add("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(all_formats())}")
-    add(
-        "--output",
-        metavar="FILE",
-        help="file to write; without it the text goes to the output; with --to serve-bundle or hf a folder, "
-        "models/NAME without it",
-    )
-    add(
-        "--draft",
-        metavar="MODEL",
-        help="with serve-bundle the draft's hub id or folder; for other engines what they call it",
-    )
-    add(
-        "--target",
-        metavar="MODEL",
-        help="with --to serve-bundle: the target's hub id or folder (stdlib unless given)",
-    )
-    add(
-        "--length",
-        metavar="N",
-        help="with --to acceptance-profile of a recording: drafted tokens of a step (5)",
-    )
-    add(
-        "--trust",
-        action="append",
-        default=[],
-        metavar="PACKAGE",
-        help="installed package whose classes the artifact's parts may be",
-    )
+    for name, metavar, text in (
+        ("artifact", "ARTIFACT", "folder, alias such as artifacts/tree_shape/best, or "
+         "wandb:entity/project/name:alias; with --to acceptance-profile a recording"),
+        ("--to", "FORMAT", f"one of: {', '.join(all_formats())}"),
+        ("--output", "FILE", "file to write; the console without it; with --to serve-bundle or hf a folder, "
+         "models/NAME without it"),
+        ("--draft", "MODEL", "with --to serve-bundle the draft's hub id or folder; otherwise its name in the engine"),
+        ("--target", "MODEL", "with --to serve-bundle the target's hub id or folder (stdlib)"),
+        ("--length", "N", "with --to acceptance-profile the number of drafted tokens of a step (5)"),
+    ):  # fmt: skip
+        add(name, metavar=metavar, help=text, **({"required": True} if name == "--to" else {}))
+    trust = "an installed package whose classes the artifact's parts may be"
+    add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)
     return parser

@@ -1,4 +1,4 @@
-"""The base of export formats: an artifact, a model or a measurement in, a file or folder of another project out."""
+"""The contract of export formats, which write an artifact, a model or a measurement for another project."""
 
 from __future__ import annotations
 
@@ -25,15 +25,7 @@ def all_formats() -> dict[str, type[Format]]:
 
 @dataclass(frozen=True)
 class Given:
-    """The arguments of the command.
-
-    Attributes:
-        source: the artifact, or whatever else the format takes.
-        to: the format's name.
-        output: file or folder to write.
-        trust: installed packages whose classes an artifact's parts may be.
-        options: values of :attr:`Format.options`.
-    """
+    """The arguments of the command; ``options`` are values of :attr:`Format.options`."""
 
     source: str | Path
     to: str

@@ -57,8 +57,7 @@ def generate(
 
     Raises:
         ArtifactError: the model's folder holds no artifact, or one of another model.
-        ValueError: as the callable of :func:`~specexp.deploy.hugging_face.custom_generate.custom_generate`, or ``stop_strings``
-            without the ``tokenizer``.
+        ValueError: ``stop_strings`` are given without the ``tokenizer``, or the loop cannot follow the call.
     """
     if getattr(generation_config, OFF, False):
         return GenerationMixin.generate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from typing import Any
 
 import torch
 from transformers import LogitsProcessorList
@@ -98,7 +99,7 @@ class RowSampling(ProcessedSampling):
         padding: Sequence[Sequence[int]],
     ) -> None:
         """Prepare for the next batch; ``padding`` holds the tokens before each row's prompt."""
-        self._make = {"sample": sample, "temperature": temperature, "rows": len(padding)}
+        self._settings: dict[str, Any] = {"sample": sample, "temperature": temperature, "rows": len(padding)}
         self._processors = processors
         self._row_padding = padding
         self._by_row: PerSequence[ProcessedSampling] = PerSequence()
@@ -108,6 +109,6 @@ class RowSampling(ProcessedSampling):
         if context not in self._by_row:
             row, processors = int(context.sequence), deepcopy(self._processors)
             self._by_row[context] = ProcessedSampling(
-                processors, padding=self._row_padding[row], row=row, **self._make
+                processors, padding=self._row_padding[row], row=row, **self._settings
             )
         return self._by_row[context].verify(context, tree, logits)

@@ -16,45 +16,15 @@ from transformers.generation import GenerationConfig, GenerationMixin
 from specexp.core.language_model import compute_device
 from specexp.core.runtime import Runtime
 
-OBEYED = frozenset(
-    [
-        "max_length",
-        "max_new_tokens",
-        "min_length",
-        "min_new_tokens",
-        "max_time",
-        "stop_strings",
-        "do_sample",
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "top_h",
-        "typical_p",
-        "epsilon_cutoff",
-        "eta_cutoff",
-        "repetition_penalty",
-        "encoder_repetition_penalty",
-        "no_repeat_ngram_size",
-        "encoder_no_repeat_ngram_size",
-        "bad_words_ids",
-        "suppress_tokens",
-        "begin_suppress_tokens",
-        "sequence_bias",
-        "renormalize_logits",
-        "remove_invalid_values",
-        "exponential_decay_length_penalty",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "guidance_scale",
-        "watermarking_config",
-        "token_healing",
-        "pad_token_id",
-        "bos_token_id",
-        "eos_token_id",
-        "num_return_sequences",
-    ]
-)
+OBEYED = frozenset((
+    "max_length", "max_new_tokens", "min_length", "min_new_tokens", "max_time", "stop_strings", "do_sample",
+    "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    "repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias", "renormalize_logits",
+    "remove_invalid_values", "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id",
+    "guidance_scale", "watermarking_config", "token_healing", "pad_token_id", "bos_token_id", "eos_token_id",
+    "num_return_sequences",
+))  # fmt: skip
 """Fields that act as in plain ``generate``: it makes logits processors and stopping criteria of most."""
 WITHOUT_EFFECT = frozenset(("disable_compile", "decoder_start_token_id", "transformers_version"))
 """Fields that cannot change an output here: nothing is compiled, and there is no encoder."""

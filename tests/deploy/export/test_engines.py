@@ -212,7 +212,7 @@ class TestAcceptanceProfile:
         ("source", "options", "said"),
         [
             ("nowhere", {}, "holds no recording.json"),
-            ("nowhere", {"length": "0"}, "--length is '0'; an integer of at least 1 and at most 64"),
+            ("nowhere", {"length": "0"}, "--length must be an integer from 1 to 64, got '0'"),
         ],
     )
     def test_what_tells_no_acceptance_is_refused(self, source, options, said, tmp_path) -> None:

@@ -143,8 +143,3 @@ def test_help_and_mistakes_need_no_model_library() -> None:
     assert "acceptance-profile, endpoint," in " ".join(told.stdout.split())
     assert "torch" not in told.stderr
     assert time.perf_counter() - started < 10
-
-
-@pytest.mark.parametrize("name", all_formats())
-def test_every_format_says_what_it_was_read_for(name: str) -> None:
-    assert all_formats()[name].read_for

@@ -66,12 +66,7 @@ def test_one_pass_of_the_target_answers_all_lanes():
         before = engine.target.passes
         engine.round()
     assert engine.target.passes == before + 1
-    assert [len(client.tokens) for client in clients] == [
-        8,
-        8,
-        8,
-        8,
-    ]  # two steps of a chain of three and a bonus
+    assert [len(client.tokens) for client in clients] == [8] * 4  # two steps of a chain of three and a bonus
 
 
 def test_fed_by_themselves_lanes_take_a_pass_each_and_say_the_same():
@@ -162,6 +157,15 @@ def test_a_free_lane_that_holds_the_prompt_is_preferred_to_the_oldest():
         engine.submit([client.output])
         rounds(engine, 2)
     assert client.end.cached == 3
+
+
+@pytest.mark.parametrize(("seconds", "sizes"), [(0.0, [4, 4, 2]), (60.0, [4, 6]), (None, [10])])
+def test_updates_come_no_more_often_than_asked_and_the_first_at_once(seconds, sizes):
+    engine, client = counting(), Client([0], most=10, update_seconds=seconds)
+    engine.submit([client.output])
+    rounds(engine)
+    assert [len(update.tokens) for update in client.updates] == sizes
+    assert client.text == text_of(client.tokens)
 
 
 def test_a_stop_string_ends_the_output_in_front_of_it():

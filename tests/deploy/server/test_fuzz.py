@@ -15,20 +15,10 @@ ODD = [
     [{"role": "user", "content": [{"type": "text"}]}], [{"role": "user", "content": {"text": "hi"}}],
 ]  # fmt: skip
 FIELDS = (
-    *(
-        "model",
-        "prompt",
-        "messages",
-        "max_tokens",
-        "max_completion_tokens",
-        "temperature",
-        "top_p",
-        "top_k",
-        "n",
-    ),
-    *("stop", "seed", "stream", "stream_options", "logprobs", "top_logprobs", "speculative", "deadline"),
-    *("response_format", "tools", "logit_bias", "echo", "best_of", "suffix", "user", "temprature", ""),
-)
+    "model", "prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "n", "stop",
+    "seed", "stream", "stream_options", "logprobs", "top_logprobs", "speculative", "deadline", "response_format",
+    "tools", "logit_bias", "echo", "best_of", "suffix", "user", "temprature", "",
+)  # fmt: skip
 RAW = [
     b"", b"{", b"null", b"[]", b"3", b'"a"', b"\xff\xfe", b'{"model": "tiny", "model": "tiny"}', b'{"prompt": NaN}',
     b'{"temperature": Infinity}', b'{"prompt": "\\ud800"}', b'{"\\ud800": 1}', b"[" * 5000, b'{"a":' * 2000,

@@ -11,7 +11,7 @@ from helpers.small_gguf import tokenizer
 
 from experiments.engine.gguf_writer import main, write_gguf
 from specexp import load_pair
-from specexp.models.llama_library import LlamaCppError
+from specexp.models.llama_file import LlamaCppError
 
 
 def test_the_embedded_pair_is_written_with_its_draft_and_answers_as_it_did(tmp_path, capsys):

@@ -21,8 +21,8 @@ _TOLERANCE = 0.02
 class AcceptanceProfile(Format):
     """Acceptance of a recording (``python -m specexp.record``) with a draft model.
 
-    ``synthetic_acceptance`` holds, beside Model-Optimizer's fields, what vLLM, llama.cpp, SGLang and TensorRT-LLM take
-    to accept as often without looking: the output is then wrong, and only its speed means anything.
+    Besides Model-Optimizer's fields, ``synthetic_acceptance`` holds settings with which vLLM, llama.cpp, SGLang and
+    TensorRT-LLM simulate the same acceptance: the output is then wrong, and only its speed is meaningful.
     """
 
     name = "acceptance-profile"
@@ -37,21 +37,17 @@ class AcceptanceProfile(Format):
         source = Path(given.source)
         text = given.options.get("length", "5")
         if not text.isdecimal() or not 1 <= int(text) <= _LONGEST:
-            raise ArtifactError(
-                f"--length is {text!r}; an integer of at least 1 and at most {_LONGEST} is allowed"
-            )
+            raise ArtifactError(f"--length must be an integer from 1 to {_LONGEST}, got {text!r}")
         length = int(text)
         try:
             counts = _replayed(source, length)
         except RecordingError as error:
             raise ArtifactError(first_line(error).removeprefix("recording: ")) from error
         if not counts:
-            raise ArtifactError(
-                f"{source} holds no step that drafted anything, so there is no acceptance to tell"
-            )
+            raise ArtifactError(f"{source} holds no step that drafted anything, so it has no acceptance")
         return ExportedFile(
             profile_of(counts, length),
-            "acceptance-profile: dropped which prompts and which tokens, for a profile is a mean over steps",
+            "acceptance-profile: dropped which prompts and which tokens, since a profile is a mean over steps",
         )
 
 

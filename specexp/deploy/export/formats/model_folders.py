@@ -1,0 +1,121 @@
+"""Model folders for Hugging Face: an ordinary one, and one that decodes with an artifact."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from specexp.artifacts import ArtifactError
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, Format, Given
+
+if TYPE_CHECKING:
+    from specexp.core.contracts import Drafter
+    from specexp.models.pair import ModelPair
+
+
+class HuggingFaceModel(Format):
+    """A model, such as ``stdlib`` or ``stdlib-draft``, with its tokenizer, as an ordinary folder in bfloat16.
+
+    Other programs do not read the 8 bits in which the embedded models are stored.
+    """
+
+    name = "hf"
+    read_for = "transformers 5.23"
+    deployment = "transformers serve {file}"
+    folder = True
+
+    @override
+    def make(self, given: Given) -> ExportedFile:
+        folder = _new_folder(given.output or Path("models") / str(given.source))
+        _write_model(_loaded(self.name, str(given.source)), folder)
+        return ExportedFile([folder])
+
+
+class ServeBundle(ExportFormat):
+    """Target, tokenizer, artifact, draft and a hook of three lines, without a path of this machine.
+
+    A user of the folder has specexp installed and trusts the hook with ``trust_remote_code``.
+    """
+
+    name = "serve-bundle"
+    kinds = ("static-tree", "composition", "thresholds", "schedule", "plain-decoding")
+    read_for = "transformers 5.23"
+    deployment = "transformers serve --trust-remote-code {file}"
+    options = ("target", "draft")
+    folder = True
+
+    @override
+    def make(self, given: Given) -> ExportedFile:
+        from specexp.config.artifacts import load_artifact
+        from specexp.deploy.hugging_face.bundle import ARTIFACT, DRAFT, HOOK, HOOK_TEXT
+        from specexp.models.gguf import is_gguf
+
+        if given.trust:
+            raise ArtifactError(
+                "--trust is not for --to serve-bundle, whose hook imports specexp's own parts alone"
+            )
+        artifact = load_artifact(given.source)
+        self.check_kind(artifact)
+        folder = _new_folder(given.output or Path("models") / artifact.content.name)
+        target, draft = given.options.get("target", "stdlib"), given.options.get("draft")
+        if is_gguf(target) or is_gguf(draft or ""):
+            raise ArtifactError(
+                "--to serve-bundle: transformers runs no GGUF file; name the model it was made from"
+            )
+        dtype = artifact.provenance.get("dtype") or "bfloat16"
+        pair = _loaded(self.name, target, draft, target_dtype=dtype)
+        artifact.check(pair.target, pair.tokenizer)
+        drafts = not artifact.content.plain and _needs_draft(artifact.parts.drafter)
+        if drafts and pair.draft is None:
+            raise ArtifactError(
+                f"{artifact.folder}: its drafter needs a draft model: give --draft, a hub id or a folder"
+            )
+        try:
+            _write_model(pair, folder)
+            if drafts and pair.draft is not None:
+                pair.draft.save_pretrained(folder / DRAFT)
+            shutil.copytree(artifact.folder.resolve(), folder / ARTIFACT)
+            (folder / HOOK).parent.mkdir()
+            (folder / HOOK).write_text(HOOK_TEXT, encoding="utf-8")
+        except OSError as error:
+            raise ArtifactError(
+                f"--output: {folder} cannot be written ({error.strerror or error})"
+            ) from error
+        chat = "" if pair.tokenizer.chat_template else "chat, since the tokenizer has no template, and "
+        return ExportedFile(
+            [folder],
+            f"serve-bundle: dropped {chat}the artifact's verifier, since every request sets its sampling",
+        )
+
+
+def _new_folder(folder: Path) -> Path:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ArtifactError(f"--output: {folder} is there already; name a new or an empty folder")
+    return folder
+
+
+def _loaded(to: str, target: str, draft: str | None = None, **options: Any) -> ModelPair:
+    from specexp.models.pair import load_pair
+    from specexp.models.sources import PairError
+
+    try:
+        return load_pair(target, draft, **options)
+    except PairError as error:
+        raise ArtifactError(f"--to {to}: {error}") from error
+
+
+def _write_model(pair: ModelPair, folder: Path) -> None:
+    pair.target.save_pretrained(folder)
+    pair.tokenizer.save_pretrained(folder)
+
+
+def _needs_draft(drafter: Drafter | None) -> bool:
+    try:
+        if drafter is not None:
+            drafter.use_draft_model(None)
+    except ValueError:
+        return True
+    return False
