@@ -1,1 +1,1 @@
-"""Other people's engines in this process, as something to measure beside our own."""
+"""Other projects' engines, to be measured, tuned and compared with our own."""

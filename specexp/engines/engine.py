@@ -19,7 +19,7 @@ class EngineError(ValueError):
 
 @dataclass(frozen=True)
 class EngineAnswer:
-    """A greedy answer, and what it took; counted as :class:`~specexp.bench.record.PromptRecord` says.
+    """A greedy answer with its times and counts, defined as in :class:`~specexp.bench.record.PromptRecord`.
 
     Attributes:
         token_ids: The new tokens.

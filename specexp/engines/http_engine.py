@@ -78,7 +78,7 @@ class HttpEngine(ForeignEngine):
     concurrency: int = 1
 
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
-        """Fields of every request beside :attr:`body`."""
+        """Return the fields of every request besides :attr:`body`."""
         return {}
 
     @abstractmethod
@@ -112,8 +112,8 @@ class _Endpoint(RunningEngine):
         assert isinstance(engine, HttpEngine)
         fields = {"max_tokens": max_new_tokens, "temperature": 0, **engine.fields(eos), **engine.body}
 
-        def ask(asked: Sequence[int], stopped: Callable[[], bool] = lambda: False) -> Streamed:
-            prompt = list(asked) if engine.takes_token_ids else self._tokenizer.decode(list(asked))
+        def ask(token_ids: Sequence[int], stopped: Callable[[], bool] = lambda: False) -> Streamed:
+            prompt = list(token_ids) if engine.takes_token_ids else self._tokenizer.decode(list(token_ids))
             body = {"model": self.model, "prompt": prompt, **fields}
             return complete(self.url, body, engine.answer_seconds, stopped, engine.path)
 
@@ -127,7 +127,7 @@ class _Endpoint(RunningEngine):
         tokens = found.token_ids or self._tokenizer(found.text, add_special_tokens=False).input_ids
         if not tokens or not found.times:
             raise EngineError(f"{self.url} answered with no text")
-        steps, told = len(found.times), found.speculation
+        steps, speculation = len(found.times), found.speculation
         prefill_seconds, decode_seconds = found.split()
         reason = "length" if found.finish_reason == "length" else "eos"
         ends = self._tokenizer.eos_token_id
@@ -139,9 +139,9 @@ class _Endpoint(RunningEngine):
             prefill_seconds=prefill_seconds,
             decode_seconds=decode_seconds,
             first_tokens=1,
-            steps=told.get("num_spec_steps", steps - 1) + 1,
-            accepted_drafts=told.get("num_accepted_draft_tokens", max(0, len(tokens) - steps)),
-            drafted_nodes=told.get("num_draft_tokens", 0),
+            steps=speculation.get("num_spec_steps", steps - 1) + 1,
+            accepted_drafts=speculation.get("num_accepted_draft_tokens", max(0, len(tokens) - steps)),
+            drafted_nodes=speculation.get("num_draft_tokens", 0),
             memory_bytes=None if self._server is None else self._server.memory_bytes(),
         )
 

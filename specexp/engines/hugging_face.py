@@ -25,7 +25,7 @@ _LOOPS: dict[str | None, Reference] = {
 _NEEDED = {None: "", "model": "num_assistant_tokens", "prompt-lookup": "prompt_lookup_num_tokens"}
 
 
-_BESIDE = {
+_OPTIONAL = {
     None: "cache_implementation",
     "model": "assistant_confidence_threshold",
     "prompt-lookup": "max_matching_ngram_size",
@@ -37,11 +37,11 @@ class HuggingFace(ForeignEngine):
     static.
 
     Args:
-        drafts: Who guesses: the pair's draft ``model``, ``prompt-lookup``, or null for nobody.
+        drafts: The drafter: the pair's draft ``model``, ``prompt-lookup``, or null for none.
         settings: How much, by the names of its generation config.
 
     Raises:
-        EngineError: The settings do not go with who guesses.
+        EngineError: The settings are not those of the drafter.
 
     Example:
         >>> engine = HuggingFace("model", HuggingFaceSettings(num_assistant_tokens=4))
@@ -55,11 +55,11 @@ class HuggingFace(ForeignEngine):
         settings: HuggingFaceSettings = HuggingFaceSettings(),  # noqa: B008 - frozen
     ) -> None:
         given, needed = settings.given("num_assistant_tokens_schedule"), _NEEDED[drafts]
-        beside = _BESIDE[drafts]
-        if not given.keys() <= {needed, beside} or (needed and needed not in given):
+        optional = _OPTIONAL[drafts]
+        if not given.keys() <= {needed, optional} or (needed and needed not in given):
             raise EngineError(
                 f"HuggingFace drafts by {drafts}, with {', '.join(given) or 'no settings'}; it takes "
-                f"{needed or 'no settings'}, and perhaps {beside}"
+                f"{needed or 'no settings'}, and perhaps {optional}"
             )
         if settings.num_assistant_tokens_schedule not in (None, "constant"):
             raise EngineError(
@@ -86,7 +86,7 @@ class HuggingFace(ForeignEngine):
     @property
     @override
     def restart_key(self) -> Hashable:
-        return None  # every call says how
+        return None  # every call has its own settings
 
     @override
     def start(self, pair: ModelPair) -> RunningEngine:

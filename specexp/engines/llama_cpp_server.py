@@ -26,7 +26,7 @@ _PLAIN = LlamaCppSettings("none")
 class LlamaCppServer(HttpEngine):
     """``llama-server``, a program that llama.cpp's builds have and its Python package has not.
 
-    Prompts are sent, and answers told, as token ids, and no prompt is taken from the server's cache. Of a target in
+    Prompts and answers are token ids, and no prompt is taken from the server's cache. Of a target in
     float32 it keeps keys and values so, too, for both models.
 
     Args:
@@ -77,12 +77,12 @@ class LlamaCppServer(HttpEngine):
     @override
     def version(self) -> str:
         try:
-            told = subprocess.run(
+            result = subprocess.run(
                 [self.program, "--version"], capture_output=True, text=True, timeout=30, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
             return "not installed"
-        lines = (told.stdout + told.stderr).splitlines()
+        lines = (result.stdout + result.stderr).splitlines()
         return next(
             (line.partition(":")[2].strip() for line in lines if line.startswith("version")), "unknown"
         )

@@ -38,7 +38,7 @@ class OpenAIEndpoint(HttpEngine):
         concurrency: Requests that it answers at once, the measured one among them.
 
     Raises:
-        EngineError: Nothing, or both, of command and url are given; or nothing tells how speculation is left out.
+        EngineError: Nothing, or both, of command and url are given; or no way to leave out speculation.
     """
 
     exported_as = "endpoint"
@@ -87,8 +87,8 @@ class OpenAIEndpoint(HttpEngine):
 
     @override
     def deployed_settings(self) -> dict[str, Any]:
-        told = {"command": self.command, "url": self.url, **self.settings, "body": self.body or None}
-        return {name: value for name, value in told.items() if value is not None}
+        values = {"command": self.command, "url": self.url, **self.settings, "body": self.body or None}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     @override

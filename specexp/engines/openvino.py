@@ -30,12 +30,12 @@ class OpenVINO(ForeignEngine):
     """The pair's models converted, run on the CPU.
 
     Args:
-        drafts: Who guesses: the pair's draft ``model``, ``prompt-lookup``, or null for nobody.
+        drafts: The drafter: the pair's draft ``model``, ``prompt-lookup``, or null for none.
         settings: How much, by OpenVINO's own names.
         threads: Of the CPU.
 
     Raises:
-        EngineError: The settings do not go with who guesses.
+        EngineError: The settings are not those of the drafter.
 
     Example:
         >>> engine = OpenVINO("prompt-lookup", OpenVinoSettings(5, max_ngram_size=3))
@@ -102,7 +102,7 @@ class _Pipeline(RunningEngine):
         import openvino_genai
 
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": engine.threads}
-        # Unless told, it rounds to what the processor multiplies fastest.
+        # By default it rounds to the type that the processor multiplies fastest.
         if pair.target.dtype == torch.float32:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         given = dict(properties)
@@ -140,8 +140,8 @@ class _Pipeline(RunningEngine):
         raw = found.perf_metrics.raw_metrics
         times, sizes = list(raw.m_new_token_times), list(raw.m_batch_sizes)
         counted: Any = getattr(found, "extended_perf_metrics", None)
-        tells = counted is not None and hasattr(counted, "get_num_accepted_tokens")
-        # Until a pipeline says how many tokens came first, it is the one of the prompt's pass.
+        has_counts = counted is not None and hasattr(counted, "get_num_accepted_tokens")
+        # A pipeline without the sizes of its passes returns one token with the prompt's.
         first = int(sizes[0]) if len(sizes) == len(times) and sum(sizes) == len(tokens) else 1
         return EngineAnswer(
             tokens,
@@ -150,8 +150,8 @@ class _Pipeline(RunningEngine):
             decode_seconds=(times[-1] - times[0]) * _MILLI,
             first_tokens=first,
             steps=len(times),
-            accepted_drafts=counted.get_num_accepted_tokens() if tells else len(tokens) - len(times),
-            drafted_nodes=counted.get_num_draft_tokens() if tells else 0,
+            accepted_drafts=counted.get_num_accepted_tokens() if has_counts else len(tokens) - len(times),
+            drafted_nodes=counted.get_num_draft_tokens() if has_counts else 0,
         )
 
 

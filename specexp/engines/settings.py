@@ -212,7 +212,7 @@ class TrtllmSettings(Settings):
 class OpenVinoSettings(Settings):
     """Its fields by their own names; what is None is left to OpenVINO GenAI.
 
-    Whether a draft model or prompt lookup drafts is said when the pipeline is made, not here.
+    The pipeline's constructor chooses between a draft model and prompt lookup.
 
     Args:
         num_assistant_tokens: length of the chain; of a tree its nodes.

@@ -54,7 +54,7 @@ class CompiledModel(Runtime):
     from the model's own code logits differ by rounding.
 
     Args:
-        model: the model, in eval mode, on the CPU; :mod:`~specexp.models.llama_weights` says which.
+        model: the model, in eval mode, on the CPU; :mod:`~specexp.models.llama_weights` lists the supported ones.
         self_check: compare one small tree pass with the model's own passes over the same tokens.
         tell: takes a line for a person where something must be compiled first.
 

@@ -197,7 +197,7 @@ def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
 
 
 def _parents(visible: NDArray[np.bool_]) -> list[int]:
-    """The row above each new one: the last that it may attend to beside itself, since parents are fed first."""
+    """The parent of each new row: the last other row that it may attend to, since parents are fed first."""
     new, rows = visible.shape
     parents = []
     for index in range(new):

@@ -139,7 +139,7 @@ class LlamaWeights:
 
     def _in_panels(self, weight: torch.Tensor) -> torch.Tensor:
         """``[outputs, inputs]`` as ``[panels, inputs, outputs of a panel]``, with zeros for outputs that there are not;
-        in bfloat16 two inputs of an output, or two outputs of an input, stand beside each other.
+        in bfloat16 two inputs of an output, or two outputs of an input, are adjacent.
         """
         padded = self._padded(weight.detach().to(self.dtype))
         panels = padded.view(-1, self._panel, padded.shape[1]).transpose(1, 2)  # [panels, inputs, outputs]

@@ -80,11 +80,11 @@ def load_pair(
             it keeps where it is a GGUF file, whose weights are as they were written.
         draft_dtype: the draft's precision, one of the same.
         device: a torch device, which holds both.
-        device_map: where the target's modules stand instead, for one that no device alone holds: ``auto`` and the like,
+        device_map: placement of the target's modules, for one larger than any device: ``auto`` and the like,
             or a mapping of modules to devices, ``cpu`` or ``disk``, as transformers takes it. What waits on the CPU or
-            the disk is moved for each pass. The draft stands on ``device``. Needs accelerate (extra ``offload``).
+            the disk is moved for each pass. The draft is on ``device``. Needs accelerate (extra ``offload``).
         offload_folder: where what is mapped to ``disk`` is written if it cannot be read from the model's own files.
-        attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` is asked for;
+        attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` takes;
             llama.cpp takes it in one step unless it is ``eager``, or the precision float32.
         mode: how both are run, also where ``pair.target`` itself is given to a decoder: ``eager`` by their own code,
             ``compiled`` by passes compiled for this machine (models of the Llama family on a CPU), ``graphed`` by

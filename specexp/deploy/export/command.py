@@ -133,17 +133,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m specexp.export", description="Turn an artifact into what a deployment accepts."
     )
     add = parser.add_argument
+    add("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(all_formats())}")
     for name, metavar, text in (
         ("artifact", "ARTIFACT", "folder, alias such as artifacts/tree_shape/best, or "
          "wandb:entity/project/name:alias; with --to acceptance-profile a recording"),
-        ("--to", "FORMAT", f"one of: {', '.join(all_formats())}"),
         ("--output", "FILE", "file to write; the console without it; with --to serve-bundle or hf a folder, "
          "models/NAME without it"),
         ("--draft", "MODEL", "with --to serve-bundle the draft's hub id or folder; otherwise its name in the engine"),
         ("--target", "MODEL", "with --to serve-bundle the target's hub id or folder (stdlib)"),
         ("--length", "N", "with --to acceptance-profile the number of drafted tokens of a step (5)"),
     ):  # fmt: skip
-        add(name, metavar=metavar, help=text, **({"required": True} if name == "--to" else {}))
+        add(name, metavar=metavar, help=text)
     trust = "an installed package whose classes the artifact's parts may be"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)
     return parser

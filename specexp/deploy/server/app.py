@@ -135,12 +135,12 @@ class Server:
         self._authorise(request)
         body = await self._body(request)
         if len(body) <= _SHORT_BODY:
-            asked, prompts = self._read(body, kind)
+            parsed, prompts = self._read(body, kind)
         else:
-            asked, prompts = await asyncio.to_thread(self._read, body, kind)
-        served = ServedRequest(asked, prompts, self.engine, self.texts, self.limits, self.name)
+            parsed, prompts = await asyncio.to_thread(self._read, body, kind)
+        served = ServedRequest(parsed, prompts, self.engine, self.texts, self.limits, self.name)
         served.submit()
-        if asked.stream:
+        if parsed.stream:
             return _Events(self._events(served, request), lambda: self._end(served, request, 200))
         disconnected = asyncio.create_task(_wait_for_disconnect(request))
         answer = asyncio.create_task(served.answer())
