@@ -266,7 +266,7 @@ def test_a_tokenizer_comes_back(tmp_path):
 @pytest.mark.parametrize("whole", ["", "{", "[]", '{"model": 1}', "\0"])
 def test_a_damaged_tokenizer_in_a_file_is_one_sentence(whole, monkeypatch):
     file = LlamaFile(written("Llama"), vocabulary_only=True)
-    monkeypatch.setattr(file, "said", {WHOLE: whole}.get)
+    monkeypatch.setattr(file, "metadata", {WHOLE: whole}.get)
     with pytest.raises(LlamaCppError, match=r"\.gguf: the tokenizer cannot be read: .+") as caught:
         read_tokenizer(file)
     assert "\n" not in str(caught.value)
