@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from specexp.artifacts.learned_state import STATE, state_in, state_payloads
+from specexp.artifacts.parts import STATE, state_in, state_payloads
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 

@@ -21,7 +21,7 @@ from specexp.bench.metrics import (
 from specexp.bench.record import SequenceGroup
 from specexp.bench.report import long_table, metric_table, results_table
 from specexp.bench.statistics import summarise
-from specexp.commands.run.report import summary_of
+from specexp.commands.run_report import summary_of
 
 TWO = [record("tree", 0, 1.0, steps=2, drafted_nodes=8), record("tree", 1, 3.0, steps=4, drafted_nodes=4)]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write, held
-from specexp.cluster.options import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
+from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, ends_last, forget_shards, run_shards, shards_in, take_shard
 from specexp.config import (
     Config,
