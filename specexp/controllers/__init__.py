@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from specexp.core.lazy import classes_in
 
 if TYPE_CHECKING:
-    from specexp.controllers.adaptive_confidence import AdaptiveConfidence as AdaptiveConfidence
-    from specexp.controllers.bandit import Bandit as Bandit
-    from specexp.controllers.confidence_threshold import ConfidenceThreshold as ConfidenceThreshold
-    from specexp.controllers.fixed import Fixed as Fixed
-    from specexp.controllers.heuristic import Heuristic as Heuristic
+    from specexp.controllers.bandit import Bandit as Bandit, RuleBandit as RuleBandit
+    from specexp.controllers.confidence_threshold import (
+        AdaptiveConfidence as AdaptiveConfidence,
+        ConfidenceThreshold as ConfidenceThreshold,
+    )
+    from specexp.controllers.fixed import Fixed as Fixed, Heuristic as Heuristic
     from specexp.controllers.load_aware import DraftLengths as DraftLengths, LoadAware as LoadAware
     from specexp.controllers.oracle import Oracle as Oracle
     from specexp.controllers.q_learning import QLearning as QLearning
-    from specexp.controllers.rule_bandit import RuleBandit as RuleBandit
     from specexp.controllers.spec_dec_plus_plus import SpecDecPlusPlus as SpecDecPlusPlus
     from specexp.controllers.switch_off import SwitchOff as SwitchOff
     from specexp.controllers.threshold_tracker import ThresholdTracker as ThresholdTracker

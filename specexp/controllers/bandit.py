@@ -1,4 +1,4 @@
-"""A bandit over draft lengths, node budgets or builders: it tries them, and settles on the fastest."""
+"""Bandits: one of several draft limits, builders or controllers is played at every step, by what each has brought."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing_extensions import override
 
 from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Controller
-from specexp.core.dialogue import Plan
-from specexp.core.latency import LatencyProfile
+from specexp.core.dialogue import DraftState, Plan
+from specexp.core.latency import LatencyProfile, outcome_seconds
 from specexp.core.outcome import Outcome
+from specexp.core.wrappers import ControllerWrapper
 
 Policy = Literal["ucb", "thompson"]
-
-_SUMS = 6
+_SUMS = 6  # plays, gain, cost, gain^2, cost^2, gain * cost
 
 
 class RatioArms:
-    """Several things of which the one with the best ratio of sums, gain over cost, is to be played.
+    """Arms of which the one with the best ratio of sums, gain over cost, is to be played.
 
-    A play of a thing brings ``gain - rate * cost``, where ``rate`` is the best ratio among them: what it brought beyond
-    what it cost was worth. The best one brings 0 in the mean, any other less. A thing's index is its mean plus
+    A play of an arm is worth ``gain - rate * cost``, where ``rate`` is the best ratio of all arms: 0 in the mean for
+    the best arm, less for any other. An arm's index is its mean worth plus
 
     - ``ucb``: ``exploration * sd * sqrt(log(plays) / its plays)``,
     - ``thompson``: a draw from the posterior of the mean, normal with deviation ``exploration * sd / sqrt(its plays)``,
       keyed by place,
 
-    and the highest index is played; first of all everything once. ``sd`` is that of what the thing brought, and of all
-    as long as it has few plays.
+    and the highest index is played, after every arm was played once. ``sd`` is the deviation of the arm's worth, pooled
+    with that of all arms while it has few plays.
 
     Args:
-        policy: how is explored.
-        exploration: how much; 0 always plays what was best so far.
+        policy: how it explores.
+        exploration: how much it explores; 0 always plays the best arm so far.
         window: plays that are remembered: older ones fade out.
     """
 
@@ -43,29 +43,50 @@ class RatioArms:
         self.policy = policy
         self.exploration = exploration
         self.window = window
+        self.profile: LatencyProfile | None = None
         self.sums = [[0.0] * _SUMS for _ in range(count)]
+        self._played: PerSequence[tuple[int, int]] = PerSequence()  # position of the root, arm of its step
 
     def clear(self) -> None:
         """Forget all plays."""
         self.sums = [[0.0] * _SUMS for _ in self.sums]
+        self._played.clear()
+
+    def play(self, context: Context, explores: bool) -> int:
+        """Choose the arm of the step about to start."""
+        number = self.best(context, explores)
+        self._played[context] = len(context), number
+        return number
+
+    def current(self, context: Context) -> int:
+        """Return the arm of the step under way."""
+        return self._played.get(context, (-1, 0))[1]
+
+    def end_play(self, outcome: Outcome) -> int | None:
+        """Return the arm of a step that is over; None if it was not planned, as the last token of an output."""
+        context = outcome.context
+        position, number = self._played.pop(context, (-1, 0))
+        return number if position == len(context) - len(outcome.new_token_ids) else None
 
     def add(self, number: int, gain: float, cost: float) -> None:
-        """A play of a thing; costs are above 0."""
+        """Remember a play; costs are above 0."""
         keep = 1 - 1 / self.window
         self.sums = [[keep * value for value in sums] for sums in self.sums]
         new = (1.0, gain, cost, gain * gain, cost * cost, gain * cost)
         self.sums[number] = [old + value for old, value in zip(self.sums[number], new, strict=True)]
 
+    def add_goodput(self, number: int, outcome: Outcome) -> None:
+        """Remember a step as a play that gains its tokens and costs its seconds."""
+        seconds = outcome_seconds(outcome, self.profile)
+        if seconds > 0:
+            self.add(number, float(len(outcome.new_token_ids)), seconds)
+
     def ratios(self) -> list[float | None]:
-        """Gain over cost of everything; None of what was not played."""
+        """Return gain over cost of each arm; None before its first play."""
         return [sums[1] / sums[2] if sums[2] > 0 else None for sums in self.sums]
 
     def load(self, sums: list[Any], name: str) -> None:
-        """Take saved :attr:`sums`.
-
-        Raises:
-            ValueError: they are of another number of things.
-        """
+        """Take saved :attr:`sums`; raises ``ValueError`` for another number of arms."""
         if [len(one) for one in sums] != [_SUMS] * len(self.sums):
             raise ValueError(
                 f"the state of a {name} must hold {_SUMS} sums for each of {len(self.sums)} values"
@@ -73,11 +94,7 @@ class RatioArms:
         self.sums = [[float(value) for value in one] for one in sums]
 
     def best(self, context: Context, explores: bool) -> int:
-        """Number of what is to be played.
-
-        Args:
-            explores: whether it may be another one than the best so far.
-        """
+        """Return the arm with the highest index or, without exploring, the best arm so far."""
         played = [sums[0] > 0 for sums in self.sums]
         if explores and not all(played):
             return played.index(False)
@@ -100,6 +117,7 @@ class RatioArms:
         return gains.index(max(gains))
 
     def _spreads(self, rate: float, gains: list[float]) -> list[float]:
+        # n * variance of gain - rate * cost, from the sums of squares and products
         squares = [
             max(sums[3] - 2 * rate * sums[5] + rate * rate * sums[4] - sums[0] * gain * gain, 0.0)
             for sums, gain in zip(self.sums, gains, strict=True)
@@ -113,19 +131,18 @@ class RatioArms:
 class Bandit(Controller):
     """Chooses one of some values at every step, by the goodput each has given so far.
 
-    Goodput, tokens per second, is a ratio: what decodes a text fastest is the value with the best ratio of sums, tokens
-    over seconds, not the best mean of ratios (:class:`~specexp.controllers.bandit.RatioArms` says what is played
-    meanwhile). Seconds are modelled where the run has a latency profile (then nothing depends on a clock), else
-    measured.
+    Goodput, tokens per second, is a ratio: the fastest value has the best ratio of sums, tokens over seconds, not the
+    best mean of ratios (:class:`~specexp.controllers.bandit.RatioArms`). Seconds are modelled where the run has a
+    latency profile, else measured.
 
     Args:
-        over: what the values are: draft lengths (``depths``), node budgets (``nodes``), or numbers of the builders of a
+        over: what the values are: draft lengths (``depths``), node budgets (``nodes``), or indices of the builders of a
             :class:`~specexp.builders.Choice` (``choices``).
         values: what is chosen from; null switches speculation off, as 0 does for lengths and budgets.
         policy: how it explores: by upper confidence bounds or by Thompson's draws.
-        exploration: how much it explores; 0 always plays what was best so far.
+        exploration: how much it explores; 0 always plays the best value so far.
         window: steps it remembers: older ones fade out.
-        learn: false: plays the best of what was learned, explores and learns nothing.
+        learn: If False, play the best learned value, without exploring or learning.
         state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
 
     Raises:
@@ -134,6 +151,8 @@ class Bandit(Controller):
     Example:
         >>> controller = Bandit("depths", [0, 2, 4, 8, 16])
     """
+
+    reads_answers = False
 
     def __init__(
         self,
@@ -151,43 +170,38 @@ class Bandit(Controller):
         self.over = over
         self.values = values
         self.learn = self.learns = learn
-        self.reads_answers = False
         self.state = state
         if over == "choices":
             self.num_choices = 1 + max((value for value in values if value is not None), default=0)
-        self._profile: LatencyProfile | None = None
         self._arms = RatioArms(len(values), policy, exploration, window)
-        self._played: PerSequence[tuple[int, int]] = PerSequence()
 
     @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        self._profile = profile
+        self._arms.profile = profile
 
     @override
     def plan(self, context: Context) -> Plan:
-        number = self._arms.best(context, self.learn)
-        self._played[context] = len(context), number  # for observe; no plan looks at it
-        return self._plan_of(self.values[number])
+        value = self.values[self._arms.play(context, self.learn)]
+        if value is None:
+            return Plan(max_depth=0)
+        if self.over == "choices":
+            return Plan(choice=value)
+        if self.over == "nodes":
+            return Plan(max_nodes=value) if value else Plan(max_depth=0)
+        return Plan(max_depth=value)
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        context = outcome.context
-        position, number = self._played.pop(context, (-1, 0))
-        if not self.learn or position != len(context) - len(outcome.new_token_ids):
-            return  # a step that was not planned: the last token of an output
-        tokens = float(len(outcome.new_token_ids))
-        profile = self._profile
-        seconds = sum(outcome.seconds.values()) if profile is None else profile.outcome_seconds(outcome)
-        if seconds > 0:
-            self._arms.add(number, tokens, seconds)
+        number = self._arms.end_play(outcome)
+        if self.learn and number is not None:
+            self._arms.add_goodput(number, outcome)
 
     @override
     def reset(self) -> None:
         self._arms.clear()
-        self._played.clear()
 
     def goodput(self) -> list[float | None]:
-        """Tokens per second of every value; None of one that was not played."""
+        """Return tokens per second of every value; None for one that was not played."""
         return self._arms.ratios()
 
     @override
@@ -208,11 +222,133 @@ class Bandit(Controller):
             )
         self._arms.load(state["sums"], "Bandit")
 
-    def _plan_of(self, value: int | None) -> Plan:
-        if value is None:
-            return Plan(max_depth=0)
-        if self.over == "choices":
-            return Plan(choice=value)
-        if self.over == "nodes":
-            return Plan(max_nodes=value) if value else Plan(max_depth=0)
-        return Plan(max_depth=value)
+
+class RuleBandit(ControllerWrapper):
+    """Lets one of several controllers decide a step, by what each has brought so far (TapOut, Sridhar et al. 2025).
+
+    No rule for ending a draft is best for every pair and text. The controller that is played plans the step, ends its
+    draft, and is the only one that learns from it. Two rewards:
+
+    - ``goodput``: tokens over seconds, modelled where the run has a latency profile, else measured,
+    - ``acceptance``: the mean of accepted over drafted nodes and of accepted nodes over ``longest``, which does not
+      depend on a clock; the second term keeps a draft from winning by being short.
+
+    Args:
+        controllers: at least two rules, such as ``[ConfidenceThreshold(0.4), ConfidenceThreshold(0.6, rule="token")]``.
+        longest: accepted nodes of a good draft, for ``acceptance``.
+        policy: how it explores: by upper confidence bounds or by Thompson's draws.
+        exploration: how much it explores; 0 always plays the best controller so far.
+        window: steps it remembers: older ones fade out.
+        learn: If False, play the best learned controller; the controllers have their own flags.
+        state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew; the
+            controllers have their own policies.
+
+    Raises:
+        ValueError: fewer than two controllers, or an Oracle among them.
+
+    Example:
+        >>> controller = RuleBandit([Fixed(max_depth=4), Fixed(max_depth=12)])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        controllers: list[Controller],
+        reward: Literal["goodput", "acceptance"] = "goodput",
+        longest: Annotated[int, Field(ge=1, le=256)] = 12,
+        policy: Policy = "ucb",
+        exploration: Annotated[float, Field(ge=0)] = 1.0,
+        window: Annotated[int, Field(ge=2)] = 2000,
+        learn: bool = True,
+        state: Literal["carry", "cold"] = "carry",
+    ) -> None:
+        if len(controllers) < 2:
+            raise ValueError(f"RuleBandit was given {len(controllers)} controllers; at least 2 are needed")
+        if any(one.needs_foresight for one in controllers):
+            raise ValueError(
+                "RuleBandit was given an Oracle, which knows the best length already: leave it out"
+            )
+        self.inner = tuple(controllers)
+        self.reward = reward
+        self.longest = longest
+        self.learn = learn
+        self.state = state
+        if reward == "goodput":
+            self.uses_seconds = True
+        self._arms = RatioArms(len(controllers), policy, exploration, window)
+
+    @property
+    @override
+    def learns(self) -> bool:  # type: ignore[override]
+        return self.learn or any(one.learns for one in self.inner)
+
+    @property
+    def controllers(self) -> list[Controller]:
+        """The controllers that take turns."""
+        return list(self.inner)
+
+    @override
+    def use_latency(self, profile: LatencyProfile | None) -> None:
+        self._arms.profile = profile
+        super().use_latency(profile)
+
+    @override
+    def plan(self, context: Context) -> Plan:
+        return self.inner[self._arms.play(context, self.learn)].plan(context)
+
+    @override
+    def keep_drafting(self, context: Context, state: DraftState) -> bool:
+        return self.inner[self._arms.current(context)].keep_drafting(context, state)
+
+    @override
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        if self.state == "cold" and not context.continued:
+            self._arms.clear()
+        super().begin(context, prefill)
+
+    @override
+    def observe(self, outcome: Outcome) -> None:
+        number = self._arms.end_play(outcome)
+        if number is None:
+            return
+        self.inner[number].observe(outcome)
+        if not self.learn:
+            return
+        if self.reward == "goodput":
+            self._arms.add_goodput(number, outcome)
+        else:
+            accepted, drafted = len(outcome.accepted), outcome.tree.num_nodes
+            gain = (accepted / max(drafted, 1) + min(accepted / self.longest, 1.0)) / 2
+            self._arms.add(number, gain, 1.0)
+
+    @override
+    def reset(self) -> None:
+        self._arms.clear()
+        super().reset()
+
+    @override
+    def learned(self) -> str:
+        ratios = self._arms.ratios()
+        if all(ratio is None for ratio in ratios):
+            return ""
+        best = max(range(len(ratios)), key=lambda number: ratios[number] or 0.0)
+        return f"{type(self.inner[best]).__name__}, number {best} of its controllers, is the best"
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "reward": self.reward,
+            "sums": [list(one) for one in self._arms.sums],
+            "controllers": [one.state_dict() for one in self.inner],
+        }
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.check_entries(state, ("controllers", "reward", "sums"))
+        if state["reward"] != self.reward or len(state["controllers"]) != len(self.inner):
+            raise ValueError(
+                f"the state is of a RuleBandit over {len(state['controllers'])} controllers by {state['reward']}, but "
+                f"this one is over {len(self.inner)} by {self.reward}"
+            )
+        self._arms.load(state["sums"], "RuleBandit")
+        for one, own in zip(self.inner, state["controllers"], strict=True):
+            one.load_state_dict(own)

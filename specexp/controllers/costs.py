@@ -1,4 +1,4 @@
-"""What a step costs in units of a step of plain decoding: from a latency profile, a ratio, or measured once."""
+"""Costs of steps in units of a step of plain decoding: from a latency profile, a ratio, or measured once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 
 Sample = tuple[int, float, float, int, float]
-"""Tokens of a target pass and its ms, ms of all draft passes, their number, ms of the rest of the step."""
+"""Tokens and milliseconds of a target pass, milliseconds and number of draft passes, milliseconds of the rest."""
 
 
 class Costs:
-    """Costs of steps, fixed for a run, so that decisions which weigh them can be repeated.
+    """Costs of steps, fixed for a run, so that decisions which weigh them are repeatable.
 
     Without a ratio or a profile they are measured: in the first ``calibrate`` steps with a draft to make, full drafts
-    alternate with steps of plain decoding; medians of their seconds are then fixed as a profile (source ``measured``),
-    which never changes again.
+    alternate with steps of plain decoding. The medians of their seconds then become a profile that never changes.
 
     Args:
-        ratio: cost of a draft pass, in units of a plain step; a target pass then costs 1 however many tokens it feeds.
+        ratio: cost of a draft pass in plain steps; a target pass then costs 1 however many tokens it feeds.
         calibrate: steps to measure.
     """
 
@@ -36,12 +35,12 @@ class Costs:
 
     @property
     def known(self) -> bool:
-        """Whether a step can be priced: false while costs are still measured."""
+        """Whether costs are known; False while they are measured."""
         return self.ratio is not None or self.profile is not None
 
     @property
     def wants_plain(self) -> bool:
-        """Whether the next step should be one of plain decoding, to be measured."""
+        """Whether the next step should be a plain one, to be measured."""
         return not self.known and len(self._samples) % 2 == 1
 
     def use_latency(self, profile: LatencyProfile | None) -> None:
@@ -51,23 +50,19 @@ class Costs:
             self._fix(profile)
 
     def reset(self) -> None:
-        """Forget what was measured."""
+        """Forget measured costs."""
         self._samples = []
         self._target, self._draft = {}, {}
         self.profile = self._given
 
     def step(self, tokens: int, pass_tokens: Sequence[int], new_tokens: float = 1) -> float:
-        """Of a step that feeds ``tokens`` to the target (its root among them) after these draft passes.
-
-        Args:
-            new_tokens: committed by the step, in the mean where that is not known.
-        """
+        """Return the cost of a step that feeds ``tokens`` to the target, the root among them."""
         if tokens <= 1 and not pass_tokens:
             return 1.0
         return self.target(tokens) + self.draft(pass_tokens) + self._token() * (new_tokens - 1)
 
     def target(self, tokens: int) -> float:
-        """Of a step with a draft and one new token, but its draft passes."""
+        """Return the cost of a step with a draft and one new token, without its draft passes."""
         if self.ratio is not None:
             return 1.0
         cost = self._target.get(tokens)
@@ -84,7 +79,7 @@ class Costs:
         return profile.token_ms / 1e3 / profile.step_seconds(1)
 
     def draft(self, pass_tokens: Sequence[int]) -> float:
-        """Of draft passes."""
+        """Return the cost of draft passes."""
         if self.ratio is not None:
             return self.ratio * len(pass_tokens)
         return sum(map(self._pass, pass_tokens))
@@ -98,13 +93,13 @@ class Costs:
         return cost
 
     def observe(self, outcome: Outcome) -> None:
-        """Measure a step while costs are not known; steps without seconds tell nothing."""
+        """Measure a step while costs are unknown."""
         seconds = outcome.seconds
         if self.known or not seconds.get("target"):
             return
         drafted = outcome.tree.num_nodes > 0
         if drafted == self.wants_plain:
-            return  # the last step of an output drafts nothing, and is none of the plain ones waited for
+            return  # the last step of an output drafts nothing without being asked to
         rest = sum(spent for phase, spent in seconds.items() if phase not in ("target", "draft"))
         self._samples.append(
             (
@@ -119,15 +114,18 @@ class Costs:
             self._fix(_measured(self._samples))
 
     def state_dict(self) -> dict[str, Any]:
-        """The profile costs are weighed by, and what was measured for one, as plain values."""
+        """Return the profile and the samples as plain values."""
         return {
             "profile": None if self.profile is None else self.profile.to_dict(),
             "samples": [list(sample) for sample in self._samples],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Weigh costs as before; a ratio or a profile given to this run stands."""
-        self._samples = [_sample(values) for values in state["samples"]]
+        """Restore costs; a ratio or profile of this run has priority."""
+        self._samples = [
+            (int(tokens), float(target), float(draft), int(passes), float(rest))
+            for tokens, target, draft, passes, rest in state["samples"]
+        ]
         if state["profile"] is not None and self.ratio is None and self._given is None:
             self._fix(LatencyProfile.from_dict(state["profile"], modelled=False))
 
@@ -137,13 +135,8 @@ class Costs:
 
     def _profile(self) -> LatencyProfile:
         if self.profile is None:
-            raise RuntimeError("costs are asked for before they are measured")
+            raise RuntimeError("costs are not measured yet")
         return self.profile
-
-
-def _sample(values: Sequence[float]) -> Sample:
-    tokens, target, draft, passes, rest = values
-    return int(tokens), float(target), float(draft), int(passes), float(rest)
 
 
 def _measured(samples: Sequence[Sample]) -> LatencyProfile:

@@ -1,4 +1,4 @@
-"""One step as Q-learning sees it: its decisions, and what came of them."""
+"""A step as Q-learning has it: its decisions and their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specexp.core.outcome import Outcome
 
 @dataclass(slots=True)
 class Decision:
-    """A decision: its row of the table, what was drafted by then, and the action taken."""
+    """A decision: its row of the table, the draft so far, and the action taken."""
 
     row: int
     depth: int
@@ -23,7 +23,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Episode:
-    """The decisions of a step, the block of the table that its signals chose, and whether it explores."""
+    """The decisions of a step, its block of the table, and whether it explores."""
 
     block: int
     explores: bool
@@ -31,16 +31,16 @@ class Episode:
 
 
 class DraftSummary:
-    """What a step drafted, apart from its grafts, and what came of it.
+    """The draft of a step without its grafts, and its result.
 
     Attributes:
         pass_tokens: tokens fed in each draft pass.
         depth: length of the most probable path.
-        nodes: drafted ones.
+        nodes: drafted nodes.
         confidence: product of the confidences along the most probable path.
-        accepted: drafted nodes that were accepted.
-        reach: how many tokens above the end of the path phrases hang; None without phrases.
-        graft_gain: grafted nodes that were accepted.
+        accepted: accepted drafted nodes.
+        reach: tokens from the highest anchor of a phrase to the end of the path; None without phrases.
+        graft_gain: accepted grafted nodes.
         graft_rows: grafted nodes.
     """
 
@@ -66,7 +66,7 @@ class DraftSummary:
             self.confidence = exp(min(sum(_known(float(tree.log_probs[row])) for row in self._path), 0.0))
 
     def useful_up_to(self, depth: int) -> int:
-        """Tokens of the path, at most ``depth`` deep, that equal the target's answer there."""
+        """Return the number of tokens among the path's first ``depth`` that equal the target's."""
         if self._matches is None:
             answers, tokens = self._outcome.answers(), self._outcome.tree.tokens
             above = (0, *self._path)
@@ -96,11 +96,7 @@ _FIRST = {
 
 
 class StepMeans:
-    """Running means by name, costs in plain steps.
-
-    Args:
-        known: their values; those that it does not have are as before the first step.
-    """
+    """Running means by name, costs in plain steps."""
 
     def __init__(self, known: Mapping[str, float] = _FIRST) -> None:
         self._means = {name: float(known.get(name, first)) for name, first in _FIRST.items()}
@@ -109,7 +105,7 @@ class StepMeans:
         return self._means[name]
 
     def state_dict(self) -> dict[str, float]:
-        """A copy of all, by name."""
+        """Return the means by name."""
         return dict(self._means)
 
     @property
@@ -119,7 +115,7 @@ class StepMeans:
 
     @property
     def signals(self) -> dict[str, float]:
-        """Signals that a state may know."""
+        """Extra signals of a state."""
         means = self._means
         return {
             "acceptance": means["acceptance"],
@@ -128,12 +124,12 @@ class StepMeans:
         }
 
     def remember_step(self, new_tokens: int, cost: float) -> None:
-        """Count a step's accepted tokens and its time."""
+        """Add the tokens and the cost of a step."""
         self._move("tokens", new_tokens, _LONG)
         self._move("cost", cost, _LONG)
 
     def remember_grafts(self, drafted: DraftSummary) -> None:
-        """Count the tokens that phrases added below a draft."""
+        """Add the tokens that phrases added below a draft."""
         if drafted.reach is not None:
             self._means["graft_reach"] = max(self._means["graft_reach"], drafted.reach)
         self._move("graft_rows", drafted.graft_rows, _RECENT)
@@ -141,11 +137,11 @@ class StepMeans:
             self._move("graft_gain", drafted.graft_gain, _RECENT)
 
     def remember_change(self, change: float) -> None:
-        """How far a step moved the table's values."""
+        """Add the change of the table's values in a step."""
         self._move("change", change, _RECENT)
 
     def remember_signals(self, drafted: DraftSummary, costs: Costs) -> None:
-        """Running means that the next step's signals are computed from."""
+        """Update the means behind :attr:`signals`."""
         if drafted.depth == 0:
             return
         self._move("acceptance", min(drafted.accepted, drafted.depth) / drafted.depth, _RECENT)

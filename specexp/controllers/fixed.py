@@ -1,8 +1,8 @@
-"""The controller that decides nothing at run time."""
+"""Draft lengths without a model of their worth: fixed, or grown after success and shrunk after failure."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -10,6 +10,7 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import Plan
+from specexp.core.outcome import Outcome
 
 
 class Fixed(Controller):
@@ -35,3 +36,72 @@ class Fixed(Controller):
     @override
     def plan(self, context: Context) -> Plan:
         return self._plan
+
+
+class Heuristic(Controller):
+    """The draft length grows when all drafts were accepted and shrinks otherwise, to no less than 1.
+
+    The schedule of Hugging Face's assisted generation (``num_assistant_tokens_schedule``): ``heuristic`` is ``carry``,
+    ``heuristic_transient`` is ``cold``. There the length has no upper limit.
+
+    Args:
+        initial: initial draft length.
+        grow: added after a step whose drafts were all accepted.
+        shrink: subtracted after any other step.
+        max_depth: greatest length.
+        state: ``carry`` keeps the length from prompt to prompt, ``cold`` starts every prompt anew.
+
+    Raises:
+        ValueError: ``initial`` is above ``max_depth``.
+    """
+
+    uses_seconds = False
+    reads_answers = False
+
+    def __init__(
+        self,
+        initial: Annotated[int, Field(ge=1)] = 5,
+        grow: Annotated[int, Field(ge=0)] = 2,
+        shrink: Annotated[int, Field(ge=0)] = 1,
+        max_depth: Annotated[int, Field(ge=1)] = 24,
+        state: Literal["carry", "cold"] = "carry",
+    ) -> None:
+        if initial > max_depth:
+            raise ValueError(f"Heuristic was given initial {initial} above max_depth {max_depth}")
+        self.initial = initial
+        self.grow = grow
+        self.shrink = shrink
+        self.max_depth = max_depth
+        self.state = state
+        self.length = initial
+
+    @override
+    def plan(self, context: Context) -> Plan:
+        return Plan(max_depth=self.length)
+
+    @override
+    def observe(self, outcome: Outcome) -> None:
+        tree, accepted = outcome.tree, outcome.accepted
+        drafted, reached = tree.shape.max_depth, len(accepted)  # both without grafted phrases
+        if tree.grafted is not None:
+            drafted = int(tree.shape.depths[~tree.grafted].max())
+            reached -= int(tree.grafted[list(accepted)].sum())
+        if drafted == 0:
+            return
+        if reached >= drafted:
+            self.length = min(self.length + self.grow, self.max_depth)
+        elif len(outcome.new_token_ids) > len(accepted):
+            self.length = max(1, self.length - self.shrink)
+
+    @override
+    def reset(self) -> None:
+        self.length = self.initial
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"length": self.length}
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.check_entries(state, ("length",))
+        self.length = int(state["length"])

@@ -1,4 +1,4 @@
-"""How much to draft by how many sequences are decoded together, learned while they are."""
+"""Draft size by the number of sequences decoded together: learned while decoding, or given."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ _STATE = ("accepted", "drafting", "steps")
 class LoadAware(Controller):
     """Drafts as many nodes as give most tokens a second at the present number of lanes; none where nothing pays.
 
-    Of ``b`` lanes that draft ``n`` nodes each a step gives ``b (1 + a[n])`` tokens in ``T(b, n) + b D[n]`` seconds: the
-    target pass and what is beside it by the latency profile, ``a[n]`` and ``D[n]`` learned. A step that drafted ``m``
-    nodes tells ``a[n]`` of every ``n`` up to ``m``: how many of its accepted nodes are among the first ``n``, since a
-    smaller draft is the beginning of a larger one. Its draft passes are counted down to the depth of node ``n``. Until
-    enough steps are known, and every so often later, the builder's own budget is drafted.
+    A step of ``b`` lanes that draft ``n`` nodes each gives ``b (1 + a[n])`` tokens in ``T(b, n) + b D[n]`` seconds:
+    the
+    target pass and the rest by the latency profile, ``a[n]`` and ``D[n]`` learned. A smaller draft is the beginning
+    of a
+    larger one, so a step that drafted ``m`` nodes teaches ``a[n]`` for every ``n`` up to ``m``: its accepted nodes
+    among
+    the first ``n``. Its draft passes count down to the depth of node ``n``. Until enough steps are known, and at every
+    ``explore``-th step later, the builder's own budget is drafted.
 
-    Draft passes are taken to be made lane by lane: of a draft model that drafts for all lanes in one pass a level the
-    cost is overstated, so that less is drafted than pays, never more. Without a latency profile it changes nothing.
+    Draft passes are counted lane by lane: for a draft model that drafts for all lanes in one pass a level the cost is
+    overstated, so less is drafted than pays, never more. Without a latency profile it changes nothing.
 
     Args:
-        explore: every how many steps of a sequence the builder's own budget is drafted.
-        least_steps: steps to know before anything is left out.
+        explore: the builder's own budget is drafted once in this many steps of a sequence.
+        least_steps: steps before anything is left out.
         window: steps it remembers: older ones fade out.
         state: ``carry`` keeps what was learned from sequence to sequence, ``cold`` starts each anew.
     """
@@ -71,33 +74,31 @@ class LoadAware(Controller):
         nodes = outcome.tree.num_nodes
         if nodes == 0 or self._profile is None:
             return
-        self._make_room(nodes + 1)
+        if nodes >= self._sums.shape[1]:
+            self._sums = np.pad(self._sums, ((0, 0), (0, nodes + 1 - self._sums.shape[1])))
         first = np.arange(nodes + 1)
         rows, depths = np.asarray(outcome.accepted, dtype=np.int64), outcome.tree.shape.depths
         passes = np.cumsum([0.0, *(self._profile.draft_seconds(fed) for fed in outcome.pass_tokens)])
         taken = np.minimum(np.maximum.accumulate(depths), passes.size - 1)
-        fading = 1 - 1 / self.window
-        for known, seen in (
-            (self._accepted, (rows[:, np.newaxis] <= first).sum(axis=0)),
-            (self._drafting, passes[taken]),
-            (self._steps, 1.0),
-        ):
-            known[: nodes + 1] = fading * known[: nodes + 1] + seen
+        accepted = (rows[:, np.newaxis] <= first).sum(axis=0)  # [nodes + 1]
+        self._sums[:, : nodes + 1] *= 1 - 1 / self.window
+        self._sums[:, : nodes + 1] += np.stack((accepted, passes[taken], np.ones(nodes + 1)))
         self._best.clear()
 
     def nodes(self, lanes: int) -> int | None:
-        """Most nodes of a draft that pay at so many lanes; None while too little is known."""
-        if self._profile is None or self._steps.size < 2 or self._steps[1:].max() < self.least_steps:
+        """Return the number of nodes that pays most at a number of lanes; None while too little is known."""
+        steps = self._sums[2]
+        if self._profile is None or steps.size < 2 or steps[1:].max() < self.least_steps:
             return None
         if lanes not in self._best:
-            known = np.flatnonzero(self._steps >= min(self.least_steps, self._steps.max()))
+            known = np.flatnonzero(steps >= min(self.least_steps, steps.max()))
             self._best[lanes] = max(
                 (0, *known.tolist()), key=lambda count: (self.tokens_a_second(count, lanes), -count)
             )
         return self._best[lanes]
 
     def table(self, most_lanes: int) -> dict[int, int | None]:
-        """What :class:`DraftLengths` takes: nodes by the number of lanes from which on they pay, up to so many."""
+        """Return the argument of :class:`DraftLengths`: nodes by the number of lanes from which they pay."""
         found: dict[int, int | None] = {}
         for lanes in range(1, most_lanes + 1):
             nodes = self.nodes(lanes)
@@ -106,12 +107,9 @@ class LoadAware(Controller):
         return found
 
     def tokens_a_second(self, nodes: int, lanes: int) -> float:
-        """Of so many lanes that draft so many nodes each, by what is known of the steps so far."""
+        """Return tokens a second of several lanes that draft this many nodes each."""
         assert self._profile is not None
-        steps = self._steps[nodes] if nodes else 1.0
-        accepted, drafting = (
-            (self._accepted[nodes] / steps, self._drafting[nodes] / steps) if nodes else (0.0, 0.0)
-        )
+        accepted, drafting = self._sums[:2, nodes] / self._sums[2, nodes] if nodes else (0.0, 0.0)
         beside = self._profile.beside_seconds(1 + nodes, int(drafting > 0), 1 + accepted)
         together = self._profile.lanes_seconds(1 + nodes, lanes)
         return float(lanes * (1 + accepted) / (together + lanes * (drafting + beside)))
@@ -125,13 +123,12 @@ class LoadAware(Controller):
 
     @override
     def reset(self) -> None:
-        self._accepted, self._drafting, self._steps = (np.zeros(1) for _ in _STATE)
+        self._sums = np.zeros((len(_STATE), 1))  # [3, n + 1], by number of nodes
         self._best = {}
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        values = (self._accepted, self._drafting, self._steps)
-        return {name: value.copy() for name, value in zip(_STATE, values, strict=True)}
+        return {name: value.copy() for name, value in zip(_STATE, self._sums, strict=True)}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -141,27 +138,19 @@ class LoadAware(Controller):
             raise ValueError(
                 f"the state of LoadAware holds arrays of {[array.shape for array in arrays]}; one length"
             )
-        self._accepted, self._drafting, self._steps = arrays
+        self._sums = np.stack(arrays)
         self._best = {}
-
-    def _make_room(self, size: int) -> None:
-        if size > self._steps.size:
-            more = size - self._steps.size
-            self._accepted, self._drafting, self._steps = (
-                np.concatenate((known, np.zeros(more)))
-                for known in (self._accepted, self._drafting, self._steps)
-            )
 
 
 class DraftLengths(Controller):
-    """So many nodes from so many lanes on; what :class:`LoadAware` found, or somebody knows.
+    """A most number of nodes by the number of lanes, given or found by :class:`LoadAware`.
 
     Args:
-        nodes: most nodes of a draft by the number of lanes from which on that holds, 1 among them; 0 drafts nothing,
-            None leaves the builder's own budget.
+        nodes: most nodes of a draft by the number of lanes from which it holds, 1 among them; 0 drafts nothing, None
+            leaves the builder's own budget.
 
     Raises:
-        ValueError: nothing is said for 1 lane.
+        ValueError: nothing is given for 1 lane.
 
     Example:
         >>> controller = DraftLengths({1: None, 4: 3, 8: 0})

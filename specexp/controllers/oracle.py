@@ -1,4 +1,4 @@
-"""The hindsight optimum: what a controller could reach at most. For evaluation only."""
+"""The hindsight optimum of controllers, for evaluation only."""
 
 from __future__ import annotations
 
@@ -21,17 +21,15 @@ _SEQUENCES_KEPT = 256
 
 
 class Oracle(Controller):
-    """Draws each step's draft length from a schedule that was made knowing the output: no controller of a chain of the
+    """Takes each step's draft length from a schedule that was made knowing the output: no controller of a chain of the
     same draft model takes less time under the same costs.
 
     It cannot be deployed. An arm of ``python -m specexp.run`` makes the schedule before it decodes a prompt, outside
-    the clock (:func:`specexp.bench.decoder_arm.foresee`); where tokens part from the foreseen ones (bfloat16, at a near
-    tie) the schedule goes on by position.
+    the clock; where tokens differ from the foreseen ones (bfloat16, at a near tie) it continues by position.
 
     Args:
-        max_depth: greatest draft length.
-        step_ms: what a target pass costs; the run's latency profile if None.
-        draft_pass_ms: what a draft pass costs, given with ``step_ms``.
+        step_ms: cost of a target pass; the run's latency profile if None.
+        draft_pass_ms: cost of a draft pass, given with ``step_ms``.
 
     Raises:
         ValueError: one of ``step_ms`` and ``draft_pass_ms`` is given without the other.
@@ -62,17 +60,18 @@ class Oracle(Controller):
 
     @property
     def latency(self) -> LatencyProfile:
-        """What passes cost.
-
-        Raises:
-            ValueError: nobody said.
-        """
-        return _stated(self._profile)
+        """Costs of passes; raises ``ValueError`` if none were given."""
+        if self._profile is None:
+            raise ValueError(
+                "Oracle needs the costs of passes: compose a latency profile, or give step_ms and draft_pass_ms"
+            )
+        return self._profile
 
     @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
         if self.step_ms is None:
-            self._profile = _stated(profile)
+            self._profile = profile
+            _ = self.latency  # raises if there is none
 
     @override
     def check_parts(
@@ -84,15 +83,15 @@ class Oracle(Controller):
         if drafter is None or drafter.inner or not drafter.runs_model or drafter.learns_from == "unknown":
             given = "plain decoding" if drafter is None else type(drafter).__name__
             raise ValueError(
-                f"Oracle foresees what a DraftModel alone drafts, whose best tokens depend on the text alone, and not "
-                f"{given}: draft with DraftModel or take another controller"
+                f"Oracle needs a DraftModel, whose best tokens depend on the text alone, and not {given}: draft with "
+                "DraftModel or use another controller"
             )
         paths = None if builder is None else builder.rank_paths
         chain = paths is not None and not any(map(any, paths))
         if builder is None or not chain or builder.kind is not NodeKind.POINT_MASS:
             raise ValueError(
-                f"Oracle foresees a Chain of top-k candidates, and not {type(builder).__name__} as configured: build "
-                "one or take another controller"
+                f"Oracle needs a Chain of top-k candidates, and not {type(builder).__name__} as configured: build one "
+                "or use another controller"
             )
         if verifier is not None and verifier.sampling != "deterministic":
             raise ValueError(
@@ -101,11 +100,7 @@ class Oracle(Controller):
             )
 
     def foresee(self, context: Context, depths: Mapping[int, int]) -> None:
-        """Take the schedule of a sequence; it stays until the next of the same sequence, also through a reset.
-
-        Args:
-            depths: draft length by the number of committed tokens.
-        """
+        """Set the schedule of a sequence: draft length by the number of committed tokens. It outlives a reset."""
         key = context.seed, context.sequence
         self._schedules.pop(key, None)
         if len(self._schedules) >= _SEQUENCES_KEPT:
@@ -121,11 +116,3 @@ class Oracle(Controller):
                 "evaluation only, run it as an arm of specexp.run"
             )
         return Plan(max_depth=min(depth, self.max_depth))
-
-
-def _stated(profile: LatencyProfile | None) -> LatencyProfile:
-    if profile is None:
-        raise ValueError(
-            "Oracle does not know what passes cost: compose a latency profile, or give step_ms and draft_pass_ms"
-        )
-    return profile

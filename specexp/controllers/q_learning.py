@@ -34,61 +34,61 @@ class QLearning(Controller):
     """Decides by a table of the value of CONTINUE and STOP for (cost so far, product of the draft's confidences).
 
     Decision points are the start of a step, where STOP is a step of plain decoding with reward 0 (ours: as published,
-    ``first_decision="after"``, the first draft is always made), and every draft pass after the first. When the target
-    has answered, the episode is gone through backwards: STOP is terminal and takes the reward, CONTINUE takes reward 0
-    and ``gamma`` times what follows it. A *virtual trial* also rewards STOP at every point where drafting went on, with
+    ``first_decision="after"``, the first draft is always made), and every draft pass after the first. After the
+    target pass the episode is learned backwards: STOP is terminal and takes the reward, CONTINUE takes reward 0 and
+    ``gamma`` times the value that follows. A *virtual trial* also rewards STOP at every point where drafting went
+    on, with
     the tokens and the cost it would have had there.
 
-    What follows CONTINUE, the ``backup``, is as published (eq. 5) the best value of the next state. But a state does
-    not say whether the draft has already gone wrong: states that a lost draft passes through promise what others
-    earned there, and the finer the bins, the longer the table drafts on. ``return`` (ours, the default) takes what this
-    very episode earned where the table would have stopped, which virtual trials know.
+    The ``backup``, the value that follows CONTINUE, is as published (eq. 5) the best value of the next state. But a
+    state does not show whether the draft is wrong already, so a lost draft passes through states whose values others
+    earned, and the finer the bins, the longer the table drafts on. ``return`` (ours, the default) takes the reward
+    of this
+    very episode at the point where the table would have stopped, which virtual trials give.
 
-    A share ``epsilon`` of the steps explores: it drafts to the end, and virtual trials tell what STOP would have been
-    worth on the way (chance at every decision would stop nearly all drafts early). Where there are none any more, each
-    of its decisions is left to chance.
+    A share ``epsilon`` of the steps explores: it drafts to the end, and virtual trials give the value of STOP on
+    the way
+    (chance at every decision would stop nearly all drafts early). Without virtual trials each of its decisions is
+    random.
 
     Rewards (drafting nothing gives 0):
 
-    - ``output``: (accepted drafts + 1) / cost - 1, cost in plain steps: how much faster than plain decoding it was.
+    - ``output``: (accepted drafts + 1) / cost - 1, cost in plain steps: the gain over plain decoding.
     - ``useful``: (drafts equal to the target's answer, also beyond the first mismatch) / cost - 1, as published.
     - ``goodput`` (ours): accepted drafts + 1 - rate * cost, less the same of a plain step, with ``rate`` the running
       tokens per cost (Dinkelbach's rule for a ratio). ``output`` averages the speed of steps, so it stops sure drafts
       too early and doubtful ones too late for the speed of the whole output, which ``goodput`` aims at.
 
-    Grafted phrases come after the decision. Running means of what they add (tokens, where the draft was accepted as
-    far as their anchors) and cost (rows of the target pass) are part of every trial with a draft, virtual or real.
+    Grafted phrases come after the decision. Running means of the tokens they add (where the draft was accepted as
+    far as their anchors) and of their cost (rows of the target pass) are part of every trial with a draft.
 
     Args:
         signals: further parts of the state, as running means over recent steps: share of the drafted path that was
             accepted; share of steps in which a phrase served (a pass gave more than one token, or a graft was
-            accepted); draft cost of a token now in units of what it was over a longer time.
-        cost_bins: edges in draft passes spent, which mean the same whatever a pass takes.
+            accepted); draft cost of a token relative to a longer mean.
+        cost_bins: edges in draft passes spent.
         confidence_bins: edges in the product of confidences.
-        acceptance_bins: edges of the signal ``acceptance``.
-        cache_hit_bins: edges of the signal ``cache_hits``.
-        cost_slope_bins: edges of the signal ``cost_slope``.
         alpha: learning rate; higher at a value's first visits, so that it starts as their mean.
         gamma: discount of CONTINUE.
         epsilon: share of steps that explore in warm-up.
-        epsilon_decay: factor a learned step after warm-up.
-        epsilon_min: lowest epsilon.
+        epsilon_decay: factor per learned step after warm-up.
         warm_up: learned steps before epsilon decays.
         continue_bias: initial value of CONTINUE; STOP starts with 0.
         max_depth: depth from which on no draft pass is spent.
-        first_decision: whether a step may be plain decoding (``before`` the first draft), or, as published (Algorithm
-            1, lines 6 to 18), is first decided about ``after`` it.
-        reward: which of the rewards above is learned.
-        unit: what ``useful`` counts cost in: a plain step (``target``), or, as published, a draft pass (``draft``).
-        virtual_trials: when there are any: in warm-up only, as published, or always.
-        backup: what follows CONTINUE, see above.
-        learn: false freezes the table: nothing is explored or updated; ``warm-up`` does so after warm-up.
+        first_decision: ``before`` the first draft, so that a step may be plain decoding, or, as published
+            (Algorithm 1,
+            lines 6 to 18), ``after`` it.
+        reward: one of the rewards above.
+        unit: cost unit of ``useful``: a plain step (``target``), or, as published, a draft pass (``draft``).
+        virtual_trials: in warm-up only, as published, or always.
+        backup: value that follows CONTINUE, see above.
+        learn: If False, freeze the table: no exploring, no updates; ``warm-up`` freezes it after warm-up.
         state: ``carry`` keeps what is learned from prompt to prompt, ``cold`` starts every prompt anew, ``preloaded``
             starts every prompt from ``table``.
-        table: :meth:`state_dict` of another one, the initial table of ``preloaded`` and, where given, of ``carry``; in
-            a configuration the path of a ``q-table`` artifact.
-        draft_cost: cost of a draft pass in units of a plain step; None takes the run's latency profile or, where
-            seconds are measured, measures both once.
+        table: :meth:`state_dict` of another one, the initial table of ``preloaded`` and, if given, of ``carry``; in a
+            configuration the path of a ``q-table`` artifact.
+        draft_cost: cost of a draft pass in plain steps; None takes the run's latency profile or, where seconds are
+            measured, measures both once.
         calibrate: steps of that measurement.
 
     Raises:
@@ -167,7 +167,7 @@ class QLearning(Controller):
 
     @property
     def exploring(self) -> float:
-        """Share of steps that explore now."""
+        """Present share of steps that explore."""
         if not self._learning:
             return 0.0
         after = self.steps - self.warm_up
@@ -179,7 +179,7 @@ class QLearning(Controller):
 
     @property
     def mean_change(self) -> float:
-        """Running mean of how far a learned step moves the table's values."""
+        """Running mean of the change of the table's values in a learned step."""
         return self._means["change"]
 
     @override
@@ -269,8 +269,7 @@ class QLearning(Controller):
         self._episodes.clear()
 
     def rewarded(self, accepted: float, useful: int, nodes: float, pass_tokens: tuple[int, ...]) -> float:
-        """Reward of stopping with a draft of ``nodes`` nodes after these passes, its grafts' mean cost included; 0
-        where there is neither a node nor a pass.
+        """Return the reward of stopping with this draft, its grafts' mean cost included; 0 without nodes and passes.
 
         Args:
             accepted: drafts that would have been accepted.
@@ -343,9 +342,7 @@ class QLearning(Controller):
     def _learn(self, points: list[Decision], drafted: DraftSummary, block: int) -> None:
         virtual = self._virtual
         stopped = points[-1].action == STOP
-        if (
-            not stopped
-        ):  # the builder's end, or no room for more: STOP was all there was in the state it had come to
+        if not stopped:  # the builder had ended, or there was no room: STOP was the only action left
             row = self.table.row(block, len(drafted.pass_tokens), drafted.confidence)
             points = [*points, Decision(row, drafted.depth, drafted.nodes, drafted.pass_tokens, STOP)]
         *earlier, last = points
@@ -366,7 +363,7 @@ class QLearning(Controller):
         self._means.remember_change(change)
 
     def _reward(self, point: Decision, drafted: DraftSummary) -> float:
-        """Of stopping at a point of the episode; 0 before anything is drafted: a step of plain decoding."""
+        """Return the reward of stopping at a point of the episode; 0 for a step of plain decoding."""
         if point.row % self.table.block_size == 0:
             return 0.0
         accepted: float = min(drafted.accepted, point.depth)

@@ -16,13 +16,13 @@ MOST_ROWS = 2**20
 class QTable:
     """Values of CONTINUE and STOP, and how often each was learned, for every state.
 
-    Row 0 of a block is the state before anything is drafted; then follow the cells, cost first. There is one block for
-    every combination of the extra signals' bins.
+    Row 0 of a block is the state before anything is drafted; the cells follow, cost first. There is one block for
+    every combination of the extra signals' bins. A value on an edge belongs to the upper bin.
 
     Args:
-        cost_bins: edges between bins of draft passes spent; a value on an edge belongs to the upper bin.
-        confidence_bins: edges between bins of the product of confidences.
-        signal_bins: edges of each extra signal, by its name.
+        cost_bins: edges of draft passes spent.
+        confidence_bins: edges of the product of confidences.
+        signal_bins: edges of each extra signal, by name.
         continue_bias: initial value of CONTINUE; STOP starts with 0.
 
     Raises:
@@ -51,31 +51,31 @@ class QTable:
         self.clear()
 
     def clear(self) -> None:
-        """Back to the initial values."""
+        """Return to the initial values."""
         self.values = [[self.continue_bias, 0.0] for _ in range(self.rows)]
         self.visits = [[0, 0] for _ in range(self.rows)]
 
     def block(self, signals: Sequence[float]) -> int:
-        """First row of the block of these signals, which is the state before anything is drafted."""
+        """Return the first row of the block of these signals, the state before anything is drafted."""
         index = 0
         for edges, value in zip(self.signal_bins.values(), signals, strict=True):
             index = index * (len(edges) + 1) + bisect_right(edges, value)
         return index * self.block_size
 
     def row(self, block: int, cost: float, confidence: float) -> int:
-        """Row of a state after something was drafted."""
+        """Return the row of a state with a draft."""
         cell = bisect_right(self.cost_bins, cost) * self._width + bisect_right(
             self.confidence_bins, confidence
         )
         return block + 1 + cell
 
     def best(self, row: int) -> int:
-        """The better action; STOP only where it is better."""
+        """Return the better action; CONTINUE on a tie."""
         continued, stopped = self.values[row]
         return CONTINUE if continued >= stopped else STOP
 
     def learn(self, row: int, action: int, target: float, alpha: float) -> float:
-        """Move a value towards a target, first ones by their mean; by how much it moved."""
+        """Move a value towards a target, at first visits by their mean; return the size of the change."""
         values, visits = self.values[row], self.visits[row]
         visits[action] += 1
         change = max(alpha, 1 / visits[action]) * (target - values[action])
@@ -83,7 +83,7 @@ class QTable:
         return abs(change)
 
     def bins(self) -> dict[str, Any]:
-        """What a table must have in common with another to take its values."""
+        """Return actions and edges, which a table must share with another to take its values."""
         return {
             "actions": list(ACTIONS),
             "cost_bins": self.cost_bins,
@@ -92,7 +92,7 @@ class QTable:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """``q`` and ``visits``, ``[rows, 2]`` tensors."""
+        """Return ``q`` and ``visits``, ``[rows, 2]`` tensors."""
         import torch
 
         return {
@@ -101,11 +101,7 @@ class QTable:
         }
 
     def load(self, q: Any, visits: Any) -> None:
-        """Take values and visits, ``[rows, 2]`` tensors or arrays.
-
-        Raises:
-            ValueError: they are of other bins or actions, or not finite.
-        """
+        """Take values and visits, ``[rows, 2]``; raises ``ValueError`` for other bins or values that are not finite."""
         for name, array in (("q", q), ("visits", visits)):
             shape = tuple(getattr(array, "shape", ()))
             if shape != (self.rows, len(ACTIONS)):
@@ -121,11 +117,7 @@ class QTable:
 
 
 def same_bins(own: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
-    """Refuse a table of other bins or actions.
-
-    Raises:
-        ValueError: the first difference, with both values.
-    """
+    """Raise ``ValueError`` with the first difference to a table of other bins or actions."""
     for name, wanted in own.items():
         found = other.get(name)
         if found != wanted:

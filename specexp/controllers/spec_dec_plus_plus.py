@@ -1,4 +1,4 @@
-"""Draft while a learned head takes all of it to be accepted (SpecDec++, Huang et al. 2024)."""
+"""Drafts while a learned head expects all of the draft to be accepted (SpecDec++, Huang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ from specexp.core.outcome import Outcome
 Floats = NDArray[np.float64]
 
 FEATURES = 4
-"""Log-probability of the path and of its last token, logarithm of its length, and how much was accepted lately."""
-_SURE = 1e-4  # a draft's own probability is taken to be no nearer to 0 or 1
-_RATE = 0.05
+"""Log-probability of the path and of its last token, logarithm of its length, and recent acceptance."""
+_SURE = 1e-4  # clips probabilities before their log-odds
+_RATE = 0.05  # Adagrad's learning rate
 
 
 class AcceptanceHead:
-    """The log-odds of a path are those of the draft's own probability, plus what the network has learned to add.
-
-    So a new one says what the draft says. It learns by Adagrad, a step an update.
+    """The log-odds of a path: those of the draft's own probability plus a small network. Learned by Adagrad.
 
     Args:
-        rejection_weight: how much more a rejected path counts than an accepted one.
+        rejection_weight: weight of a rejected path against an accepted one.
 
     Attributes:
         weights: ``[6 * width + 1]`` of all layers.
@@ -44,7 +42,7 @@ class AcceptanceHead:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was learned."""
+        """Return to the initial weights."""
         size = (FEATURES + 2) * self.width + 1
         self.weights = np.zeros(size)
         first = np.random.default_rng(0).normal(0, FEATURES**-0.5, FEATURES * self.width)
@@ -52,20 +50,17 @@ class AcceptanceHead:
         self.squares = np.zeros(size)
 
     def probability(self, features: Floats) -> Floats:
-        """``[n]`` of ``[n, 4]`` features."""
+        """Return ``[n]`` probabilities of ``[n, 4]`` features."""
         hidden = self._hidden(features)
         return 1 / (1 + np.exp(-self._log_odds(features, hidden)))
 
     def learn(self, features: Floats, accepted: NDArray[np.bool_]) -> None:
-        """One update towards what became of paths.
-
-        Args:
-            features: ``[n, 4]`` of at least one.
-            accepted: ``[n]`` whether all of each was accepted.
-        """
+        """Take one step from ``[n, 4]`` features, at least one, and ``[n]`` whether each path was accepted."""
         hidden = self._hidden(features)
-        said = 1 / (1 + np.exp(-self._log_odds(features, hidden)))
-        error = (said - accepted) * np.where(accepted, 1.0, self.rejection_weight) / accepted.size  # [n]
+        probability = 1 / (1 + np.exp(-self._log_odds(features, hidden)))
+        error = (
+            (probability - accepted) * np.where(accepted, 1.0, self.rejection_weight) / accepted.size
+        )  # [n]
         _, _, outer = self._layers()
         inner = (error[:, np.newaxis] * outer) * (1 - hidden**2)  # [n, width]
         gradient = np.concatenate(
@@ -75,15 +70,11 @@ class AcceptanceHead:
         self.weights -= _RATE * gradient / (np.sqrt(self.squares) + 1e-8)
 
     def arrays(self) -> dict[str, Floats]:
-        """Learned weights by name."""
+        """Return the learned weights by name."""
         return {"weights": self.weights.copy(), "squares": self.squares.copy()}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Take :meth:`arrays`.
-
-        Raises:
-            ValueError: they are of a head of another width.
-        """
+        """Take :meth:`arrays`; raises ``ValueError`` for another width."""
         found = [np.asarray(arrays[name], dtype=np.float64) for name in ("weights", "squares")]
         for array in found:
             if array.shape != self.weights.shape:
@@ -109,25 +100,23 @@ class AcceptanceHead:
         return found
 
 
-_RECENT = 0.1  # how much of the running mean a step replaces
+_RECENT = 0.1  # share of the running mean that a step replaces
 _ENTRIES = ("recent", "squares", "weights")
 
 
 class SpecDecPlusPlus(Controller):
     """Spends the next draft pass while the head's probability that all drafts so far are accepted is high enough.
 
-    Of the Markov decision process of drafting on or not the best policy is such a threshold (theorem 3.1). The
-    published head reads the draft model's hidden states; this one reads what a controller is told: the probabilities of
-    the path and of its last token, its length, and how much was accepted lately. It learns from every step, on prompts
-    of its own by ``specexp.fit``, or while decoding.
+    Such a threshold is the best policy of the Markov decision process of drafting (theorem 3.1). The published head
+    reads the draft model's hidden states. This one reads the probabilities of the path and of its last token, its
+    length, and the recent acceptance. It learns from every step, while decoding or by ``specexp.fit``.
 
     Args:
-        threshold: least probability to draft on; one less the published bound on a rejection.
-        max_depth: deepest node; None leaves the builder's own depth.
-        width: of the head's hidden layer.
-        rejection_weight: how much more a rejected draft counts in learning than an accepted one; the paper tries 1 to
-            12.
-        learn: false: decides by what was learned.
+        threshold: least probability to draft on: one minus the published bound on a rejection.
+        max_depth: greatest depth; None leaves the builder's own.
+        width: size of the head's hidden layer.
+        rejection_weight: weight of a rejected draft in learning; the paper tries 1 to 12.
+        learn: If False, decide by what was learned.
         state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
         head: arrays of an :class:`~specexp.controllers.spec_dec_plus_plus.AcceptanceHead` to start from; in a
             configuration the path of an ``acceptance-head`` artifact.
@@ -202,7 +191,7 @@ class SpecDecPlusPlus(Controller):
         self._recent = float(np.asarray(state["recent"]).reshape(()))
 
     def _features(self, log_prob: Any, last: Any, depth: Any) -> Floats:
-        """``[n, 4]`` of paths; log-probabilities below one in a thousand are as good as that."""
+        """Return ``[n, 4]`` features of paths; probabilities are bounded below by 1e-3 a token."""
         least = log(1e-3)
         columns = (np.maximum(log_prob, 3 * least), np.maximum(last, least), np.log(depth))
         recent = np.full(len(columns[0]), self._recent)

@@ -1,4 +1,4 @@
-"""Any controller, and plain decoding where speculation does not pay."""
+"""Wraps a controller: plain decoding where speculation does not pay."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import Plan
-from specexp.core.latency import LatencyProfile
+from specexp.core.latency import LatencyProfile, outcome_seconds
 from specexp.core.outcome import Outcome
 from specexp.core.wrappers import ControllerWrapper
 
 _OFF = Plan(max_depth=0)
-_PLAIN_TRIES = 4
-"""Plain steps that are measured before anything is decided."""
+_PLAIN_TRIES = 4  # plain steps that are measured before the first decision
 
 
 class SwitchOff(ControllerWrapper):
     """Plans as another controller does, but drafts nothing while that is not worth its time.
 
-    Speculation pays when tokens over seconds of the steps that drafted, running sums over about ``window`` of them, are
-    above those of plain steps by ``margin``. Seconds are modelled where the run has a latency profile; else measured,
-    and then plain steps are tried too. A step that drafts nothing, whoever decided so, counts as a plain one.
+    Speculation pays when tokens over seconds of the steps that drafted, running sums over about ``window`` of them,
+    are
+    above those of plain steps by ``margin``. Seconds are modelled where the run has a latency profile; else they are
+    measured, and plain steps are tried too. A step that drafts nothing, for any reason, counts as a plain one.
 
     While speculation is off, one step in ``probe_every`` drafts, in case the text has changed; while it is on and
-    seconds are measured, one in ``probe_every`` is plain. No draft pass runs in a plain step; a draft model is fed what
-    it missed when drafting goes on.
+    seconds are measured, one in ``probe_every`` is plain. No draft pass runs in a plain step; when drafting
+    resumes, the
+    draft model is fed the tokens it missed.
 
     Args:
         controller: plans the steps that draft.
-        window: drafting steps that are remembered; half as many are tried before anything is decided.
+        window: drafting steps that are remembered; half as many are tried before the first decision.
         probe_every: steps between two probes.
-        margin: how much faster than plain decoding speculation must be, a share; it covers what a step's clock leaves
-            out, such as learning.
-        learn: false: decides by what was learned and probes nothing; the inner controller has a switch of its own.
+        margin: least relative gain over plain decoding; it covers costs outside a step's clock, such as learning.
+        learn: If False, use the stored statistics and never probe; the inner controller has its own flag.
         state: ``carry`` keeps the sums from prompt to prompt, ``cold`` starts every prompt anew; the inner controller
-            has a policy of its own.
+            has its own policy.
 
     Raises:
         ValueError: ``controller`` is an Oracle.
@@ -117,8 +117,7 @@ class SwitchOff(ControllerWrapper):
         drafted = outcome.tree.num_nodes > 0 or outcome.draft_passes > 0
         self._since_drafted = 0 if drafted else self._since_drafted + 1
         self._since_plain = self._since_plain + 1 if drafted else 0
-        profile = self._profile
-        seconds = sum(outcome.seconds.values()) if profile is None else profile.outcome_seconds(outcome)
+        seconds = outcome_seconds(outcome, self._profile)
         self._prefix = len(outcome.context)
         if seconds > 0:
             sums, keep = (self._drafted if drafted else self._plain), 1 - 1 / self.window

@@ -14,17 +14,7 @@ from specexp.core.dialogue import Plan
 from specexp.core.outcome import Outcome
 
 _LOWEST, _HIGHEST = 1e-6, 0.5
-_LEARNED = (
-    "log_threshold",
-    "weight",
-    "tokens",
-    "seconds",
-    "accepted",
-    "value",
-    "nodes",
-    "squares",
-    "products",
-)
+_SUMS = ("weight", "tokens", "seconds", "accepted", "value", "nodes", "squares", "products")
 
 
 class ThresholdTracker(Controller):
@@ -33,22 +23,24 @@ class ThresholdTracker(Controller):
     A fixed threshold spends few nodes where the draft is sure and many where it is not. Two aims:
 
     - ``budget``: mean tree size equals ``budget``. The logarithm of the threshold moves by ``rate`` times the relative
-      error of the step's size, so whatever a step was short of is spent later. The builder's ``max_nodes`` stays the
-      hard limit; leave it room (twice the budget or more), for a step it cuts cannot spend what others saved.
-    - ``goodput``: tokens per second. A sampling of value ``v`` adds ``rho * v`` accepted tokens and costs the time of a
+      error of the step's size, so unspent nodes are spent later. The builder's ``max_nodes`` stays the hard limit;
+      set it
+      to twice the budget or more, since a step that it cuts cannot spend what others saved.
+    - ``goodput``: tokens per second. A sampling of value ``v`` adds ``rho * v`` accepted tokens and costs the time
+    of a
       node, so it pays while ``v >= seconds per node * tokens per second / rho``: the threshold moves towards that
-      (Dinkelbach's rule for a ratio), with ``rho`` (accepted tokens per unit of value) and tokens per second as running
+      (Dinkelbach's rule for a ratio), with ``rho`` (accepted tokens per unit of value) and tokens per second as
+      running
       means over about ``window`` steps.
 
     Args:
-        aim: what the threshold is adapted for.
         budget: mean nodes a step, for ``budget``.
-        initial: threshold to start with; 1 / ``budget`` if None.
-        rate: how far a step moves the logarithm of the threshold.
+        initial: initial threshold; 1 / ``budget`` if None.
+        rate: relative size of a step's change of the logarithm of the threshold.
         step_ms: time of a step without nodes, for ``goodput``.
         node_ms: time of one more node, drafted and verified. With neither, both are fitted to the measured seconds,
             and runs cannot be repeated exactly.
-        window: steps a running mean remembers.
+        window: steps that a running mean remembers.
         state: ``carry`` keeps the threshold from prompt to prompt, ``cold`` starts every prompt anew.
 
     Raises:
@@ -85,7 +77,7 @@ class ThresholdTracker(Controller):
 
     @property
     def threshold(self) -> float:
-        """What the next step is planned with."""
+        """Threshold of the next step."""
         return exp(self._log_threshold)
 
     @override
@@ -108,60 +100,49 @@ class ThresholdTracker(Controller):
     @override
     def reset(self) -> None:
         self._log_threshold = log(self.initial)
-        self._weight = self._tokens = self._seconds = self._accepted = self._value = 0.0
-        self._nodes = self._squares = self._products = 0.0
+        self._sums = dict.fromkeys(_SUMS, 0.0)
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, f"_{name}") for name in _LEARNED}
+        return {"log_threshold": self._log_threshold, **self._sums}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.check_entries(state, _LEARNED)
-        for name in _LEARNED:
-            setattr(self, f"_{name}", float(state[name]))
+        self.check_entries(state, ("log_threshold", *_SUMS))
+        self._log_threshold = float(state["log_threshold"])
+        self._sums = {name: float(state[name]) for name in _SUMS}
 
     def _move(self, by: float) -> None:
         self._log_threshold = min(max(self._log_threshold + by, log(_LOWEST)), log(_HIGHEST))
 
     def _remember(self, outcome: Outcome) -> None:
         nodes, values = outcome.tree.num_nodes, outcome.tree.values
-        assert values is not None, "builders that take a threshold state what their samplings are worth"
+        assert values is not None  # set by builders that take a threshold
         if self.step_ms is not None and self.node_ms is not None:
             seconds = (self.step_ms + self.node_ms * nodes) / 1e3
         else:
             seconds = sum(outcome.seconds.values())
-        keep = 1 - 1 / self.window
-        for name, value in (
-            ("weight", 1.0),
-            ("tokens", len(outcome.new_token_ids)),
-            ("seconds", seconds),
-            ("accepted", len(outcome.accepted)),
-            ("value", float(values[1:].sum())),
-            ("nodes", nodes),
-            ("squares", nodes * nodes),
-            ("products", nodes * seconds),
-        ):
-            setattr(self, f"_{name}", keep * getattr(self, f"_{name}") + value)
+        keep, value = 1 - 1 / self.window, float(values[1:].sum())
+        tokens, accepted = len(outcome.new_token_ids), len(outcome.accepted)
+        new = (1.0, tokens, seconds, accepted, value, nodes, nodes * nodes, nodes * seconds)
+        for name, added in zip(_SUMS, new, strict=True):
+            self._sums[name] = keep * self._sums[name] + added
 
     def _paying_threshold(self) -> float | None:
-        """Value at which one more node just pays; None while too little is known."""
-        if self._weight < 5 or self._accepted <= 0 or self._seconds <= 0:
+        """Return the value at which one more node just pays; None while too little is known."""
+        sums, node_seconds = self._sums, self._node_seconds()
+        if sums["weight"] < 5 or sums["accepted"] <= 0 or sums["seconds"] <= 0 or node_seconds is None:
             return None
-        node_seconds = self._node_seconds()
-        if node_seconds is None:
-            return None
-        rho = self._accepted / self._value
-        return min(max(node_seconds * (self._tokens / self._seconds) / rho, _LOWEST), _HIGHEST)
+        rho = sums["accepted"] / sums["value"]
+        return min(max(node_seconds * (sums["tokens"] / sums["seconds"]) / rho, _LOWEST), _HIGHEST)
 
     def _node_seconds(self) -> float | None:
-        """Time of one more node: as given, or the slope of the measured seconds over the tree size."""
         if self.node_ms is not None:
             return self.node_ms / 1e3
-        spread = self._squares / self._weight - (self._nodes / self._weight) ** 2
-        if spread < 1:
-            return None  # trees of one size tell nothing about the price of a node
-        slope = (
-            self._products / self._weight - self._nodes / self._weight * self._seconds / self._weight
-        ) / spread
+        # the slope of the measured seconds over the tree size: covariance over variance
+        weight, nodes, seconds = (self._sums[name] for name in ("weight", "nodes", "seconds"))
+        spread = self._sums["squares"] / weight - (nodes / weight) ** 2 if weight else 0.0
+        if spread < 1:  # trees of one size do not show the price of a node
+            return None
+        slope = (self._sums["products"] / weight - nodes / weight * seconds / weight) / spread
         return slope if slope > 0 else None

@@ -23,15 +23,14 @@ class Context:
 
     Args:
         token_ids: ``[p]`` prompt, at least one token.
-        sequence: which continuation this is, e.g. ``"HumanEval/3#0"`` for a prompt and a sample; two samples of one
-            prompt need two values.
+        sequence: which continuation this is, e.g. ``"HumanEval/3#0"``; two samples of one prompt need two values.
         noise_temperature: temperature at which the target's tokens are keyed samples; 0 if they are not.
 
     Attributes:
-        prompt_length: tokens before the ones being generated.
-        continued: whether this is a later turn, with everything before it already known to the parts.
+        prompt_length: tokens before the generated ones.
+        continued: whether this is a later turn of a conversation, and the parts have seen everything before it.
         steps: decoding steps absorbed so far.
-        lanes: sequences that the next target pass answers together, this one included; 1 where that is not known.
+        lanes: sequences in the next target pass, this one included; 1 where that is not known.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Context:
 
     @property
     def token_ids(self) -> NDArray[np.int64]:
-        """``[length]`` committed tokens, the root last; a view that the next :meth:`append` may invalidate."""
+        """``[length]`` committed tokens, the root last: a view that the next :meth:`append` may invalidate."""
         return self._buffer[: self._length]
 
     @property
@@ -70,7 +69,7 @@ class Context:
 
     @property
     def new_token_ids(self) -> list[int]:
-        """Tokens generated so far, the prompt left out."""
+        """The generated tokens."""
         return [int(token) for token in self._buffer[self.prompt_length : self._length]]
 
     @cached_property
@@ -83,7 +82,7 @@ class Context:
     def target_noise(
         self, position: int, positions: int, vocab_size: int, device: torch.device | str = "cpu"
     ) -> torch.Tensor:
-        """``[positions, vocab_size]`` Gumbel noise of absolute positions from one on, made on a device; read-only."""
+        """Return ``[positions, vocab_size]`` Gumbel noise from an absolute position on; read-only."""
         stream = self._noise.get(str(device))
         if stream is None:
             from specexp.core.noise import GumbelStream  # only decoding with noise needs it
@@ -94,13 +93,13 @@ class Context:
     def uniforms(
         self, purpose: str, position: int, path: tuple[int, ...] = (), *, size: int
     ) -> NDArray[np.float64]:
-        """``[size]`` uniform numbers in (0, 1) of a place; streams of different purposes are independent.
+        """Return ``[size]`` uniform numbers in (0, 1), keyed by place; streams of two purposes are independent.
 
         Args:
             purpose: e.g. ``"draft"`` or ``"verify"``.
             position: absolute position of the root.
             path: rank path of a node below it.
-            size: how many; the first ones are the same however many are asked for.
+            size: the first numbers are the same for every size.
         """
         numbers: NDArray[np.float64] = self.uniforms_below(purpose, position, (path,), 0, size)[0]
         return numbers
@@ -108,7 +107,7 @@ class Context:
     def uniforms_below(
         self, purpose: str, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int
     ) -> NDArray[np.float64]:
-        """``[paths, size]`` of the :meth:`uniforms` of several nodes below a root, from number ``start`` on."""
+        """Return ``[paths, size]`` numbers of :meth:`uniforms` for several nodes, from number ``start`` on."""
         stream = self._streams.get(purpose)
         if stream is None:
             from specexp.core.noise import UniformStream, place_key
@@ -117,7 +116,7 @@ class Context:
         return stream.at(position, paths, start, size)
 
     def next_turn(self, token_ids: Sequence[int]) -> None:
-        """Continue the conversation: ``token_ids`` follow what is committed, and are prompt."""
+        """Continue the conversation: append ``token_ids`` as prompt."""
         self.append(token_ids)
         self.prompt_length = self._length
         self.continued = True
@@ -132,7 +131,7 @@ class Context:
 
 
 class PerSequence(WeakKeyDictionary[Context, T]):
-    """Values by sequence, gone with it. A copy of a part, also one in another process, begins with none.
+    """Values by sequence, dropped with their context. A copy of a part, also in another process, starts empty.
 
     Example:
         >>> pending: PerSequence[int] = PerSequence()

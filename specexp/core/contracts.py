@@ -1,4 +1,5 @@
-"""The contracts of the four families of parts: drafters guess, builders choose which guesses become nodes of a tree,
+"""The contracts of the four families of parts: drafters guess, builders choose the guesses that become nodes of a
+tree,
 verifiers decide which nodes become output, controllers decide how much to draft.
 
 A part declares its abilities as attributes. The defaults are the least favourable, so a part that declares nothing is
@@ -36,8 +37,8 @@ class Part(metaclass=Checked):
     """The life cycle of drafters and controllers. The prefill is step 0.
 
     Attributes:
-        state: policy of what is learned: ``cold`` starts every sequence anew, ``carry`` keeps it from sequence to
-            sequence, ``preloaded`` starts every sequence from given values. None: the part states no policy.
+        state: policy of learned state: ``cold`` starts every sequence anew, ``carry`` keeps the state from sequence to
+            sequence, ``preloaded`` starts every sequence from given values. None: no policy.
     """
 
     state: str | None = None
@@ -59,8 +60,8 @@ class Part(metaclass=Checked):
         """Start a sequence or, with ``context.continued``, a later turn.
 
         Args:
-            prefill: step 0 with the logits of every fed prompt position, if the drafter wants them, and hidden states,
-                if it wants those; else None.
+            prefill: step 0, with logits of every prompt position or hidden states if the drafter wants them; else
+                None.
         """
         if self.state == "cold" and not context.continued:
             self.reset()
@@ -76,11 +77,7 @@ class Part(metaclass=Checked):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`.
-
-        Raises:
-            ValueError: the state is not one of this part.
-        """
+        """Restore :meth:`state_dict`; raises ``ValueError`` for the state of another part."""
         self.check_entries(state, ())
 
     def check_entries(self, state: Mapping[str, Any], entries: Sequence[str]) -> None:
@@ -101,14 +98,14 @@ class Drafter(Part):
         gives_log_probs: whether candidates have log-probabilities.
         draws: whether candidates can be drawn from a stated distribution.
         phrase_length: tokens of the longest candidate; 1 without phrases.
-        learns_from: the part of an outcome, beside the committed tokens, that later answers depend on: nothing, the
-            target's answers after accepted nodes, or after all nodes. A wrapper declares what it adds to its inner
-            drafters.
-        learned_candidates: number of the target's best tokens after a node that are learned; 0 if none, or unknown.
+        learns_from: the part of an outcome, beside the committed tokens, that later answers depend on: nothing, or the
+            target's answers after accepted nodes or all nodes. A wrapper declares what it adds to its inner drafters.
+        learned_candidates: number of the target's best tokens learned per node; 0 if none, or unknown.
         runs_model: whether a draft model is run.
-        scoring: how candidates are chosen from the draft model's answers
-            (:class:`~specexp.drafters.ranking.Scoring`), if a recording of these answers can take the model's place.
-        inner: drafters that this one asks.
+        scoring: how candidates are chosen from a draft model's answers
+            (:class:`~specexp.drafters.ranking.Scoring`), if a
+            recording of these answers can take the model's place.
+        inner: the wrapped drafters.
     """
 
     wants_prefill_logits: bool = False
@@ -126,25 +123,23 @@ class Drafter(Part):
     @property
     @abstractmethod
     def max_candidates(self) -> int:
-        """Most candidates of a node; a tree with a higher rank is refused when the parts are composed."""
+        """Most candidates of a node. A tree with a higher rank is refused when the parts are composed."""
 
     @abstractmethod
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Answer a builder's request; must not change what later answers depend on."""
+        """Answer a builder's request, without changing what later answers depend on."""
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ``ValueError`` if the target's vocabulary is not the drafter's."""
 
     def use_target(self, target: Runtime) -> None:
-        """Take what is needed of the target's ``model``; raises ``ValueError`` if that is not there."""
+        """Take what is needed of the target's ``model``; raises ``ValueError`` if it is missing."""
 
     # Drafters with a draft model:
 
     def use_draft_model(self, model: Any | None) -> None:
-        """Take the pair's draft model (a Hugging Face model, a runtime or a recording), unless the drafter has one.
-
-        Raises:
-            ValueError: it needs a model and there is none.
+        """Take the pair's draft model (a Hugging Face model, a runtime or a recording), unless the drafter has one;
+        raises ``ValueError`` if it needs a model and there is none.
         """
 
     @property
@@ -153,20 +148,16 @@ class Drafter(Part):
         return ()
 
     def costs_pass(self, request: Request) -> bool:
-        """Whether the answer takes a forward pass of a draft model; the controller is asked before one."""
+        """Return whether the answer takes a forward pass of a draft model."""
         return False
 
     @property
     def team(self) -> Hashable:
-        """Drafters of several sequences with an equal team answer in one pass; None for no team."""
+        """A key: drafters of several sequences with an equal team answer in one pass. None for no team."""
         return None
 
     def propose_together(self, asked: Sequence[tuple[Any, Context, Request]]) -> list[Candidates]:
-        """Answer the requests of several sequences as :meth:`propose` would.
-
-        Args:
-            asked: drafters of one team, each with its sequence and request.
-        """
+        """Answer requests of several sequences, for drafters of one team, as :meth:`propose` would."""
         return [drafter.propose(context, request) for drafter, context, request in asked]
 
     def alone(self) -> Drafter | None:
@@ -175,19 +166,20 @@ class Drafter(Part):
 
 
 class TreeBuilder(metaclass=Checked):
-    """Chooses the form of a draft tree. It never calls a drafter: its requests are answered from a drafter, a recording
+    """Chooses the form of a draft tree. It never calls a drafter: its requests are answered from a drafter, a
+    recording
     or one batched pass for several sequences. It keeps nothing between two trees.
 
     Attributes:
-        kind: how candidates are chosen: the best ones, or drawn.
-        shape: the one shape of all trees, cut only by a plan's limits; None if the shape depends on the candidates.
+        kind: whether candidates are the best ones, or drawn.
+        shape: the shape of all trees, cut only by a plan's limits; None if it depends on the candidates.
         needs_log_probs: whether candidates must have log-probabilities.
         accepts_fewer_candidates: whether a drafter may rank fewer candidates than requested.
         takes_threshold: whether :attr:`Plan.threshold` is followed.
         num_choices: number of builders that :attr:`Plan.choice` chooses from.
         phrase_length: tokens of the longest candidate requested.
         size_arguments: names of the constructor's arguments that set how much is drafted.
-        inner: builders that this one builds with.
+        inner: the wrapped builders.
     """
 
     kind: NodeKind = NodeKind.POINT_MASS
@@ -212,11 +204,7 @@ class TreeBuilder(metaclass=Checked):
 
     @abstractmethod
     def build(self, root: int, plan: Plan) -> Build:
-        """Build one tree.
-
-        Args:
-            plan: limits of this step; a tree with deeper or more nodes must not be returned.
-        """
+        """Build one tree within the limits of this step."""
 
     def extend(self, tree: TokenTree, plan: Plan) -> Build:
         """Add to a tree of an inner builder."""
@@ -225,7 +213,7 @@ class TreeBuilder(metaclass=Checked):
 
     @property
     def narrower(self) -> tuple[TreeBuilder, ...]:
-        """Smaller builders whose requests differ from this one's, so that a recording must answer them too."""
+        """Smaller builders with other requests, which a recording must answer too."""
         return ()
 
     @property
@@ -235,7 +223,7 @@ class TreeBuilder(metaclass=Checked):
 
     @property
     def max_leaves(self) -> int:
-        """Most leaves of a tree, as far as known."""
+        """Upper bound of the leaves of a tree."""
         return self.max_nodes if self.shape is None else max(1, self.shape.children[1:].count(()))
 
 
@@ -244,12 +232,14 @@ class Verifier(metaclass=Checked):
 
     Attributes:
         lossless: whether the output has exactly the target's distribution.
-        sampling: how the output comes about: ``deterministic`` (it does not depend on the draft), by ``rejection`` of
-            drafts (only its distribution does not depend on them), or otherwise.
+        sampling: ``deterministic``: the output does not depend on the draft; ``rejection``: only its distribution
+            does not;
+            or ``other``.
         processors: temperature, top-k and top-p of the target's distribution; None if unknown.
-        noise_temperature: temperature at which tokens are keyed by :meth:`Context.target_noise`, whose noise a coupled
-            drafter adds too; 0 if tokens take no noise, None if their noise is not the context's.
-        keyed_scores: whether a token is the argmax of :meth:`processed_scores` plus that noise, which are then given.
+        noise_temperature: temperature at which tokens are keyed by :meth:`Context.target_noise`, which a coupled
+            drafter
+            adds too; 0 if tokens take no noise, None if their noise is not the context's.
+        keyed_scores: whether a token is the argmax of :meth:`processed_scores` plus that noise.
     """
 
     lossless: ClassVar[bool] = True
@@ -268,15 +258,13 @@ class Verifier(metaclass=Checked):
         """Decide one step.
 
         Args:
-            context: the sequence; its last token is the tree's root.
-            tree: what was fed, ``n + 1`` rows.
+            context: its last token is the tree's root.
             logits: ``[n + 1, V]`` the target's answer after every row.
         """
 
     @property
     def law(self) -> Hashable:
-        """Verifiers with an equal law decide alike, so that one decides for all (:meth:`verify_together`); None for a
-        verifier that decides its own sequence only."""
+        """A key: verifiers with an equal law decide together (:meth:`verify_together`). None: for one sequence only."""
         return None
 
     def verify_together(self, steps: Sequence[tuple[Context, TokenTree, torch.Tensor]]) -> list[Verdict]:
@@ -284,11 +272,11 @@ class Verifier(metaclass=Checked):
         return [self.verify(*step) for step in steps]
 
     def processed_scores(self, logits: torch.Tensor) -> NDArray[Any]:
-        """``[V]`` scores of one position, without noise, where :attr:`keyed_scores`."""
+        """Return ``[V]`` scores of one position, without noise, where :attr:`keyed_scores`."""
         raise NotImplementedError
 
     def noisy_scores(self, context: Context, logits: torch.Tensor, position: int) -> NDArray[Any]:
-        """``[V]`` scores of an absolute position, with its noise, where :attr:`keyed_scores`."""
+        """Return ``[V]`` scores of an absolute position, with its noise, where :attr:`keyed_scores`."""
         raise NotImplementedError
 
 
@@ -299,11 +287,7 @@ class DeterministicVerifier(Verifier):
 
     @abstractmethod
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
-        """Return the target's token at an absolute position.
-
-        Args:
-            logits: ``[V]`` the target's answer at the position before.
-        """
+        """Return the target's token at an absolute position, from ``[V]`` logits at the position before."""
 
     def target_tokens(
         self, contexts: Sequence[Context], logits: torch.Tensor, positions: Sequence[int]
@@ -312,8 +296,8 @@ class DeterministicVerifier(Verifier):
         return [self.target_token(*one) for one in zip(contexts, logits, positions, strict=True)]
 
     def scores(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor | None:
-        """``[n + 1, V]`` scores whose argmax is the target's token after every row, made on the logits' device, which
-        is then waited for once a step; None to be asked for token after token.
+        """Return ``[n + 1, V]`` scores on the logits' device whose argmax is the target's token, or None to use
+        :meth:`target_token`.
         """
         return None
 
@@ -344,7 +328,7 @@ def walk(
     """Follow the target's tokens down several trees, one level of all of them at a time.
 
     Args:
-        tokens_after: the target's tokens after these ``(tree, row)``, rows of one depth.
+        tokens_after: returns the target's tokens after ``(tree, row)`` pairs of one depth.
     """
     accepted: list[list[int]] = [[] for _ in trees]
     bonus = [0] * len(trees)
@@ -398,14 +382,14 @@ class Controller(Part):
         num_choices: number of builders that plans choose from.
         uses_seconds: whether decisions depend on the seconds of steps, and so on the device.
         learns: whether decisions depend on observed steps.
-        reads_answers: whether the target's answers themselves are learned from, beside what was accepted and committed.
-        same_plan: whether every step has the same plan and no draft is ended before.
+        reads_answers: whether it learns from the target's answers themselves, beside accepted and committed tokens.
+        same_plan: whether every step has the same plan and no draft is ended early.
         changes_nothing: whether that plan is the builder's own limits.
         needs_foresight: whether a prompt's output must be known beforehand, as only an evaluation can.
-        mean_nodes: nodes that the mean tree is kept at; None without such an aim.
+        mean_nodes: mean tree size that it aims at; None without such an aim.
         sees_load: whether plans depend on how many sequences are decoded together.
-        table: the learned table of action values (:class:`~specexp.controllers.q_table.QTable`), if there is one.
-        inner: controllers that this one asks.
+        table: the learned action values (:class:`~specexp.controllers.q_table.QTable`), if any.
+        inner: the wrapped controllers.
     """
 
     plans_threshold: bool = False
@@ -424,10 +408,10 @@ class Controller(Part):
 
     @abstractmethod
     def plan(self, context: Context) -> Plan:
-        """Limits of the step about to start."""
+        """Return the limits of the next step."""
 
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        """Whether the next draft pass should be spent; random choices are keyed by the place in ``context``."""
+        """Return whether to spend the next draft pass; random choices are keyed by place."""
         return True
 
     def check_parts(
@@ -436,21 +420,16 @@ class Controller(Part):
         """Raise ``ValueError`` for parts that cannot be steered; None is plain decoding, or greedy verification."""
 
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        """Take the latencies a run is modelled with, unless the controller was given its own.
-
-        Args:
-            profile: costs of steps on the device; None if seconds are measured.
-
-        Raises:
-            ValueError: the controller needs latencies that are not there.
+        """Take the latencies that model a run (None if seconds are measured); raises ``ValueError`` if needed and
+        missing.
         """
 
     def watched(self) -> dict[str, float]:
-        """Figures to watch while it learns, by name."""
+        """Return values to plot while it learns, by name."""
         return {}
 
     def learned(self) -> str:
-        """A clause on what was learned; empty for nothing."""
+        """Return a clause on what was learned, or an empty text."""
         return ""
 
 

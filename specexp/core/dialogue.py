@@ -1,4 +1,4 @@
-"""What parts say to each other: questions of a builder, answers of a drafter, plans of a controller, and verdicts."""
+"""What parts exchange: requests of a builder, candidates of a drafter, plans of a controller, and verdicts."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from specexp.core.tree import NodeKind, RankPath, TokenTree
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A builder's question: ``k`` candidates after each of these rows of the tree so far.
+    """A builder's request for ``k`` candidates after each of these rows of the tree so far.
 
     During one build a row keeps its number, its parent and, once filled, its token.
 
     Attributes:
-        tokens: ``[m]`` token ids of the tree so far, the root in row 0; rows not yet filled are negative.
+        tokens: ``[m]`` token ids of the tree so far, the root in row 0; negative where not yet filled.
         parents: ``[m]`` row of each row's parent, ``-1`` for the root.
         ranks: ``[m]`` rank of each row among its parent's candidates, ``-1`` for the root.
-        rows: ``[f]`` the frontier: rows whose continuations are asked for, all of them filled.
-        k: candidates wanted for each.
-        kind: how they are to be chosen: the best ones, or drawn. A longer answer begins with the shorter one.
-        enough: ``[f]`` probability mass after which a row needs no more candidates: a drafter that draws may then
-            stop, and leave the rest of the row, or of all rows, out. None asks for all ``k``.
-        length: tokens of a candidate; above 1 the question is for phrases, which only some drafters have.
-        log_probs: ``[m]`` draft log-probability of each row given its parent, 0 for the root; None where the drafter
-            gives none.
+        rows: ``[f]`` the frontier: filled rows whose continuations are requested.
+        k: candidates per frontier row.
+        kind: whether candidates are the best ones or drawn. A longer answer begins with the shorter one.
+        enough: ``[f]`` probability mass after which a row needs no more candidates; None requests all ``k``. A drafter
+            that draws may leave the rest of a row, or of all rows, out.
+        length: tokens of a candidate; above 1 the request is for phrases, which only some drafters have.
+        log_probs: ``[m]`` draft log-probability of each row given its parent, 0 for the root; None without any.
     """
 
     tokens: NDArray[np.int64]
@@ -44,7 +43,7 @@ class Request:
     log_probs: NDArray[np.float32] | None = None
 
     def depths(self) -> list[int]:
-        """Depth of each of the ``f`` frontier rows; 0 for the root."""
+        """Return the depth of each of the ``f`` frontier rows; 0 for the root."""
         parents = self.parents.tolist()  # a walk in Python: for trees of this size numpy's calls cost more
         depths = []
         for row in self.rows.tolist():
@@ -55,10 +54,7 @@ class Request:
         return depths
 
     def best_path_log_probs(self) -> tuple[float, float]:
-        """Of the frontier row whose path is most probable: the path's log-probability, and that of its last token.
-
-        Zeros where the drafter gives no log-probabilities, or before anything is drafted.
-        """
+        """Return the log-probability of the most probable frontier path and of its last token, or zeros."""
         if self.log_probs is None:
             return 0.0, 0.0
         best, last = -inf, 0.0
@@ -93,13 +89,12 @@ class Candidates:
     """A drafter's answer to a :class:`Request`.
 
     Attributes:
-        tokens: ``[f, k]`` (or fewer, see :attr:`Request.enough`) token ids of each frontier row, then
-            ``NO_CANDIDATE``: best first or in the order drawn, distinct unless drawn with replacement. Of phrases
-            ``[f, k, length]``, shorter ones filled up with ``NO_CANDIDATE``.
-        log_probs: ``[f, k]`` draft log-probabilities given the frontier row (of drawn tokens: before anything was
-            taken out), or None where the drafter has none.
+        tokens: ``[f, k]`` (or fewer, see :attr:`Request.enough`) token ids, best first or in the order drawn, then
+            ``NO_CANDIDATE``; distinct unless drawn with replacement. Phrases: ``[f, k, length]``, padded likewise.
+        log_probs: ``[f, k]`` draft log-probabilities given the frontier row, of drawn tokens before any was taken out;
+            None without any.
         q: ``[f, V]`` draft distribution of each frontier row, where tokens were drawn.
-        pass_tokens: tokens fed in each forward pass of a draft model that the answer took.
+        pass_tokens: tokens fed in each forward pass of a draft model for this answer.
     """
 
     tokens: NDArray[np.int64]
@@ -108,7 +103,7 @@ class Candidates:
     pass_tokens: tuple[int, ...] = ()
 
     def rows(self, start: int, end: int) -> Candidates:
-        """Those of some frontier rows, where none were drawn."""
+        """Return the candidates of some frontier rows, where none were drawn."""
         log_probs = None if self.log_probs is None else self.log_probs[start:end]
         return Candidates(self.tokens[start:end], log_probs)
 
@@ -119,9 +114,9 @@ class Plan:
 
     Attributes:
         max_nodes: most nodes to draft.
-        max_depth: deepest node to draft; 0 switches speculation off for the step.
-        threshold: a node is drafted only where its estimated worth reaches this, by builders that take one.
-        choice: which of the builders of a :class:`~specexp.builders.choice.Choice` builds the tree.
+        max_depth: greatest depth; 0 switches speculation off for the step.
+        threshold: least estimated worth of a node, for builders that take one.
+        choice: index of the builder of a :class:`~specexp.builders.choice.Choice`.
     """
 
     max_nodes: int | None = None
@@ -130,7 +125,7 @@ class Plan:
     choice: int | None = None
 
     def within(self, max_nodes: int, max_depth: int | None) -> tuple[int, int]:
-        """Most nodes and deepest node of the step, by these limits and a builder's own."""
+        """Return the most nodes and the greatest depth of the step, by these limits and the builder's own."""
         nodes = max_nodes if self.max_nodes is None else min(max_nodes, self.max_nodes)
         depths = [depth for depth in (max_depth, self.max_depth) if depth is not None]
         return nodes, min(depths, default=max_nodes)
@@ -138,15 +133,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class DraftState:
-    """How far a tree has come, before an answer that would cost a draft pass.
+    """The state of a tree before a request that costs a draft pass.
 
     Attributes:
         nodes: nodes drafted so far.
-        depth: depth of the deepest.
+        depth: greatest depth of a node.
         pass_tokens: tokens fed in each draft pass of this step so far.
-        log_prob: draft log-probability of the most probable path to a node that the pass would draft from (the
-            product of the confidences); 0 while nothing is drafted, or where the drafter gives no probabilities.
-        last_log_prob: draft log-probability of that path's last token alone.
+        log_prob: draft log-probability of the most probable path to a frontier node (the log of the product of the
+            confidences); 0 while nothing is drafted, or without probabilities.
+        last_log_prob: draft log-probability of that path's last token.
     """
 
     nodes: int
@@ -157,17 +152,17 @@ class DraftState:
 
     @property
     def draft_passes(self) -> int:
-        """Passes spent in this step."""
+        """Draft passes of this step so far."""
         return len(self.pass_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier decided.
+    """A verifier's decision.
 
     Attributes:
         accepted: rows of the accepted nodes, from depth 1 down, each the parent of the next.
-        bonus: the target's token after the last accepted node (after the root, if none was).
+        bonus: the target's token after the last accepted node, or after the root.
     """
 
     accepted: tuple[int, ...]
@@ -178,12 +173,12 @@ PLAIN = "plain"
 """Name of plain decoding among compositions of parts."""
 
 Selection = Literal["top-k", "drawn"]
-"""Which candidates become nodes: the drafter's best, or draws from its distribution without replacement."""
+"""Candidates that become nodes: the drafter's best, or draws from its distribution without replacement."""
 
 Build = Generator[Request, Candidates | None, TokenTree]
-"""Yields requests, is sent their answers (None: stop drafting here), returns the tree."""
+"""Yields requests, receives their candidates (None: stop drafting here), returns the tree."""
 
 
 def kind_of(candidates: Selection) -> NodeKind:
-    """The kind of node a selection makes."""
+    """Return the kind of node that a selection makes."""
     return NodeKind.DRAWN if candidates == "drawn" else NodeKind.POINT_MASS

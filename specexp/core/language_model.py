@@ -1,9 +1,10 @@
-"""A Hugging Face causal LM with a slot cache: prefill, tree passes, commit. The only place that runs a model."""
+"""A Hugging Face causal LM with a slot cache: prefill, tree passes, commit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,7 +17,7 @@ from typing_extensions import override
 
 from specexp.core.cache import SlotCache, additive_mask, check_attention, context_limit
 from specexp.core.messages import counted, type_and_line
-from specexp.core.runtime import Growth, Runtime, check_model, inference
+from specexp.core.runtime import Growth, Runtime, check_model
 from specexp.core.tree import TokenTree, TreeShape
 
 _PREFILL_CHUNK = 1024
@@ -24,17 +25,13 @@ _MAKERS: WeakKeyDictionary[torch.nn.Module, Callable[[Any], Runtime]] = WeakKeyD
 
 
 def set_runtime(model: torch.nn.Module, make: Callable[[Any], Runtime]) -> None:
-    """Set the function that makes the model's runtimes wherever the bare model is given, e.g. to a decoder."""
+    """Set the function that makes the model's runtimes wherever the bare model is passed, e.g. to a decoder."""
     _MAKERS[model] = make
 
 
 def runtime_for(model: PreTrainedModel | Runtime) -> Runtime:
-    """Return a runtime of the model with an empty cache: as :func:`set_runtime` has it, or else by its own code.
-
-    A runtime is returned as it is.
-
-    Raises:
-        ValueError: the model cannot be run.
+    """Return a runtime of the model with an empty cache, made by :func:`set_runtime`'s function or by the model's own
+    code. A runtime is returned as it is. Raises ``ValueError`` if the model cannot be run.
     """
     if isinstance(model, Runtime):
         return model
@@ -46,12 +43,11 @@ class LanguageModel(Runtime):
     """Any decoder-only ``AutoModelForCausalLM`` with full attention, ready for tree passes.
 
     Args:
-        model: the model, in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
+        model: in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
         self_check: compare one small tree pass with the model's own passes over the same tokens.
 
     Raises:
-        ValueError: it is no model, is in training mode, is no decoder with full attention and a stated context, has an
-            unsupported attention implementation, or fails the self-check.
+        ValueError: the model cannot be run this way, or fails the self-check.
     """
 
     kind = "eager"
@@ -78,8 +74,8 @@ class LanguageModel(Runtime):
         self.cache = self._empty_cache()
         self._masks: WeakKeyDictionary[TreeShape, torch.Tensor] = WeakKeyDictionary()
         self._mask = torch.zeros((0, 0), dtype=self.dtype, device=self.device)
-        self._masked: TreeShape | None = None  # whose ancestors stand in it
-        if self_check and self.device.type != "meta":  # there it has no weights to answer with
+        self._masked: TreeShape | None = None  # the shape whose ancestor mask the buffer holds
+        if self_check and self.device.type != "meta":  # a dry run has no weights
             self._self_check()
 
     @classmethod
@@ -88,7 +84,7 @@ class LanguageModel(Runtime):
         return cls(model)
 
     @override
-    @inference
+    @torch.inference_mode()
     def prefill(
         self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
     ) -> torch.Tensor | None:
@@ -117,13 +113,13 @@ class LanguageModel(Runtime):
         return torch.cat(kept) if kept else None
 
     @override
-    @inference
+    @torch.inference_mode()
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
         self.cache.reserve(0, max(slots) + 1)
         for slot in slots:
             self.cache.uncommitted[slot] = 0
         growths = [Growth(tree.tokens, tree.shape.depths, tree.shape.ancestor_mask) for tree in trees]
-        logits = self._feed(slots, growths, trees[0].shape)
+        logits = self._forward(slots, *self._inputs(slots, growths, trees[0].shape))
         sizes = [tree.tokens.size for tree in trees]
         self.hidden = (
             tuple(self._states[index, :size] for index, size in enumerate(sizes)) if self.keeps_hidden else ()
@@ -135,19 +131,19 @@ class LanguageModel(Runtime):
         self.keeps_hidden = wanted
 
     @override
-    @inference
+    @torch.inference_mode()
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
         self.cache.reserve(0, max(slots) + 1)
-        logits = self._feed(slots, growths)
+        logits = self._forward(slots, *self._inputs(slots, growths))
         sizes = [growth.tokens.size for growth in growths]
         for slot, size in zip(slots, sizes, strict=True):
             self.cache.uncommitted[slot] += size
         return [logits[index, :size] for index, size in enumerate(sizes)]
 
-    def _feed(
+    def _inputs(
         self, slots: Sequence[int], growths: Sequence[Growth], shape: TreeShape | None = None
-    ) -> torch.Tensor:
-        """``[b, rows, V]`` logits of one pass; ``shape`` is that of the first growth, if it is a whole tree."""
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return tokens, positions and mask for :meth:`_forward`; ``shape`` is that of a single whole tree."""
         pasts = [self.cache.lengths[slot] for slot in slots]
         ends = [past + growth.visible.shape[1] for past, growth in zip(pasts, growths, strict=True)]
         sizes = [growth.tokens.size for growth in growths]
@@ -169,11 +165,11 @@ class LanguageModel(Runtime):
                 position_rows[index, :size] += growth.depths
                 visible[index, 0, :, :past] = True
                 visible[index, 0, :size, past:end] = growth.visible
-                visible[index, 0, size:, end - size] = True  # padding rows, so that no softmax is empty
+                visible[index, 0, size:, end - size] = True  # so that no softmax of a padding row is empty
             tokens = torch.from_numpy(token_rows).to(self.device)
             positions = torch.from_numpy(position_rows).to(self.device)
             mask = additive_mask(torch.from_numpy(visible).to(self.device), self.dtype)
-        return self._forward(slots, tokens, positions, mask)
+        return tokens, positions, mask
 
     @override
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
@@ -183,21 +179,17 @@ class LanguageModel(Runtime):
     def _check_mode(self) -> None:
         if self.model.training:
             raise ValueError(
-                f"the {self.model.config.model_type} model is in training mode, where dropout changes its answers: "
+                f"the {self.model.config.model_type} model is in training mode, where dropout changes its logits: "
                 "call model.eval() first"
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:
-        """The same weights with an empty cache of its own."""
+        """Share the weights; the cache is new."""
         return LanguageModel(self.model, self_check=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The same in another process: the weights' memory is shared, the cache is empty."""
-        return LanguageModel._of_weights, (self.model,)
-
-    @staticmethod
-    def _of_weights(model: PreTrainedModel) -> LanguageModel:
-        return LanguageModel(model, self_check=False)
+        """Share the weights' memory with another process; its cache is new."""
+        return partial(LanguageModel, self_check=False), (self.model,)
 
     @property
     @override
@@ -213,25 +205,25 @@ class LanguageModel(Runtime):
         return SlotCache(self.model.config, slots=1, capacity=0, dtype=self.dtype, device=self.device)
 
     def _make_room(self, rows: int, slots: int) -> None:
-        """Room for so many rows; where the cache must grow, for half as many again, since growing copies it."""
+        # growing copies the cache, so it grows by half
         spare = max(256, rows // 2) if rows > self.cache.capacity else 0
         self.cache.reserve(rows + spare, slots)
 
     def _whole_mask(
         self, rows: int, past: int, ahead: int, visible: TreeShape | NDArray[np.bool_]
     ) -> torch.Tensor:
-        """``[1, 1, rows, past + ahead]`` a view of a buffer: nothing of the size of the context is made for a pass.
+        """Return the additive mask ``[1, 1, rows, past + ahead]`` of one sequence.
 
-        In it zeros, for the past, end where what is ahead begins, so that a view may take in as many as there are.
+        It is a view of a kept buffer, so that no pass allocates memory of the context's size: zeros for the past end at
+        column ``begin``, where the mask of the rows ahead starts.
 
         Args:
-            rows: of the pass.
             past: committed tokens.
-            ahead: rows behind them.
-            visible: which of those the rows may attend to: ``[rows, ahead]``, or as ancestors in a tree.
+            ahead: uncommitted rows, those of this pass included.
+            visible: ``[rows, ahead]`` true where a row may attend, or a tree whose ancestors it attends to.
         """
         known, width = self._mask.shape
-        begin = width - known  # of what is ahead
+        begin = width - known
         if max(rows, ahead) > known or past > begin:
             known, begin = max(rows, ahead, known), max(self.cache.capacity, begin)
             self._mask = torch.zeros((known, begin + known), dtype=self.dtype, device=self.device)
@@ -247,7 +239,7 @@ class LanguageModel(Runtime):
         return self._mask[None, None, :rows, begin - past : begin + ahead]
 
     def _shape_mask(self, shape: TreeShape) -> torch.Tensor:
-        """``[n + 1, n + 1]`` additive ancestor mask; kept, as long as the shape lives, only where it comes again."""
+        """``[n + 1, n + 1]`` additive ancestor mask, kept for recurring shapes."""
         mask = self._masks.get(shape)
         if mask is None:
             mask = additive_mask(torch.from_numpy(shape.ancestor_mask).to(self.device), self.dtype)
@@ -266,7 +258,7 @@ class LanguageModel(Runtime):
         self.cache.open(slots)
         self.passes += 1
         with ExitStack() as hooks:
-            if self.keeps_hidden:  # the body's answer, before the output layer chooses rows of it
+            if self.keeps_hidden:  # the body's output, before the output layer selects rows
                 hooks.callback(self.model.base_model.register_forward_hook(self._note_states).remove)
             output = self.model(
                 input_ids=tokens,
@@ -283,16 +275,15 @@ class LanguageModel(Runtime):
         self._states: torch.Tensor = output[0]  # [b, rows, d]
 
     def _self_check(self) -> None:
-        """The model must answer the rows of a tree as it answers the same tokens fed alone, without mask and cache."""
         model_type, attention = self.model.config.model_type, self.model.config._attn_implementation
         try:
             error = tree_error(self)
-        except Exception as failure:  # of modelling code that knows no such mask, positions or cache
+        except Exception as failure:  # raised by modelling code that takes no such mask, positions or cache
             raise ValueError(
                 f"the {model_type} model cannot do a tree pass with attn_implementation {attention!r} "
                 f"({type_and_line(failure)}): use a decoder with full attention, and learned or rotary positions"
             ) from failure
-        self.cache = self._empty_cache()  # without the room the check took
+        self.cache = self._empty_cache()  # frees the check's rows
         self.passes = 0
         if not error <= tolerance(self.dtype):
             raise ValueError(
@@ -302,21 +293,17 @@ class LanguageModel(Runtime):
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """The largest :func:`tree_error` of a model of this precision that does tree passes right."""
+    """Return the largest allowed :func:`tree_error` at a precision."""
     return 0.01 if dtype in (torch.float32, torch.float64) else 0.15
 
 
 @torch.inference_mode()
 def tree_error(runtime: Runtime) -> float:
-    """Difference of a row's logits from the model's own, without mask and cache, as a share of their spread; the median
-    of three rows, since rounding may send a token of one of them to other experts.
+    """Return ``|tree logits - plain logits| / |plain logits - mean|``, the median of three rows of a small tree.
 
-    The tree is wide, so that a position taken from a row's place in the cache would be far off.
-
-    Args:
-        runtime: of a Hugging Face model; slot 0 holds the check's prefix afterwards.
+    Plain logits come from a pass without mask and cache. Slot 0 holds the check's prefix afterwards.
     """
-    siblings = 14
+    siblings = 14  # a wide tree, so that a position taken from a row's place in the cache is far off
     shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
     prefix = [token % runtime.vocab_size for token in (5, 6, 7)]
     tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % runtime.vocab_size)
@@ -332,39 +319,34 @@ def tree_error(runtime: Runtime) -> float:
         possible = expected > torch.finfo(runtime.dtype).min / 2
         expected, answer = expected[possible], answers[row, possible]
         error, spread = (answer - expected).norm(), (expected - expected.mean()).norm()
-        same = bool(error <= 1e-6 * (1 + expected.norm()))  # a model that always says the same has no spread
+        same = bool(error <= 1e-6 * (1 + expected.norm()))  # constant logits have no spread to divide by
         errors.append(0.0 if same else float(error / spread) if error.isfinite() else inf)
-    return sorted(errors)[1]
-
-
-STORES = ("cpu", "disk")
-"""Where modules of a spread model wait for their turn, if any other device computes."""
+    return sorted(errors)[1]  # rounding may send one row's token to other experts
 
 
 def is_spread(model: PreTrainedModel) -> bool:
-    """Whether a model was loaded with a ``device_map``, so that its weights come and go, or lie on several devices."""
-    return getattr(model, "hf_device_map", None) is not None or parallel(model) > 1
+    """Return whether a model's weights are on several devices, by ``device_map`` or tensor parallelism."""
+    return getattr(model, "hf_device_map", None) is not None or _processes(model) > 1
 
 
-def parallel(model: PreTrainedModel) -> int:
-    """Over how many processes its matrices are split."""
+def _processes(model: PreTrainedModel) -> int:
     return getattr(model, "_tp_size", None) or 1
 
 
 def compute_device(model: PreTrainedModel) -> torch.device:
-    """The device that takes a model's inputs and gives its logits: of a spread one the first that computes, as
-    accelerate has it; weights that wait elsewhere stand on no device meanwhile."""
-    if not is_spread(model) or parallel(model) > 1:
+    """Return the device of a model's inputs and logits."""
+    if not is_spread(model) or _processes(model) > 1:
         own: torch.device = model.device
         return own
-    placed = [place for place in model.hf_device_map.values() if str(place) not in STORES]
+    # as accelerate has it: the first device that computes; modules on cpu and disk wait for their turn
+    placed = [place for place in model.hf_device_map.values() if str(place) not in ("cpu", "disk")]
     return torch.device(placed[0] if placed else "cpu")
 
 
 def placement(model: PreTrainedModel) -> str:
-    """Where a model's weights lie: ``cuda:0``, or ``cuda:0 (20 modules), cpu (1 module)`` of a spread one."""
-    if parallel(model) > 1:
-        return f"{model.device} (tensor parallel over {parallel(model)} processes)"
+    """Return the devices of a model's weights, e.g. ``cuda:0`` or ``cuda:0 (20 modules), cpu (1 module)``."""
+    if _processes(model) > 1:
+        return f"{model.device} (tensor parallel over {_processes(model)} processes)"
     if not is_spread(model):
         return str(model.device)
     names = [

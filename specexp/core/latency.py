@@ -1,5 +1,5 @@
-"""What steps cost on a device: passes by the tokens fed and the prefix, and what is around them; measured there,
-published or assumed.
+"""Costs of steps on a device: passes by the tokens fed and the prefix, and the rest of a step; measured, published or
+assumed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ if TYPE_CHECKING:
 
 Milliseconds = Annotated[float, Field(ge=0)]
 MOST_OFF = 0.1
-"""Relative difference between modelled and live speed above which a report leads with it."""
+"""Relative difference between modelled and live speed that a report puts first."""
 
-_SHORTEST = 0.1
-"""A pass over a short prefix takes at least this share of one over the stated prefix."""
-
+_SHORTEST = 0.1  # least time of a pass over a short prefix, as a share of one over the stated prefix
 _BESIDE_ARTIFACT = ("artifact", "name", "modelled")
 
 
 @dataclass(frozen=True)
 class Overhead(metaclass=Checked):
-    """What a composition's steps cost outside their passes.
+    """Costs of a composition's steps outside their passes.
 
     Args:
         step_ms: milliseconds of a step that drafts.
@@ -46,7 +44,7 @@ class Overhead(metaclass=Checked):
 
 
 class StepSeconds(NamedTuple):
-    """Of one step: its target pass, its draft passes, and everything beside them."""
+    """Seconds of a step: its target pass, its draft passes, and the rest."""
 
     target: float
     draft: float
@@ -55,34 +53,36 @@ class StepSeconds(NamedTuple):
 
 @dataclass(frozen=True)
 class LatencyProfile(metaclass=Checked):
-    """Milliseconds of a target pass and of a draft pass by the tokens they are fed; between two given numbers of tokens
-    on a straight line, beyond the last one on with the last slope (never falling). A longer prefix adds to both.
+    """Milliseconds of a target pass and of a draft pass by the tokens they are fed, linear between two stated numbers
+    of tokens, extrapolated with the last slope (never falling). A longer prefix adds to both.
 
     Args:
-        name: what tables call the models and the device.
+        name: name of models and device in tables.
         target_ms: milliseconds of a target pass by tokens fed, 1 among them.
         draft_ms: milliseconds of a draft pass by tokens fed, 1 among them; empty without a draft model.
-        step_ms: what a step that drafts costs beside its passes (cache look-up, roll-back, controller).
-        node_ms: what every node of such a step costs beside the passes.
-        token_ms: what every new token costs beside the passes (verification, commit), in plain steps too.
+        step_ms: cost of a step that drafts beside its passes (cache look-up, roll-back, controller).
+        node_ms: cost of every node of such a step beside the passes.
+        token_ms: cost of every new token beside the passes (verification, commit), in plain steps too.
         prefix_tokens: tokens in the cache that ``target_ms`` and ``draft_ms`` are stated at.
-        target_prefix_ms: what 1,000 tokens more in the prefix add to a target pass; a shorter one takes less.
-        target_prefix_token_ms: what they add for every token fed, since each of them attends to the prefix.
-        draft_prefix_ms: what they add to a draft pass.
-        draft_prefix_token_ms: what they add to it for every token fed.
-        overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of single compositions by the label of its parts, where
-            they are known; :meth:`of` looks them up.
+        target_prefix_ms: cost of 1,000 more prefix tokens in a target pass; a shorter prefix takes less.
+        target_prefix_token_ms: the same for every token fed, which attends to the prefix.
+        draft_prefix_ms: as ``target_prefix_ms``, in a draft pass.
+        draft_prefix_token_ms: as ``target_prefix_token_ms``, in a draft pass.
+        overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of compositions, by the label of their parts; see
+            :meth:`of`.
         source: whether it was measured, published, or assumed.
         modelled: whether the seconds of a run are modelled by it; if not they are measured, and only controllers weigh
             costs by it.
-        lanes_ms: milliseconds of a target pass that answers several lanes, from 2, by the tokens fed of each, 1 among
-            them; where there are none it takes as long as one over all their tokens in one lane.
-        artifact: another profile that all of this is taken from, but ``modelled`` and, if one is given, the name; in a
-            configuration the path of a ``latency-profile`` artifact. None once it is taken.
+        lanes_ms: milliseconds of a target pass over several lanes, from 2, by the tokens fed of each, 1 among them; if
+            empty it costs as much as one lane with all their tokens.
+        artifact: another profile to take all values from, but ``modelled`` and, if given, the name; in a
+            configuration the
+            path of a ``latency-profile`` artifact. None once they are taken.
 
     Raises:
         ValueError: 1 is missing, a number of tokens is below 1, or a target pass takes no time; there is neither a
-            name nor an artifact, or other values are given beside one.
+            name nor
+            an artifact, or other values are given beside an artifact.
 
     Example:
         >>> LatencyProfile("7B drafts for 70B", {1: 152.0}, {1: 21.0}).step_seconds(5, [1, 1, 1, 1])
@@ -160,16 +160,16 @@ class LatencyProfile(metaclass=Checked):
 
     @property
     def label(self) -> str:
-        """What figures modelled by it are called, e.g. ``modelled: 7B drafts for 70B (published)``."""
+        """Name of modelled figures, e.g. ``modelled: 7B drafts for 70B (published)``."""
         return f"modelled: {self.name} ({self.source})"
 
     @property
     def max_target_tokens(self) -> int:
-        """Most tokens of a target pass it states milliseconds for; a profile of one point holds for any number."""
+        """Most tokens of a target pass with stated milliseconds."""
         return max(self.target_ms)
 
     def exceeded_by(self, tokens: int) -> bool:
-        """Whether a target pass feeds more tokens than it states milliseconds for."""
+        """Return whether a target pass feeds more tokens than are stated; one point holds for any number."""
         return len(self.target_ms) > 1 and tokens > self.max_target_tokens
 
     @property
@@ -179,13 +179,12 @@ class LatencyProfile(metaclass=Checked):
         return target + self.draft_prefix_ms + self.draft_prefix_token_ms > 0
 
     def of(self, composition: str) -> Self:
-        """The same with ``step_ms``, ``node_ms`` and ``token_ms`` of a composition.
+        """Return the profile with the overheads of a composition, named by its
+        :attr:`~specexp.core.parts.Parts.label`.
 
-        They are those listed for it; if there are none, those of the first one listed that has the same drafter; else
-        they stay. Asked once more, also of another composition, the profile found stays as it is.
-
-        Args:
-            composition: the :attr:`~specexp.core.parts.Parts.label` of its parts.
+        If none are listed for it, those of the first listed composition with the same drafter are taken, else they
+        stay.
+        The result has no further overheads to look up.
         """
         if not self.overheads:
             return self
@@ -198,51 +197,39 @@ class LatencyProfile(metaclass=Checked):
         return replace(self, overheads={}, **own)
 
     def target_seconds(self, tokens: int, prefix: int | None = None) -> float:
-        """Milliseconds of a target pass over ``tokens`` tokens, the root among them."""
+        """Return the seconds of a target pass over ``tokens`` tokens, the root among them."""
         by_prefix = self.target_prefix_ms + self.target_prefix_token_ms * tokens
         return self._pass(_between(self._target_points, tokens), by_prefix, prefix)
 
     def lanes_seconds(self, tokens: int, lanes: int) -> float:
-        """Of a target pass that answers several lanes, behind the prefix it is stated at.
-
-        Args:
-            tokens: fed of each lane, the root among them.
-        """
+        """Return the seconds of a target pass over several lanes, ``tokens`` of each, at the stated prefix."""
         if lanes == 1 or not self.lanes_ms:
             return self.target_seconds(tokens * lanes)
         known = [(one, _between(sorted(ms.items()), tokens)) for one, ms in sorted(self.lanes_ms.items())]
         return _between([(1, _between(self._target_points, tokens)), *known], lanes) / 1e3
 
     def draft_seconds(self, tokens: int, prefix: int | None = None) -> float:
-        """Of a draft pass.
-
-        Raises:
-            ValueError: the profile states none.
-        """
+        """Return the seconds of a draft pass; raises ``ValueError`` if none are stated."""
         if not self.draft_ms:
             raise ValueError(f"latency profile {self.name!r} states no draft_ms, but a draft model was run")
         by_prefix = self.draft_prefix_ms + self.draft_prefix_token_ms * tokens
         return self._pass(_between(self._draft_points, tokens), by_prefix, prefix)
 
     def beside_seconds(self, tokens: int, draft_passes: int, new_tokens: float = 1) -> float:
-        """Of what a step does beside its passes."""
+        """Return the seconds of a step beside its passes."""
         drafting = self.step_ms + self.node_ms * (tokens - 1) if tokens > 1 or draft_passes else 0.0
         return (drafting + self.token_ms * new_tokens) / 1e3
 
     def step_seconds(
         self, tokens: int, pass_tokens: Sequence[int] = (), new_tokens: int = 1, prefix: int | None = None
     ) -> float:
-        """Of a whole step.
-
-        Args:
-            new_tokens: committed by the step: accepted drafts, and the bonus token.
-        """
+        """Return the seconds of a whole step that commits ``new_tokens`` tokens."""
         return sum(self.step_parts(tokens, pass_tokens, new_tokens, prefix))
 
     def step_parts(
         self, tokens: int, pass_tokens: Sequence[int] = (), new_tokens: int = 1, prefix: int | None = None
     ) -> StepSeconds:
-        """:meth:`step_seconds`, taken apart."""
+        """Return :meth:`step_seconds` by part."""
         return StepSeconds(
             self.target_seconds(tokens, prefix),
             sum(self.draft_seconds(fed, prefix) for fed in pass_tokens),
@@ -250,17 +237,13 @@ class LatencyProfile(metaclass=Checked):
         )
 
     def outcome_parts(self, outcome: Outcome) -> StepSeconds:
-        """:meth:`step_parts` of a step that was taken."""
+        """Return the seconds of a decoded step by part."""
         new_tokens = len(outcome.new_token_ids)
         prefix = len(outcome.context) - new_tokens - 1  # all that was committed before it, but the root
         return self.step_parts(outcome.tree.num_nodes + 1, outcome.pass_tokens, new_tokens, prefix)
 
-    def outcome_seconds(self, outcome: Outcome) -> float:
-        """:meth:`step_seconds` of a step that was taken."""
-        return sum(self.outcome_parts(outcome))
-
     def plain_seconds(self, prompt_tokens: int, new_tokens: int) -> float:
-        """Milliseconds of plain decoding, a step for every new token."""
+        """Return the seconds of plain decoding, one step per new token."""
         plain = self.of(PLAIN)
         if not plain.by_prefix:
             return new_tokens * plain.step_seconds(1)
@@ -268,7 +251,7 @@ class LatencyProfile(metaclass=Checked):
         return sum(plain.step_seconds(1, prefix=prefix) for prefix in known)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, the keys of the milliseconds as text, for JSON; :meth:`from_dict` reads them."""
+        """Return plain values for JSON, the keys of milliseconds as text; :meth:`from_dict` reads them."""
         values = asdict(self)
         for what in ("target_ms", "draft_ms"):
             values[what] = {str(tokens): ms for tokens, ms in values[what].items()}
@@ -280,16 +263,11 @@ class LatencyProfile(metaclass=Checked):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], modelled: bool = True) -> Self:
-        """The profile that :meth:`to_dict` wrote.
-
-        Raises:
-            ValueError: a value is not allowed.
-            TypeError: a value is of another type, or unknown.
-        """
+        """Return the profile of :meth:`to_dict`'s values; raises ``ValueError`` or ``TypeError`` for others."""
         read = dict(values)
-        for what in ("target_ms", "draft_ms"):
-            if what in read:
-                read[what] = {int(tokens): float(ms) for tokens, ms in read[what].items()}
+        for name in ("target_ms", "draft_ms"):
+            if name in read:
+                read[name] = {int(tokens): float(ms) for tokens, ms in read[name].items()}
         read["lanes_ms"] = {
             int(lanes): {int(tokens): float(ms) for tokens, ms in one.items()}
             for lanes, one in read.get("lanes_ms", {}).items()
@@ -309,6 +287,11 @@ class LatencyProfile(metaclass=Checked):
             longer = prefix_ms * (prefix - self.prefix_tokens) / 1e3
             milliseconds = max(milliseconds + longer, _SHORTEST * milliseconds)
         return milliseconds / 1e3
+
+
+def outcome_seconds(outcome: Outcome, profile: LatencyProfile | None) -> float:
+    """Return the seconds of a decoded step: modelled by a profile, or measured without one."""
+    return sum(outcome.seconds.values() if profile is None else profile.outcome_parts(outcome))
 
 
 def _default(one: Any) -> Any:

@@ -2,14 +2,14 @@
 
 :class:`Drafting` makes one sequence's draft trees, a :class:`Lane` is a sequence in a slot of the target,
 :class:`Decoding` takes all lanes through one step at a time, and :class:`Decoder` decodes one prompt. Drafts may be
-made elsewhere (:mod:`specexp.scheduling`) and the target may be a recording. Clock, counters, EOS, stops and limits are
-here.
+made elsewhere (:mod:`specexp.scheduling`) and the target may be a recording.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from secrets import randbits
 from time import perf_counter
 from types import TracebackType
@@ -20,18 +20,10 @@ import torch
 
 from specexp.core.checked import check_arguments
 from specexp.core.context import Context
-from specexp.core.contracts import (
-    Controller,
-    DeterministicVerifier,
-    Drafter,
-    TreeBuilder,
-    Verifier,
-    walk,
-)
+from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, TreeBuilder, Verifier, walk
 from specexp.core.dialogue import Build, Candidates, DraftState, Request, Verdict
 from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
-from specexp.core.prompt import eos_set, token_list
 from specexp.core.sampling import check_best, check_logits, on_host, to_host
 from specexp.core.tree import TokenTree, root_tree
 
@@ -42,12 +34,10 @@ if TYPE_CHECKING:
 
 OutcomeObserver = Callable[[Outcome], None]
 Stop = Callable[[Sequence[int]], bool]
-"""Whether the output ends with these new tokens. Called after each of them, so that the output ends in the same place
-however many were accepted together."""
+"""Whether the output ends with these new tokens. Called after each token, however many were accepted together."""
 Clock = Callable[[Outcome], Mapping[str, float]]
-"""Seconds of a step by phase, where they are modelled."""
-_ROOM_AHEAD = 4096
-"""New tokens whose room in the cache is reserved before the first of them; the cache of a longer output grows."""
+"""Modelled seconds of a step by phase."""
+_ROOM_AHEAD = 4096  # new tokens that the cache has room for from the start; it grows for longer outputs
 
 
 # Drafting: one tree of one sequence, and several trees at once.
@@ -55,14 +45,7 @@ _ROOM_AHEAD = 4096
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A draft tree and its costs.
-
-    Attributes:
-        tree: what the target should check.
-        pass_tokens: tokens fed in each forward pass of a draft model.
-        draft_seconds: time of the drafter's answers.
-        build_seconds: time of builder and controller.
-    """
+    """A draft tree, the tokens fed in each draft pass, and the seconds of the drafter and of builder and controller."""
 
     tree: TokenTree
     pass_tokens: tuple[int, ...] = ()
@@ -77,17 +60,17 @@ class Drafting:
         self.drafter, self.builder, _, self.controller = parts
         self.context = context
         self.learned_candidates = 0 if self.drafter is None else self.drafter.learned_candidates
-        # most controllers never stop a draft: do not ask those
+        # most controllers never stop a draft: skip the call for those
         self._may_stop = type(self.controller).keep_drafting is not Controller.keep_drafting
 
     def begin(self, prefill: Outcome | None) -> None:
-        """Let the parts begin, once the prompt is known."""
+        """Start the parts, once the prompt is known."""
         if self.drafter is not None:
             self.drafter.begin(self.context, prefill)
         self.controller.begin(self.context, prefill)
 
     def learn(self, outcome: Outcome) -> None:
-        """Let the parts learn from a step, whose tokens the context already has."""
+        """Let the parts learn from a step. Its tokens are in the context already."""
         if self.drafter is not None:
             self.drafter.observe(outcome)
         self.controller.observe(outcome)
@@ -102,7 +85,7 @@ class Drafting:
         return (yield from self.builder.build(self.context.root, plan))
 
     def stops(self, request: Request, pass_tokens: tuple[int, ...]) -> bool:
-        """Whether the controller ends the draft before an answer that would cost a pass."""
+        """Whether the controller ends the draft before a request that costs a draft pass."""
         if not self._may_stop or self.drafter is None or not self.drafter.costs_pass(request):
             return False
         nodes, depth = int(np.count_nonzero(request.tokens >= 0)) - 1, max(request.depths(), default=0)
@@ -111,7 +94,7 @@ class Drafting:
 
 
 class _GrowingTree:
-    """A tree being built: the builder's next request, until there is none, and the costs so far."""
+    """A tree under construction: the builder's open request, None once the tree is complete, and the costs so far."""
 
     def __init__(self, drafting: Drafting, depth: int) -> None:
         self.drafting = drafting
@@ -135,7 +118,7 @@ class _GrowingTree:
         return Draft(self._tree, self._pass_tokens, self._draft_seconds, self._build_seconds)
 
     def take(self, answer: Candidates, seconds: float) -> None:
-        if not isinstance(answer, Candidates):  # None would end the draft unnoticed
+        if not isinstance(answer, Candidates):  # a drafter's None would silently end the draft
             name = type(self.drafting.drafter).__name__
             raise TypeError(f"{name}.propose must return Candidates, got {type(answer).__name__}")
         self._pass_tokens += answer.pass_tokens
@@ -154,13 +137,13 @@ class _GrowingTree:
         self._build_seconds += perf_counter() - started
 
 
-def draft_together(asked: Sequence[tuple[Drafting, int]]) -> list[Draft]:
-    """Build the next trees of one sequence, or of several whose drafters are a team and answer together.
+def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
+    """Build the next tree of one sequence, or the trees of several sequences whose drafters are a team.
 
     Args:
-        asked: one drafting a sequence, each with the deepest node of use.
+        draftings: one a sequence, each with the greatest useful depth of its tree.
     """
-    trees = [_GrowingTree(drafting, depth) for drafting, depth in asked]
+    trees = [_GrowingTree(drafting, depth) for drafting, depth in draftings]
     while growing := [tree for tree in trees if tree.request is not None]:
         started = perf_counter()
         questions = [tree.question for tree in growing]
@@ -177,7 +160,7 @@ def draft_together(asked: Sequence[tuple[Drafting, int]]) -> list[Draft]:
 
 
 def teams(draftings: Sequence[Drafting]) -> list[list[int]]:
-    """Indices of the draftings that are asked together, in the order of the first of each team."""
+    """Indices of the draftings by team, in the order of the first member of each team."""
     found: dict[Hashable, list[int]] = {}
     for number, drafting in enumerate(draftings):
         team = None if drafting.drafter is None else drafting.drafter.team
@@ -186,7 +169,7 @@ def teams(draftings: Sequence[Drafting]) -> list[list[int]]:
 
 
 class DraftingFor:
-    """Adds a note to any exception raised within: the sequence that was drafted for."""
+    """Adds the sequence to any exception raised within. A class, since a generator would cost more in every step."""
 
     __slots__ = ("sequence",)
 
@@ -207,16 +190,15 @@ class DraftingFor:
 
 
 class Lane:
-    """A sequence being decoded: its slot at the target, its draft, where its output ends, its counters.
+    """A sequence being decoded: its slot at the target, its draft, the end of its output, its counters.
 
     Args:
-        context: prompt and noise keys.
-        drafting: makes its drafts; None if that is done elsewhere.
+        drafting: makes its drafts; None if drafts are made elsewhere.
         count_useful: also count useful tokens, outside the timed phases.
-        clock: seconds of a step, for parts that learn from them; measured if None.
+        clock: models the seconds of a step for parts that learn from them; measured if None.
 
     Attributes:
-        draft: what the target checks in the next step; None while there is none.
+        draft: the draft of the next target pass; None while there is none.
         result: output, counters and seconds so far.
     """
 
@@ -251,13 +233,13 @@ class Lane:
 
     @property
     def depth(self) -> int:
-        """Deepest node of use in the next tree: the tokens still wanted, less the bonus token."""
+        """Greatest useful depth of the next tree: the tokens still wanted, less the bonus token."""
         return self._end - len(self.context) - 1
 
     @property
     def own_drafting(self) -> Drafting:
-        """Its drafting, where that is done here."""
-        assert self.drafting is not None, "drafts for this lane are made elsewhere"
+        """Its drafting, which is None only where drafts are made elsewhere."""
+        assert self.drafting is not None
         return self.drafting
 
     @property
@@ -266,18 +248,14 @@ class Lane:
         return self.result.finish_reason != ""
 
     def take(self, draft: Draft) -> None:
-        """Begin a step with the draft that the target checks in it.
-
-        Raises:
-            ValueError: a drafted token is not in the target's vocabulary.
-        """
+        """Begin a step with a draft; raises ``ValueError`` if a token is not in the target's vocabulary."""
         tokens = draft.tree.tokens.tolist()  # for trees of this size numpy's reductions cost more
-        known, drafter = self.target.vocab_size, None if self.drafting is None else self.drafting.drafter
-        if not 0 <= min(tokens) <= max(tokens) < known:
-            token = next(token for token in tokens if not 0 <= token < known)
-            name = "the drafter" if drafter is None else type(drafter).__name__
+        vocab_size = self.target.vocab_size
+        if not 0 <= min(tokens) <= max(tokens) < vocab_size:
+            token = next(token for token in tokens if not 0 <= token < vocab_size)
+            name = "the drafter" if self.drafting is None else type(self.drafting.drafter).__name__
             raise ValueError(
-                f"{name} proposed token {token}; the target's vocabulary has ids 0 to {known - 1}"
+                f"{name} proposed token {token}; the target's vocabulary has ids 0 to {vocab_size - 1}"
             )
         seconds = self.result.seconds
         self._seconds_before = dict(seconds)
@@ -288,12 +266,11 @@ class Lane:
     def absorb(
         self, decision: LaneVerdict, logits: torch.Tensor, hidden: torch.Tensor | None = None
     ) -> Outcome:
-        """Keep the accepted rows and commit the new tokens; after the last ones the lane has :attr:`ended`.
+        """Keep the accepted rows and commit the new tokens; with the last of them the lane has :attr:`ended`.
 
         Args:
-            decision: of :func:`decide`.
             logits: ``[n + 1, V]`` the target's answer to the tree of :attr:`draft`.
-            hidden: ``[n + 1, d]`` its hidden states, where they are kept.
+            hidden: ``[n + 1, d]`` the target's hidden states, where they are kept.
         """
         result, draft, verdict = self.result, self.draft, decision.verdict
         assert draft is not None
@@ -326,17 +303,17 @@ class Lane:
     def outcome(
         self, draft: Draft, logits: torch.Tensor, accepted: tuple[int, ...], new_token_ids: tuple[int, ...]
     ) -> Outcome:
-        """Return what parts and observers learn from."""
+        """Return the outcome that parts and observers learn from."""
         return Outcome(self.context, draft.tree, logits, accepted, new_token_ids, draft.pass_tokens)
 
     def _cut(self, tokens: list[int]) -> list[int]:
-        said = self.context.new_token_ids if self._stop is not None else []
+        output = self.context.new_token_ids if self._stop is not None else []
         for count, token in enumerate(tokens, start=1):
-            said.append(token)
+            output.append(token)
             reason: FinishReason = ""
             if token in self._eos:
                 reason = "eos"
-            elif self._stop is not None and self._stop(said):
+            elif self._stop is not None and self._stop(output):
                 reason = "stop"
             elif len(self.context) + count == self._end:
                 reason = self._limit
@@ -358,17 +335,17 @@ class Lane:
 
 
 class LaneVerdict(NamedTuple):
-    """A verifier's verdict and, if they were read with it, the target's best tokens."""
+    """A verdict and, if they were read together with it, the target's best tokens."""
 
     verdict: Verdict
     top: Top | None = None
 
 
 def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneVerdict]:
-    """Decide a step of several lanes, those of one law on the host together. The time is charged in equal parts.
+    """Decide a step of several lanes. Lanes of one law on the host are decided together, and share the time.
 
     Args:
-        answers: ``[n + 1, V]`` the target's answer to the tree of each.
+        answers: ``[n + 1, V]`` logits for the tree of each lane.
     """
     groups: dict[Hashable, list[int]] = {}
     for number, (lane, logits) in enumerate(zip(lanes, answers, strict=True)):
@@ -387,11 +364,7 @@ def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneV
 
 
 def _decide_alike(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneVerdict]:
-    """Decide for lanes of one law, or for one lane whose logits are on a device.
-
-    There a deterministic verifier's tokens, whether they are numbers, and the tokens to learn come in one copy. For a
-    verifier that tries child after child the logits themselves are copied.
-    """
+    """Decide for lanes of one law, or for one lane whose logits are on a device."""
     verifier, steps = lanes[0].verifier, []
     for lane, logits in zip(lanes, answers, strict=True):
         assert lane.draft is not None
@@ -399,8 +372,8 @@ def _decide_alike(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> lis
         if not on_host(logits) and isinstance(verifier, DeterministicVerifier):
             scores = verifier.scores(context, tree, logits)
             if scores is not None:
-                return [_decide_there(lane, tree, logits, scores)]
-        elif not on_host(logits):
+                return [_decide_on_device(lane, tree, logits, scores)]
+        elif not on_host(logits):  # this verifier tries child after child
             logits = logits.cpu()
         if logits.numel():  # a recording has none
             check_logits(logits, "target", context)
@@ -409,7 +382,8 @@ def _decide_alike(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> lis
     return [LaneVerdict(verdict) for verdict in verdicts]
 
 
-def _decide_there(lane: Lane, tree: TokenTree, logits: torch.Tensor, scores: torch.Tensor) -> LaneVerdict:
+def _decide_on_device(lane: Lane, tree: TokenTree, logits: torch.Tensor, scores: torch.Tensor) -> LaneVerdict:
+    # the verifier's tokens, the check for NaN and the tokens to learn come in one copy, so the host waits once
     best, tokens = scores.max(dim=-1)
     wanted = [tokens, best.float()]
     k = 0 if lane.drafting is None else lane.drafting.learned_candidates
@@ -428,12 +402,12 @@ def _decide_there(lane: Lane, tree: TokenTree, logits: torch.Tensor, scores: tor
 class Decoding:
     """Lanes on one target, taken through a step at a time; they come and go between two steps.
 
-    Drafts are made here, by each lane's own parts. Each stage is a method, which a subclass may time or replace.
+    Each stage is a method, which a subclass may time or replace.
 
     Args:
-        target: it answers all lanes of a step in one pass.
-        observers: called with every step's outcome after it was learned from, outside the lanes' clocks.
-        together: whether drafters of a team are asked together; if not, no draft depends on another lane by rounding.
+        target: answers all lanes of a step in one pass.
+        observers: called with every step's outcome after the parts have learned from it, outside the lanes' clocks.
+        together: whether drafters of a team draft together; if not, no draft depends on another lane by rounding.
 
     Attributes:
         lanes: active lanes by slot, in the order they came.
@@ -456,12 +430,12 @@ class Decoding:
         self.passes = 0
 
     def start(self, lane: Lane, wants_logits: bool = False, since: float | None = None) -> None:
-        """Feed what the lane's slot lacks of the prompt, all but the root, and let its parts begin.
+        """Feed the missing part of the prompt to the lane's slot, all but the root, and start its parts.
 
         Args:
-            lane: takes part from the next step on; its slot holds a beginning of the prompt, or nothing.
+            lane: takes part from the next step on; its slot holds a prefix of the prompt, or nothing.
             wants_logits: whether its drafter learns from the target's answers to the prompt.
-            since: when its prefill began; now if None.
+            since: start of its prefill; now if None.
         """
         started = perf_counter() if since is None else since
         self.begin(lane, self.prefill(lane, wants_logits))
@@ -469,15 +443,19 @@ class Decoding:
         self.add(lane)
 
     def step(self) -> list[Lane]:
-        """Draft, pass, absorb, learn. Returns the lanes whose output has ended, which take part no more."""
+        """Draft, pass, absorb, learn. Return the lanes whose output has ended; these are removed."""
         lanes = self.drafts()
-        answers = self.answers(lanes)
+        started = perf_counter()
+        trees = [lane.draft.tree for lane in lanes if lane.draft is not None]
+        answers = self.target.tree_pass([lane.slot for lane in lanes], trees)
+        self.target.synchronize()
+        self.charge_pass(lanes, trees, started, perf_counter())
         hidden: Sequence[torch.Tensor | None] = self.target.hidden or [None] * len(lanes)
         decisions = decide(lanes, answers)
         for lane, decision, logits, states in zip(lanes, decisions, answers, hidden, strict=True):
             outcome = lane.absorb(decision, logits, states)
             if lane.ended:
-                self.remove(lane)  # first, so that a lane whose parts fail to learn is over all the same
+                self.remove(lane)  # before it learns, which may fail
             self.learn(lane, outcome)
             for observe in self.observers:
                 observe(outcome)
@@ -485,23 +463,19 @@ class Decoding:
         return [lane for lane in lanes if lane.ended]
 
     def add(self, lane: Lane) -> None:
-        """Let a lane take part from the next step on, whose prompt its slot and its parts have.
-
-        Raises:
-            ValueError: another lane has its slot.
-        """
+        """Let a lane take part from the next step on; its prompt is fed already."""
         if lane.slot in self.lanes:
             raise ValueError(
-                f"slot {lane.slot} holds a sequence that goes on: remove its lane first, or take another"
+                f"slot {lane.slot} holds a sequence that has not ended: remove its lane first, or use another slot"
             )
         self.lanes[lane.slot] = lane
 
     def remove(self, lane: Lane) -> None:
-        """Leave a lane's output where it is; its slot is free."""
+        """Free a lane's slot; its output ends where it is."""
         del self.lanes[lane.slot]
 
     def prefill(self, lane: Lane, wants_logits: bool) -> Outcome | None:
-        """Feed the prompt; returns what parts learn from it, if they do."""
+        """Feed the prompt; return its outcome if parts learn from it."""
         context, target = lane.context, self.target
         fed = context.token_ids[target.length(lane.slot) : -1].copy()
         logits = target.prefill(lane.slot, fed.tolist(), all_logits=wants_logits)
@@ -512,12 +486,12 @@ class Decoding:
         return prefill_outcome(context, fed, torch.empty((0, 0)) if logits is None else logits, hidden)
 
     def begin(self, lane: Lane, prefill: Outcome | None) -> None:
-        """Let the parts of a lane begin."""
+        """Start the parts of a lane."""
         with DraftingFor(lane.context.sequence):
             lane.own_drafting.begin(prefill)
 
     def drafts(self) -> list[Lane]:
-        """Give each lane its draft; returns the lanes that the next pass answers."""
+        """Draft; return the lanes of the next pass."""
         lanes = list(self.lanes.values())
         for lane in lanes:
             lane.context.lanes = len(lanes)
@@ -536,16 +510,12 @@ class Decoding:
         for lane, draft in zip(lanes, drafts, strict=True):
             lane.take(draft)
 
-    def answers(self, lanes: Sequence[Lane]) -> list[torch.Tensor]:
-        """Run the target's pass; its time is charged in equal parts."""
-        trees = [lane.draft.tree for lane in lanes if lane.draft is not None]
-        started = perf_counter()
-        answers = self.target.tree_pass([lane.slot for lane in lanes], trees)
-        self.target.synchronize()
-        share = (perf_counter() - started) / len(lanes)
+    def charge_pass(
+        self, lanes: Sequence[Lane], trees: Sequence[TokenTree], started: float, ended: float
+    ) -> None:
+        """Charge the target's pass to its lanes in equal parts."""
         for lane in lanes:
-            lane.result.seconds["target"] += share
-        return answers
+            lane.result.seconds["target"] += (ended - started) / len(lanes)
 
     def learn(self, lane: Lane, outcome: Outcome) -> None:
         """Let the parts of a lane learn from a step."""
@@ -562,15 +532,15 @@ class Decoder:
     """Generates with a target model and four freely composed parts: one lane.
 
     Args:
-        target: a Hugging Face causal LM with full attention, or one already wrapped. A model of
-            :func:`specexp.load_pair` runs in its pair's mode, any other one by its own code.
-        drafter: who guesses; None, with ``builder`` None, is plain autoregressive decoding.
-        builder: which guesses become nodes.
-        verifier: what is accepted; greedy decoding if None.
-        controller: how much to draft; the builder's own limits if None.
+        target: a Hugging Face causal LM with full attention, or a runtime. A model of :func:`specexp.load_pair` runs
+            in its pair's mode, any other model by its own code.
+        drafter: guesses tokens; None, with ``builder`` None, is plain autoregressive decoding.
+        builder: chooses the guesses that become nodes.
+        verifier: decides which nodes are accepted; greedy decoding if None.
+        controller: decides how much to draft; the builder's own limits if None.
 
     Raises:
-        ValueError: the parts cannot work together or with the target; the sentence says what to change.
+        ValueError: the parts cannot work together or with the target.
 
     Example:
         >>> pair = specexp.load_pair("stdlib")  # doctest: +SKIP
@@ -606,27 +576,24 @@ class Decoder:
         count_useful: bool = False,
         observers: Sequence[OutcomeObserver] = (),
     ) -> GenerationResult:
-        """Continue one prompt.
+        """Continue one prompt. Calls from several threads that share a model wait for each other.
 
         Args:
             input_ids: ``[p]`` or ``[1, p]`` prompt tokens, at least one.
-            max_new_tokens: tokens to generate at most; never exceeded.
+            max_new_tokens: never exceeded.
             eos_token_id: token or tokens that end the output.
-            seed: seed of the run, for verifiers and drafters that draw. Without one the system's entropy draws it, and
-                :attr:`GenerationResult.seed` says which; a continued conversation keeps its own.
-            sequence: which continuation; n samples of a prompt need n values; 0 if None. A continued conversation
+            seed: for verifiers and drafters that draw; drawn and returned in :attr:`GenerationResult.seed` if None. A
+                continued conversation keeps its own.
+            sequence: which continuation: n samples of a prompt need n values; 0 if None. A continued conversation
                 keeps its own.
-            continue_conversation: ``input_ids`` begins with everything the last call fed and generated: keep its
+            continue_conversation: ``input_ids`` begins with all tokens that the last call fed and generated: keep the
                 cache and the parts' state, and prefill only what follows.
             count_useful: also count useful tokens (costs time outside the clock).
             observers: called with every step's outcome, outside the clock.
 
-        Calls from several threads with one decoder, or with decoders that share a wrapped model, wait for each other.
-
         Raises:
-            ValueError: the prompt holds no tokens, does not fit the context, or does not continue the last call's; a
-                continued conversation is given another seed or sequence than its own; or an observer decodes with
-                the model that it observes.
+            ValueError: the prompt has no tokens, does not fit the context or does not continue the conversation;
+                another seed or sequence is given for a conversation; or an observer decodes with the same model.
         """
         model, parts = self.model, self.parts
         prompt = token_list(input_ids)
@@ -644,10 +611,10 @@ class Decoder:
                 context = parts.context(
                     prompt, randbits(62) if seed is None else seed, 0 if sequence is None else sequence
                 )
-            if context is not model.conversation:  # a new one, or another decoder used the cache in between
+            if context is not model.conversation:  # it is new, or another decoder used the cache in between
                 model.cache.truncate(0, 0)
             self._kept = model.conversation = context
-            model.keep_hidden(parts.wants_hidden)  # another decoder of the model may have set it otherwise
+            model.keep_hidden(parts.wants_hidden)  # another decoder of the model may have changed it
             room = min(len(prompt) + min(max_new_tokens, _ROOM_AHEAD), model.context_limit)
             model.cache.reserve(room + parts.max_rows)
             lane = Lane(
@@ -686,3 +653,43 @@ class Decoder:
         self.model.cache.truncate(0, len(known) - 1)  # an interrupted step may have left more
         context.next_turn(prompt[len(known) :])
         return context
+
+
+def token_list(input_ids: Sequence[int] | torch.Tensor) -> list[int]:
+    """Return the token ids of a prompt ``[p]`` or ``[1, p]``; raises ``ValueError`` for anything else."""
+    if isinstance(input_ids, Mapping):
+        raise ValueError("the prompt is a tokenizer's whole output: pass its input_ids")
+    if isinstance(input_ids, str):
+        raise ValueError("the prompt is text: pass a tokenizer's input_ids of it")
+    try:
+        tokens = np.asarray(input_ids.cpu() if isinstance(input_ids, torch.Tensor) else input_ids)
+    except ValueError:  # lists of different lengths
+        tokens = np.empty((len(input_ids), 0))
+    if tokens.ndim == 2 and tokens.shape[0] != 1:
+        raise ValueError(f"input_ids has a batch of {tokens.shape[0]}; one prompt a call is decoded")
+    if tokens.ndim not in (1, 2) or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
+        given = f"{tokens.dtype} {list(tokens.shape)}"
+        if tokens.ndim == 0 or tokens.dtype.kind not in "biuf":
+            given = f"{input_ids!r:.60}"
+        raise ValueError(f"input_ids is {given}; token ids [p] or [1, p] are expected")
+    return [int(token) for token in tokens.flatten()]
+
+
+def eos_set(eos_token_id: int | Collection[int] | None, vocab_size: int) -> frozenset[int]:
+    """Return the EOS tokens; raises ``ValueError`` if one is not in the vocabulary."""
+    if eos_token_id is None:
+        return frozenset()
+    if isinstance(eos_token_id, (torch.Tensor, np.ndarray)):
+        eos_token_id = eos_token_id.flatten().tolist()
+    given = eos_token_id if isinstance(eos_token_id, Collection) else [eos_token_id]
+    try:
+        if any(isinstance(token, bool) for token in given):
+            raise TypeError("a bool is not a token")
+        found = frozenset(map(index, given))
+    except TypeError as error:
+        raise ValueError(f"eos_token_id is {eos_token_id!r}; a token id or several are expected") from error
+    if unknown := sorted(found - set(range(vocab_size))):
+        raise ValueError(
+            f"eos_token_id is {unknown[0]}; the target's vocabulary has ids 0 to {vocab_size - 1}"
+        )
+    return found

@@ -1,4 +1,4 @@
-"""The outcome of one step, which everything that learns learns from, and the result of a whole sequence."""
+"""The outcome of one step, which parts learn from, and the result of a whole sequence."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ Top = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(slots=True)
 class Outcome:
-    """The target's answer to one tree, and what was made of it.
+    """The target's answer to one tree, and the verdict on it.
 
     Attributes:
         context: the sequence; the new tokens are already committed.
-        tree: what was fed. The prefill is step 0: a chain whose every node is accepted.
-        logits: ``[n + 1, V]`` the target's answer after every row, on the target's device.
+        tree: the fed tree. The prefill is step 0: a chain in which every node is accepted.
+        logits: ``[n + 1, V]`` the target's logits after every row, on the target's device.
         accepted: rows of the accepted nodes, from depth 1 down.
-        new_token_ids: tokens committed by the step: accepted drafts, then the bonus token unless the output ended
-            before it.
-        pass_tokens: tokens fed in each forward pass of a draft model this step took.
-        seconds: time of the step by phase, up to here: learning from it is not over.
-        hidden: ``[n + 1, d]`` what the target's output layer read in every row, where a drafter wants it; else None.
-        top: ``[n + 1, k]`` what is known of :meth:`top_k` and :meth:`top_k_logits`; more is read when it is asked for.
+        new_token_ids: committed tokens: accepted drafts, then the bonus token unless the output ended before it.
+        pass_tokens: tokens fed in each draft pass of the step.
+        seconds: time of the step by phase, before learning.
+        hidden: ``[n + 1, d]`` input of the target's output layer, where a drafter wants it; else None.
+        top: the part of :meth:`top_k` and :meth:`top_k_logits` that was read already.
     """
 
     context: Context
@@ -49,12 +48,13 @@ class Outcome:
 
     @property
     def draft_passes(self) -> int:
-        """Forward passes of a draft model this step took."""
+        """Forward passes of a draft model in this step."""
         return len(self.pass_tokens)
 
     def answers(self) -> NDArray[np.int64]:
-        """``[n + 1]`` what the target said comes after every row: the token that was committed after the root and the
-        accepted nodes, its most probable one after the others.
+        """Return ``[n + 1]`` the target's next token for each row.
+
+        That is the committed token for the root and accepted nodes, and the argmax elsewhere.
         """
         tokens = self._first()
         rows = (0, *self.accepted)[: len(self.new_token_ids)]
@@ -62,18 +62,18 @@ class Outcome:
         return tokens
 
     def top_k(self, k: int) -> NDArray[np.int64]:
-        """``[n + 1, k]`` the target's most probable tokens after every row, best first."""
+        """Return ``[n + 1, k]`` most probable tokens of the target after every row, best first."""
         return self._best(k)[0][:, :k]
 
     def top_k_logits(self, k: int) -> NDArray[np.float32]:
-        """``[n + 1, k]`` logits of :meth:`top_k`."""
+        """Return ``[n + 1, k]`` logits of :meth:`top_k`."""
         return self._best(k)[1][:, :k]
 
     def _first(self) -> NDArray[np.int64]:
         if self.top is None and on_host(self.logits):
             logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
             tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(axis=1)
-            return tokens  # in a tenth of the time of torch's topk
+            return tokens  # ten times faster than torch's topk
         return self.top_k(1)[:, 0].copy()
 
     def _best(self, k: int) -> Top:
@@ -87,12 +87,12 @@ class Outcome:
 def prefill_outcome(
     context: Context, fed: NDArray[np.int64], logits: torch.Tensor, hidden: torch.Tensor | None = None
 ) -> Outcome:
-    """The prefill as step 0, all accepted.
+    """Return the prefill as step 0, all accepted.
 
     Args:
         fed: ``[p]`` prompt tokens.
-        logits: ``[p, V]`` of them; ``[0, 0]`` where only hidden states were asked for.
-        hidden: ``[p, d]`` of them, where they were.
+        logits: ``[p, V]``, or ``[0, 0]`` where only hidden states are wanted.
+        hidden: ``[p, d]``, if wanted.
     """
     rows = np.arange(fed.size)
     chain = TokenTree(TreeShape(rows - 1, np.where(rows == 0, -1, 0)), fed)
@@ -102,10 +102,10 @@ def prefill_outcome(
 
 
 FinishReason = Literal["", "eos", "stop", "length", "context"]
-"""Why an output ended: a token, a :data:`Stop`, ``max_new_tokens`` or the model's limit; empty while it goes on."""
+"""The end of an output: a token, a stop, ``max_new_tokens`` or the model's limit; empty while it continues."""
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
-"""Where the time of a step goes: the drafter's answers, the builder and controller, the target pass, acceptance,
-keeping the accepted rows, and learning. They add up to the step."""
+"""Parts of a step's time, which add up to it: drafter, builder and controller, target pass, acceptance, cache and
+context, and learning."""
 
 
 @dataclass
@@ -113,18 +113,16 @@ class GenerationResult:
     """Tokens, counts and times of decoding one sequence; every metric of the papers derives from these.
 
     Attributes:
-        token_ids: the new tokens, once the output has ended; EOS, where it came, is the last.
-        finish_reason: why the output ended.
-        seed: what its randomness was keyed by: the same seed, sequence and prompt give the same tokens again.
-        steps: target passes, the prefill not counted.
+        token_ids: the new tokens, once the output has ended; with EOS, if it was generated.
+        seed: the seed of its randomness: the same seed, sequence and prompt give the same tokens.
+        steps: target passes, without the prefill.
         accepted_drafts: drafted tokens that became output.
-        bonus_tokens: tokens the target added itself, at most one a step.
-        draft_passes: forward passes of a draft model.
-        drafted_nodes: nodes fed to the target, roots not counted.
-        drafted_at: steps whose tree reached each depth, from depth 1 on: drafted positions, whatever a tree's width.
-        accepted_at: steps whose accepted path reached it and became output.
-        useful_tokens: drafted tokens of the first-ranked path that the target answered identically, also beyond the
-            first mismatch (Post-use & Pre-cut, eq. 7); None unless asked for.
+        bonus_tokens: tokens added by the target, at most one a step.
+        drafted_nodes: nodes fed to the target, without roots.
+        drafted_at: number of steps whose tree reached each depth, from depth 1 on.
+        accepted_at: number of steps whose accepted path reached each depth.
+        useful_tokens: drafted tokens of the first-ranked path that equal the target's, also beyond the first mismatch
+            (Post-use & Pre-cut, eq. 7); None unless requested.
         prefill_seconds: time before the first step.
         seconds: time of all steps by phase, see :data:`PHASES`.
     """
@@ -150,14 +148,14 @@ class GenerationResult:
 
     @property
     def tokens_per_step(self) -> float:
-        """New tokens per target pass; accepted drafts per step plus one, but for a cut last step."""
+        """New tokens per target pass."""
         return len(self.token_ids) / self.steps
 
 
 def count_step(
     result: GenerationResult, tree: TokenTree, accepted: int, new_tokens: int, draft_passes: int
 ) -> None:
-    """Add a step to a result's counters: its tree, and how many drafts were accepted and tokens added."""
+    """Add a step to a result's counters."""
     result.steps += 1
     result.accepted_drafts += accepted
     result.bonus_tokens += new_tokens - accepted

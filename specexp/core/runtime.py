@@ -1,6 +1,6 @@
-"""What runs a model: slots of committed tokens, and passes over them. The loop and the drafters know no more of it.
+"""What runs a model: slots of committed tokens, and passes over them.
 
-:class:`~specexp.core.language_model.LanguageModel` runs a Hugging Face model as it is; a compiled one, or one of
+:class:`~specexp.core.language_model.LanguageModel` runs a Hugging Face model by its own code; a compiled pass, or
 another library, is another :class:`Runtime`.
 """
 
@@ -32,9 +32,9 @@ R = TypeVar("R")
 
 
 def inference(method: Callable[P, R]) -> Callable[P, R]:
-    """Run it in ``torch.inference_mode``, which need not be entered again in the middle of decoding.
+    """Run a method in ``torch.inference_mode``, unless that is on already.
 
-    Storage may have been made in a pass, and can then be written nowhere else.
+    Storage that was made in a pass can be written nowhere else.
     """
 
     @wraps(method)
@@ -50,7 +50,7 @@ def inference(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class Slots(ABC):
-    """The committed tokens of several sequences, a slot each, and the rows of passes behind them.
+    """The committed tokens of several sequences, one slot each, and the rows of passes behind them.
 
     Attributes:
         lengths: committed tokens of each slot.
@@ -64,30 +64,28 @@ class Slots(ABC):
 
     @abstractmethod
     def commit(self, slot: int, rows: Sequence[int]) -> None:
-        """As :meth:`Target.commit`."""
+        """See :meth:`Target.commit`."""
 
     @abstractmethod
     def truncate(self, slot: int, length: int) -> None:
-        """Forget everything of a slot beyond its first ``length`` tokens (at most what it holds)."""
+        """Keep at most a slot's first ``length`` tokens."""
 
     @abstractmethod
     def fork(self, source: int, target: int, length: int) -> None:
-        """Copy a slot's first ``length`` committed tokens to another slot, so that samples of one prompt share one
-        prefill.
-        """
+        """Copy a slot's first ``length`` tokens to another slot, so that samples of a prompt share its prefill."""
 
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of the storage."""
+        """Return the bytes of the storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Further rows of a tree that grows pass by pass, behind ``u`` uncommitted rows of it.
+    """New rows of a tree that grows pass by pass, behind its ``u`` uncommitted rows.
 
     Attributes:
-        tokens: ``[m]`` of the new rows.
-        depths: ``[m]`` their distance from the last committed token, less one.
+        tokens: ``[m]`` token ids.
+        depths: ``[m]`` distance from the last committed token, less one.
         visible: ``[m, u + m]`` true where a new row may attend to an uncommitted one, itself included.
     """
 
@@ -100,11 +98,11 @@ class Target(ABC):
     """What the loop needs of a target: a model, or a recording of one.
 
     Attributes:
-        context_limit: positions it takes at most.
-        vocab_size: V; without bound where no model is run.
-        keeps_hidden: whether hidden states are kept, because a drafter reads them.
-        hidden: ``[rows, d]`` for every tree of the last pass, or of the last prefill alone, what the output layer read
-            in every row; empty where they are not kept, or nothing was fed.
+        context_limit: most positions.
+        vocab_size: V; unbounded where no model is run.
+        keeps_hidden: whether hidden states are kept for a drafter.
+        hidden: ``[rows, d]`` input of the output layer for each tree of the last pass, or for the last prefill;
+            else empty.
     """
 
     context_limit: int
@@ -114,84 +112,65 @@ class Target(ABC):
 
     @abstractmethod
     def length(self, slot: int) -> int:
-        """Committed tokens of a slot."""
+        """Return the committed tokens of a slot."""
 
     @abstractmethod
     def prefill(
         self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
     ) -> torch.Tensor | None:
-        """Feed tokens behind what the slot holds and commit them.
+        """Feed and commit tokens, possibly none. Return ``[p, V]`` logits with ``all_logits``, else None.
 
-        Args:
-            token_ids: ``[p]`` token ids; may be empty.
-            all_logits: return the logits of every fed position (the vocabulary projection of a long prompt is
-                expensive, so ask only if a drafter learns from it).
-
-        Returns:
-            ``[p, V]`` logits, or None when not asked for or nothing was fed.
+        Set ``all_logits`` only for drafters that learn from them: the vocabulary projection of a long prompt is
+        expensive.
         """
 
     @abstractmethod
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        """Verify one tree a slot in a single pass; nothing is committed.
-
-        Args:
-            trees: a tree for each; sizes may differ.
-
-        Returns:
-            For each tree ``[n + 1, V]`` logits: row i is the target's answer after row i.
-        """
+        """Feed one tree per slot in a single pass, committing nothing; return ``[n + 1, V]`` logits of each tree."""
 
     @abstractmethod
     def commit(self, slot: int, rows: Sequence[int]) -> None:
-        """Keep these rows of a pass of the slot, in this order, and forget its others.
+        """Keep rows of a slot's last pass, or of all passes of a growing tree, and drop its other rows.
 
         Args:
-            rows: increasing row numbers of the last pass, or of all passes of a growing tree, e.g. ``[0, 2, 5]`` for
-                the root and two accepted nodes; at least one.
+            rows: increasing, at least one, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
         """
 
     def keep_hidden(self, wanted: bool) -> None:
-        """Keep the hidden states of every pass from now on, or do not.
-
-        Raises:
-            ValueError: it has none to give.
-        """
+        """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if there are none."""
         if wanted:
             raise ValueError(
                 f"{type(self).__name__} gives no hidden states, which the drafter reads: run the target by its own "
-                "code or compiled, or draft with another drafter"
+                "code or compiled, or use another drafter"
             )
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait for the device, so that a clock read next is honest."""
+        """Wait for the device before a clock is read."""
 
 
 class CannotRunError(ValueError):
-    """A runtime cannot run this model, or not on this machine; one sentence."""
+    """A runtime cannot run this model, or not on this machine."""
 
 
 class Runtime(Target):
-    """A model at work: target of a loop, or draft model.
+    """A model that runs: the target of a loop, or a draft model.
 
     A class in :mod:`specexp.models` with a :attr:`mode_rank` is a mode of ``pair.mode``, named by its :attr:`kind`.
 
     Attributes:
-        kind: name of the runtime in artifacts and of its mode, e.g. ``compiled``.
-        mode_rank: the mode ``auto`` tries the modes of Hugging Face models from the highest rank down to 0; one below
-            0 runs only by its name. None: this is no such mode.
-        takes_device_map: whether a model spread over devices can be run.
-        model: what it runs, as its library knows it.
-        vocab_size: V.
+        kind: name of the runtime in artifacts, and of its mode, e.g. ``compiled``.
+        mode_rank: ``auto`` tries modes from the highest rank down to 0; a mode below 0 is used by its name alone. None:
+            not a mode of Hugging Face models.
+        takes_device_map: whether a model on several devices can be run.
+        model: the model, as its library has it.
         cache: the sequences it holds.
-        device: where the logits are.
-        dtype: type of the logits.
-        max_leaves: leaves that the trees of a pass have at most, together.
-        passes: forward passes run since construction, prefill included.
-        independent_rows: whether the logits of a row hang on no other row of its pass, bit by bit, so that it does not
-            matter who else is answered by it.
-        conversation: whose tokens slot 0 holds, for decoders that share the model; None if nobody goes on with them.
+        device: device of the logits.
+        dtype: dtype of the logits.
+        max_leaves: most leaves of all trees of a pass together.
+        passes: forward passes since construction, prefill included.
+        independent_rows: whether the logits of a row are the same, bit by bit, whatever else its pass feeds.
+        conversation: the context in slot 0, for decoders that share the model; None if no decoder continues it.
     """
 
     kind: ClassVar[str]
@@ -213,33 +192,29 @@ class Runtime(Target):
 
     @classmethod
     def run(cls, model: Any) -> Runtime:
-        """Run a Hugging Face model, with an empty cache of its own.
-
-        Raises:
-            CannotRunError: it cannot be run so here.
-        """
-        raise CannotRunError(f"{cls.__name__} is no mode of Hugging Face models")
+        """Run a Hugging Face model with an empty cache; raises :class:`CannotRunError` if it cannot be run."""
+        raise CannotRunError(f"{cls.__name__} is not a mode of Hugging Face models")
 
     @classmethod
     def check_mode(cls, models: Iterable[Any], device: str) -> None:
-        """Raise ``ValueError`` for models that cannot be run so on a device; their weights are not read."""
+        """Raise ``ValueError`` for models that cannot run in this mode on a device, without reading weights."""
 
     @property
     def precision(self) -> str:
-        """The type whose rounding its logits have, e.g. ``bfloat16``: of weights, keys and values."""
+        """Name of the dtype of weights, keys and values, e.g. ``bfloat16``."""
         return str(self.dtype).removeprefix("torch.")
 
     def provenance(self) -> dict[str, str]:
-        """Return the ``runtime`` and ``dtype`` that an artifact records of a measurement."""
+        """Return the ``runtime`` and ``dtype`` entries of a measured artifact."""
         return {"runtime": self.kind, "dtype": self.precision}
 
     @property
     def placement(self) -> str:
-        """Where its weights lie, for records."""
+        """The devices of its weights, for records."""
         return str(self.device)
 
     def weight_bytes(self) -> dict[int, int]:
-        """Bytes of its weights by where they lie, so that what several runtimes share is counted once."""
+        """Return the bytes of its weights by address, so that shared weights are counted once."""
         found = {}
         for tensor in (*self.model.parameters(), *self.model.buffers()):
             storage = tensor.untyped_storage()
@@ -248,11 +223,7 @@ class Runtime(Target):
 
     @abstractmethod
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
-        """Feed more rows of trees that grow pass by pass; nothing is committed, all rows stay until then.
-
-        Returns:
-            For each ``[m, V]`` logits after its new rows.
-        """
+        """Feed new rows of growing trees, committing nothing; return ``[m, V]`` logits of each tree."""
 
     @override
     def length(self, slot: int) -> int:
@@ -264,11 +235,7 @@ class Runtime(Target):
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:
-        """Keep other threads off the cache while one decodes with it; they wait.
-
-        Raises:
-            ValueError: the thread is decoding with this model already.
-        """
+        """Lock the model for this thread; raises ``ValueError`` if the thread already decodes with it."""
         if self._user == get_ident():
             raise ValueError(
                 "the model is decoding already, and what it generates would be overwritten: give an observer that "
@@ -282,11 +249,7 @@ class Runtime(Target):
                 self._user = None
 
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
-        """Refuse what cannot be decoded.
-
-        Raises:
-            ValueError: the prompt is empty, does not fit or holds an unknown token, or no token is asked for.
-        """
+        """Raise ``ValueError`` for an empty, too long or unknown prompt, or ``max_new_tokens < 1``."""
         if not prompt:
             raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
         whole = isinstance(max_new_tokens, (int, np.integer)) and not isinstance(max_new_tokens, bool)

@@ -1,6 +1,4 @@
-"""From logits to what is sampled from, for targets and drafts alike: temperature, top-k and top-p by ``transformers``'
-own processors, in their order; logits that nobody can sample from are named before they do harm.
-"""
+"""From logits to sampling scores, for targets and drafts: temperature, top-k and top-p."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Processors:
-    """From logits to the scores that are sampled from.
+    """Logits to the scores that are sampled from.
 
     Args:
-        temperature: 0 keeps only the most probable token (among equals the lowest id).
-        top_k: keep only so many of the most probable tokens.
-        top_p: keep only the most probable tokens that hold this much probability together.
+        temperature: 0 keeps only the argmax (ties go to the lowest id).
+        top_k: keep only this many of the most probable tokens.
+        top_p: keep only the smallest set of most probable tokens with at least this probability.
     """
 
     def __init__(
@@ -53,11 +51,7 @@ class Processors:
         return processors
 
     def scores(self, logits: torch.Tensor) -> torch.Tensor:
-        """Float32 scores (float64 stays), log-probabilities up to a constant a row; removed tokens ``-inf``.
-
-        Args:
-            logits: ``[n, V]`` of any float dtype.
-        """
+        """Return float32 (float64 stays) log-probabilities of ``[n, V]`` logits plus a constant a row, or ``-inf``."""
         import torch
 
         scores = logits if logits.dtype == torch.float64 else logits.float()
@@ -69,31 +63,31 @@ class Processors:
         return scores
 
     def probabilities(self, logits: torch.Tensor) -> NDArray[np.float64]:
-        """``[V]`` probabilities that sum to one, from ``[V]`` logits."""
+        """Return ``[V]`` probabilities of ``[V]`` logits."""
         scores = self.scores(logits[None])[0].double()
         return np.asarray(scores.softmax(dim=-1).numpy(force=True))
 
 
 def highest(scores: torch.Tensor) -> int:
-    """The token of the highest of ``[V]`` scores, among equals the lowest id."""
+    """Return the argmax of ``[V]`` scores; ties go to the lowest id."""
     if not on_host(scores):
         return int(scores.argmax())
-    return int(scores.float().numpy(force=True).argmax())  # in a fifth of the time of torch's
+    return int(scores.float().numpy(force=True).argmax())  # five times faster than torch's
 
 
 def highest_of(scores: torch.Tensor) -> list[int]:
-    """Of ``[m, V]`` scores on the host the token of each row, as :func:`highest`."""
+    """Return :func:`highest` of each row of ``[m, V]`` scores on the host."""
     found: list[int] = scores.float().numpy(force=True).argmax(axis=1).tolist()
     return found
 
 
 def on_host(tensor: torch.Tensor) -> bool:
-    """Whether it lies where Python is, so that a number of it is read without waiting for a device."""
+    """Return whether a tensor is in the host's memory, so that reading it waits for no device."""
     return tensor.device.type == "cpu"
 
 
 def to_host(*tensors: torch.Tensor) -> list[NDArray[Any]]:
-    """Arrays of tensors whose numbers have 4 or 8 bytes, in one copy: the host waits once for all of them."""
+    """Return arrays of tensors whose numbers have 4 or 8 bytes, in one copy: the host waits once."""
     import torch
 
     if on_host(tensors[0]):
@@ -113,23 +107,12 @@ class LogitsError(ValueError):
 
 
 def check_logits(logits: torch.Tensor, role: str, context: Context) -> None:
-    """Refuse NaN, ``+inf`` and rows without any possible token; ``-inf`` alone marks an impossible token.
-
-    Args:
-        logits: ``[n, V]``.
-
-    Raises:
-        LogitsError: one sentence with model, step and prompt.
-    """
+    """Raise :class:`LogitsError` for NaN, ``+inf`` or rows of only ``-inf`` in ``[n, V]`` logits."""
     check_best(logits.amax(dim=-1).float().numpy(force=True), role, context)  # NaN wins every comparison
 
 
 def check_best(best: NDArray[Any], role: str, context: Context) -> None:
-    """Refuse the answers whose highest logits ``[n]`` these are.
-
-    Raises:
-        LogitsError: as :func:`check_logits`.
-    """
+    """Raise as :func:`check_logits` does, given the highest logit of each row, ``[n]``."""
     finite = np.isfinite(best)
     if finite.all():
         return

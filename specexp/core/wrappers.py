@@ -1,4 +1,4 @@
-"""Parts that contain parts of their own family: what a wrapper does not define itself is folded over ``inner``."""
+"""Parts that contain parts of their own family: whatever a wrapper does not define is folded over ``inner``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from typing_extensions import override
 
-from specexp.core.contracts import Controller, Drafter, Part, TreeBuilder, Verifier
+from specexp.core.contracts import Controller, Drafter, Part, TreeBuilder
 from specexp.core.tree import NodeKind
 
 if TYPE_CHECKING:
     from specexp.core.context import Context
     from specexp.core.dialogue import DraftState, Request
-    from specexp.core.latency import LatencyProfile
-    from specexp.core.outcome import Outcome
-    from specexp.core.runtime import Runtime
 
 
 class _Folded:
@@ -37,6 +34,23 @@ def folded(fold: Callable[[Iterable[Any]], Any]) -> Any:
     return _Folded(fold)
 
 
+class _ToAll:
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, part: Any, owner: type | None = None) -> Any:
+        def call_all(*args: Any) -> None:
+            for one in part.inner:
+                getattr(one, self.name)(*args)
+
+        return self if part is None else call_all
+
+
+def to_all() -> Any:
+    """Return a method that calls the method of the same name on all inner parts."""
+    return _ToAll()
+
+
 def _most(values: Iterable[int]) -> int:
     return max(values, default=1)
 
@@ -53,6 +67,9 @@ class PartWrapper(Part):
     """
 
     inner: tuple[Any, ...]
+    begin = to_all()
+    observe = to_all()
+    reset = to_all()
 
     @property
     @override
@@ -64,21 +81,6 @@ class PartWrapper(Part):
         other = copy(self)
         other.inner = tuple(one.for_new_sequence() for one in self.inner)
         return other
-
-    @override
-    def begin(self, context: Context, prefill: Outcome | None) -> None:
-        for one in self.inner:
-            one.begin(context, prefill)
-
-    @override
-    def observe(self, outcome: Outcome) -> None:
-        for one in self.inner:
-            one.observe(outcome)
-
-    @override
-    def reset(self) -> None:
-        for one in self.inner:
-            one.reset()
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -104,6 +106,9 @@ class DrafterWrapper(PartWrapper, Drafter):
     learned_candidates = folded(lambda counts: max(counts, default=0))
     models = folded(_joined)
     max_candidates = folded(sum)
+    use_draft_model = to_all()
+    use_target = to_all()
+    check_vocabulary = to_all()
 
     @override
     def costs_pass(self, request: Request) -> bool:
@@ -112,21 +117,6 @@ class DrafterWrapper(PartWrapper, Drafter):
     @override
     def alone(self) -> Drafter | None:
         return next((own for one in self.inner if (own := one.alone()) is not None), None)
-
-    @override
-    def use_draft_model(self, model: Any | None) -> None:
-        for one in self.inner:
-            one.use_draft_model(model)
-
-    @override
-    def use_target(self, target: Runtime) -> None:
-        for one in self.inner:
-            one.use_target(target)
-
-    @override
-    def check_vocabulary(self, vocab_size: int) -> None:
-        for one in self.inner:
-            one.check_vocabulary(vocab_size)
 
 
 class BuilderWrapper(TreeBuilder):
@@ -153,18 +143,8 @@ class ControllerWrapper(PartWrapper, Controller):
     learns = folded(any)
     reads_answers = folded(any)
     sees_load = folded(any)
-
-    @override
-    def check_parts(
-        self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None
-    ) -> None:
-        for one in self.inner:
-            one.check_parts(drafter, builder, verifier)
-
-    @override
-    def use_latency(self, profile: LatencyProfile | None) -> None:
-        for one in self.inner:
-            one.use_latency(profile)
+    check_parts = to_all()
+    use_latency = to_all()
 
     @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:

@@ -23,10 +23,10 @@ from specexp.scheduling.queue import Job
 from specexp.scheduling.timeline import TARGET, TimeLine, What
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel
 
     from specexp.core.outcome import GenerationResult, Outcome
+    from specexp.core.tree import TokenTree
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,6 @@ class Lanes(Decoding):
         self.parts = parts
         self.timeline = timeline
         self._answered = 0.0
-        self._answered = 0.0
         self.waited = 0.0  # seconds in which the target had no draft, where drafts are made elsewhere
 
     @override
@@ -97,13 +96,12 @@ class Lanes(Decoding):
             self.draft_span("draft", lane, (started, ended), lane.draft.tree.num_nodes)
 
     @override
-    def answers(self, lanes: Sequence[Lane]) -> list[torch.Tensor]:
-        started = perf_counter()
-        answers = super().answers(lanes)
-        self._answered = perf_counter()
-        fed = sum(logits.shape[0] for logits in answers)
-        self.span(TARGET, "target", lanes[0], (started, self._answered), fed)
-        return answers
+    def charge_pass(
+        self, lanes: Sequence[Lane], trees: Sequence[TokenTree], started: float, ended: float
+    ) -> None:
+        super().charge_pass(lanes, trees, started, ended)
+        self.span(TARGET, "target", lanes[0], (started, ended), sum(tree.tokens.size for tree in trees))
+        self._answered = ended
 
     @override
     def learn(self, lane: Lane, outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from specexp.controllers import AdaptiveConfidence
-from specexp.controllers.adaptive_confidence import best_threshold
+from specexp.controllers.confidence_threshold import best_threshold
 from specexp.core.context import Context
 from specexp.core.dialogue import DraftState
 from specexp.core.outcome import Outcome

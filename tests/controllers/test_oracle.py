@@ -229,7 +229,7 @@ def test_it_may_be_given_milliseconds():
 def test_without_costs_or_a_schedule_it_says_so():
     with pytest.raises(ValueError, match="give both, or neither"):
         Oracle(step_ms=3.0)
-    with pytest.raises(ValueError, match="does not know what passes cost: compose a latency profile"):
+    with pytest.raises(ValueError, match="needs the costs of passes: compose a latency profile"):
         Oracle().use_latency(None)
     with pytest.raises(ValueError, match="was not prepared for sequence 0 after 1 tokens"):
         Decoder(target(), DraftModel(draft()), Chain(2), controller=Oracle()).generate([1])

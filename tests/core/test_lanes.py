@@ -142,7 +142,7 @@ def test_a_slot_holds_one_lane() -> None:
     model = LanguageModel(hashed_model(VOCABULARY))
     decoding = Decoding(model)
     decoding.add(lane(model, 0, 0)[0])
-    with pytest.raises(ValueError, match="slot 0 holds a sequence that goes on"):
+    with pytest.raises(ValueError, match="slot 0 holds a sequence that has not ended"):
         decoding.add(lane(model, 1, 0)[0])
 
 

@@ -59,7 +59,7 @@ class ModelledLatency(Analysis):
 
     @override
     def observe(self, arm: str, outcome: Outcome) -> None:
-        self._watched[arm, outcome.context.sequence] += self._of[arm].outcome_seconds(outcome)
+        self._watched[arm, outcome.context.sequence] += sum(self._of[arm].outcome_parts(outcome))
 
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:

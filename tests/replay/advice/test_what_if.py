@@ -94,7 +94,7 @@ def test_goodput_and_speedup_are_those_of_stepping_through_the_recording(file, r
     seconds = []
 
     def clock(outcome):
-        seconds[-1] += device.profile.outcome_seconds(outcome)
+        seconds[-1] += sum(device.profile.outcome_parts(outcome))
         return {}
 
     for (turn,) in recording.turns.values():
