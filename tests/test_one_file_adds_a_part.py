@@ -103,7 +103,7 @@ class FirstThought(Search):
             states = yield from self.expand(tree, states)
 """,
     "scheduling/in_turns.py": """
-from specexp.scheduling.serial import SerialSpeculative
+from specexp.scheduling.strategies import SerialSpeculative
 
 
 class InTurns(SerialSpeculative):

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from specexp.artifacts.validation import ArtifactError, validated
-from specexp.core.strict_json import distinct
+from specexp.core.checked import distinct
 
 SCHEMA_VERSION = 1
 MANIFEST = "artifact.json"

@@ -1,4 +1,4 @@
-"""Whatever a drafter has, layer by layer."""
+"""A builder that takes all candidates of a drafter, layer by layer."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape
 class AllCandidates(TreeBuilder):
     """Every candidate of every node becomes a node, until the drafter has no more or there is no room.
 
-    For drafters that have a set of texts to try, such as :class:`~specexp.drafters.Lookahead` and
-    :class:`~specexp.drafters.PromptLookup`; one that ranks a whole vocabulary fills one layer.
+    For drafters with a set of texts to try, such as :class:`~specexp.drafters.Lookahead` and
+    :class:`~specexp.drafters.PromptLookup`; a drafter that ranks a whole vocabulary fills one layer.
 
     Args:
         max_nodes: most nodes.
         candidates: most candidates of a node.
-        max_depth: deepest node.
+        max_depth: greatest depth.
     """
 
     size_arguments = ("max_nodes", "max_depth")

@@ -12,16 +12,9 @@ from specexp.core.wrappers import BuilderWrapper
 
 
 class Choice(BuilderWrapper):
-    """Builds a step's tree with the builder that the controller's plan names by its number; with the first one if the
-    plan names none.
+    """Builds a step's tree with the builder whose index the controller's plan gives, or with the first one.
 
-    It needs whatever one of its builders needs; each of them must go together with the drafter.
-
-    Args:
-        builders: builders to choose from.
-
-    Raises:
-        ValueError: there is none.
+    It needs whatever one of its builders needs; each of them must fit the drafter.
 
     Example:
         >>> Choice([Chain(4), KConfig([4, 2, 1])]).num_choices  # doctest: +SKIP

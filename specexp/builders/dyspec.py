@@ -1,4 +1,4 @@
-"""Dynamic trees: DySpec's greedy and threshold builders (Xiong et al. 2024, sections 4.2 and 4.4), read correctly."""
+"""Dynamic trees: DySpec's greedy and threshold builders (Xiong et al. 2024, sections 4.2, 4.4) and EAGLE-2's beam."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Selection, kind_of
 from specexp.core.tree import NodeKind, root_tree
 
-_FIRST_FLOOR = (
-    0.25  # before any is known, samplings of less than this share of 1 / budget are not drawn ahead
-)
+_FIRST_FLOOR = 0.25  # least key of the first samplings, as a share of 1 / budget
 
 
 class DySpecGreedy(TreeBuilder):
     """The ``budget`` samplings of the largest value: the tree of DySpec's heap, token for token.
 
-    With drawn candidates the value of a sampling is the probability that it is reached, known before its token is:
-    the sum over the tree is the largest any closed set of so many samplings of these draws has (eq. 11). With
+    With drawn candidates the value of a sampling is the probability that it is reached, known before its token is
+    drawn:
+    the sum over the tree is the largest of any closed set of as many samplings of these draws (eq. 11). With
     ``top-k`` candidates it is the product of draft probabilities, whose sum is the largest too (appendix D.1).
 
     The heap of the paper drafts one node a pass. Here the best ``prefetch`` waiting entries are drafted together, next
-    siblings included (their tokens are fixed before they are reached): the tree is the same, for noise is keyed by
+    siblings included (their tokens are fixed before they are reached). The tree is the same, since noise is keyed by
     place, and takes about depth + 1 passes.
 
     Args:
-        budget: nodes.
-        prefetch: nodes drafted in one pass at most; 1 is the paper's order.
-        max_depth: deepest node; no limit of its own if None.
+        prefetch: most nodes drafted in one pass; 1 is the paper's order.
+        max_depth: greatest depth; None for no limit.
         candidates: ``drawn`` without replacement, or the drafter's ``top-k``.
-        acceptance_power: a drawn candidate is taken to be accepted with the probability it was drawn with, raised to
-            this power. 1 is the paper's hypothesis; where draft and target agree, rejection sampling accepts far more
-            (at p = q everything), and about 0.4 makes trees deeper and accepts more. Ours; see ``AcceptanceHeatMap``.
+        acceptance_power: estimate of a drawn candidate's acceptance probability: its draw probability to this
+            power. 1 is
+            the paper's hypothesis; where draft and target agree, rejection sampling accepts far more (at p = q
+            everything), and about 0.4 makes trees deeper and accepts more. Ours; see ``AcceptanceHeatMap``.
 
     Raises:
         ValueError: ``acceptance_power`` with ``top-k`` candidates.
@@ -63,7 +62,7 @@ class DySpecGreedy(TreeBuilder):
     @property
     @override
     def narrower(self) -> tuple[TreeBuilder, ...]:
-        # the trees hold one another, but the passes of a small one may look ahead at nodes that a large one does not
+        # the trees contain one another, but a small one may prefetch nodes that a large one does not
         budgets = [self.budget >> halved for halved in range(1, self.budget.bit_length() - 2)]
         candidates: Selection = "drawn" if self.kind is NodeKind.DRAWN else "top-k"
         return tuple(
@@ -94,7 +93,7 @@ class DySpecGreedy(TreeBuilder):
                 break
             samplings.add(rows, answer, k)
             rows, undrafted, cut = samplings.waiting(max_depth)
-            if rows.size == 0:  # more candidates cost no pass and may spare one: they come first
+            if rows.size == 0:  # only then: more candidates of fed rows cost no pass
                 rows = samplings.draft(undrafted[: self.prefetch])
             k = samplings.candidates_to_ask(rows, cut)
         return samplings.tree(samplings.best())
@@ -103,17 +102,15 @@ class DySpecGreedy(TreeBuilder):
 class DySpecThreshold(TreeBuilder):
     """Every sampling whose value is at least the threshold, layer by layer: one pass a layer (section 4.4).
 
-    Where ``max_nodes`` does not hold a layer, its samplings of the largest value are made and the others are not:
-    nothing is dropped after it was drawn.
+    Where ``max_nodes`` does not hold a layer, only its samplings of the largest value are made: nothing is dropped
+    after
+    it was drawn.
 
     Args:
-        threshold: lowest value of a sampling, about 1 / nodes; a controller's plan goes first.
-        max_nodes: most nodes.
-        max_depth: deepest node.
+        threshold: least value of a sampling, about 1 / nodes; a controller's plan has priority.
+        max_depth: greatest depth; None for no limit.
         candidates: ``drawn`` without replacement, or the drafter's ``top-k``.
-        acceptance_power: a drawn candidate is taken to be accepted with the probability it was drawn with, raised to
-            this power. 1 is the paper's hypothesis; where draft and target agree, rejection sampling accepts far more
-            (at p = q everything), and about 0.4 makes trees deeper and accepts more. Ours; see ``AcceptanceHeatMap``.
+        acceptance_power: as of :class:`DySpecGreedy`.
 
     Raises:
         ValueError: ``acceptance_power`` with ``top-k`` candidates.
@@ -180,12 +177,12 @@ class BeamRerank(TreeBuilder):
     """Best candidates by beam, then the best nodes of all (EAGLE-2, Li et al. 2024, sections 4.1 and 4.2).
 
     At every depth the ``beam`` nodes of the largest product of draft probabilities are expanded with ``beam``
-    candidates each; at the end the ``budget`` best of all candidates become the tree. Candidates are never drawn: to
-    drop a drawn one for its token would change the distribution.
+    candidates each; at the end the ``budget`` best of all candidates become the tree. Candidates are never drawn:
+    dropping a drawn one for its token would change the distribution.
 
     Args:
         budget: nodes.
-        depth: draft passes, and deepest node.
+        depth: draft passes, and greatest depth.
         beam: nodes expanded at each depth, and candidates of each.
     """
 
@@ -206,7 +203,7 @@ class BeamRerank(TreeBuilder):
     @property
     @override
     def narrower(self) -> tuple[TreeBuilder, ...]:
-        # beams of growing width do not even hold one another
+        # beams of different width do not contain one another
         return tuple(BeamRerank(self.budget, self.depth, beam) for beam in range(1, self.beam))
 
     @property

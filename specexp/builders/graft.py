@@ -1,4 +1,4 @@
-"""Reuse at the target: phrases hung onto the last nodes of a drafted tree (Post-use & Pre-cut, algorithm 3)."""
+"""Reuse at the target: phrases attached to the last nodes of a drafted tree (Post-use & Pre-cut, algorithm 3)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Number = TypeVar("Number", np.float32, np.float64)
 
 class Graft(BuilderWrapper):
     """Another builder's tree with phrases of a :class:`~specexp.drafters.PhraseCache` below its anchors, so that a
-    draft that is accepted as far as an anchor may go on into a phrase.
+    draft that is accepted as far as an anchor may continue in a phrase.
 
-    Anchors are the last ``num_anchors`` nodes of the most probable path; with fewer drafts the root is one too. A
-    phrase's token that already hangs there is not repeated: the phrase goes on below it. Grafts are point masses and
-    stand behind their siblings, so that every verifier stays exact. They keep to the plan's limits; where there is no
-    room for all, those of the deepest anchors come first.
+    Anchors are the last ``num_anchors`` nodes of the most probable path; with fewer drafts the root is one too.
+    Tokens of a
+    phrase that are in the tree already are shared. Grafts are point masses and come after their siblings, so that
+    every
+    verifier stays exact. They keep to the plan's limits, the deepest anchors first.
 
     Args:
-        builder: makes the tree.
-        num_anchors: nodes that phrases are hung from; the paper uses 3.
+        num_anchors: nodes with phrases below them; the paper uses 3.
         phrases_per_anchor: phrases below each; the paper's W.
-        phrase_length: tokens of a phrase at most; the paper's beta.
+        phrase_length: most tokens of a phrase; the paper's beta.
 
     Example:
         >>> Graft(Chain(4), num_anchors=3, phrases_per_anchor=3, phrase_length=5).max_nodes  # doctest: +SKIP
@@ -53,7 +53,7 @@ class Graft(BuilderWrapper):
 
     @property
     def builder(self) -> TreeBuilder:
-        """The builder of the tree below which phrases hang."""
+        """The builder of the tree without phrases."""
         return self.inner[0]
 
     @property
@@ -96,10 +96,11 @@ class Graft(BuilderWrapper):
 
 
 def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) -> TokenTree:
-    """The tree with phrases below its rows, all rows it had in their places; the tree itself if they add nothing.
+    """Return the tree with phrases below its rows, or the tree itself if they add nothing. Its rows keep their
+    numbers.
 
     Args:
-        phrases: a row and the tokens that follow it, up to the first ``NO_CANDIDATE``; earlier ones go first.
+        phrases: a row and the tokens that follow it, up to the first ``NO_CANDIDATE``; earlier ones have priority.
         room: most nodes to add.
     """
     size = tree.tokens.size
@@ -107,7 +108,7 @@ def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) ->
     tokens: list[int] = []
     parents: list[int] = []
     ranks: list[int] = []
-    below: dict[int, dict[int, int]] = {}  # of a row: its children by token
+    below: dict[int, dict[int, int]] = {}  # children of a row by token
     next_rank: dict[int, int] = {}
     for row, phrase in phrases:
         for token in phrase:

@@ -18,14 +18,14 @@ from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The nodes of one depth, seen from their parents.
+    """The nodes of one depth, by their parents.
 
     Attributes:
-        parents: ``[f]`` rows of the nodes at the depth above that have children.
-        rows: ``[m]`` rows of the nodes of this depth.
+        parents: ``[f]`` rows at the depth above that have children.
+        rows: ``[m]`` rows of this depth.
         parent_index: ``[m]`` index of each node's parent in ``parents``.
         ranks: ``[m]`` rank of each node among its parent's candidates.
-        candidates: how many candidates a parent must be asked for.
+        candidates: candidates to request for each parent.
     """
 
     parents: NDArray[np.int64]
@@ -36,13 +36,13 @@ class Level:
 
 
 class FixedShape(TreeShape):
-    """A shape that comes again, and so do its parts: they are made once."""
+    """A recurring shape, whose parts are cached."""
 
     recurs = True
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """Return the requests to a drafter, depth by depth, that fill this shape with tokens."""
+        """The requests that fill this shape with tokens, depth by depth."""
         levels = []
         for depth in range(1, self.max_depth + 1):
             rows = np.flatnonzero(self.depths == depth)
@@ -58,36 +58,33 @@ class FixedShape(TreeShape):
 
     @lru_cache(maxsize=512)  # noqa: B019 - shapes are few and live as long as their builder
     def first_nodes(self, nodes: int) -> FixedShape:
-        """The shape of the root and the first ``nodes`` nodes in row order: drafts that a controller ends."""
+        """Return the shape of the root and the first ``nodes`` nodes, for drafts that a controller ends."""
         return self._part(np.arange(self.parents.size) <= nodes)
 
     @lru_cache(maxsize=512)  # noqa: B019 - as of first_nodes
     def up_to_depth(self, max_depth: int) -> FixedShape:
-        """The part of the shape at most ``max_depth`` deep: the last steps of every sequence ask for it."""
+        """Return the shape cut at a depth, for the last steps of a sequence."""
         return self if max_depth >= self.max_depth else self._part(self.depths <= max_depth)
 
     def _part(self, keep: NDArray[np.bool_]) -> FixedShape:
         part = super().select(keep)
         fixed = FixedShape(part.parents, part.ranks)
-        fixed.__dict__.update(part.__dict__)  # with what is known of its depths and mask
+        fixed.__dict__.update(part.__dict__)  # known depths and masks
         return fixed
 
 
 MOST_NODES = 4096
-"""Of a static tree."""
-
 _Number = TypeVar("_Number", np.int64, np.float32)
 
 
 class StaticTree(TreeBuilder):
-    """Fills a fixed shape with candidates, breadth first; nodes without a candidate are left out with what is below.
+    """Fills a fixed shape with candidates, breadth first. A node without a candidate is left out with its descendants.
 
     Args:
         rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``; the root is not listed and every prefix is.
-            In a configuration also the path of a ``static-tree`` artifact, or of the choices of Medusa or EAGLE, a
-            tree of SAMD or a growmap.
-        candidates: what the ranks count: the drafter's ``top-k``, or tokens ``drawn`` one after the other without
-            replacement.
+            In a configuration also the path of a ``static-tree`` artifact, of the choices of Medusa or EAGLE, of a
+            tree of SAMD or of a growmap.
+        candidates: the drafter's ``top-k``, or tokens ``drawn`` one after the other without replacement.
 
     Raises:
         ValueError: there is no path, or more than 4,096; one repeats, is empty, or has no parent in the list; or drawn
@@ -175,7 +172,7 @@ class StaticTree(TreeBuilder):
 def _spread(
     answer: NDArray[_Number], missing: float, alive: NDArray[np.bool_], width: int
 ) -> NDArray[_Number]:
-    """``[f, width]`` an answer for all parents of a level from one for those alive, which may be narrower."""
+    """Return ``[f, width]`` for all parents of a level from an answer for those alive, which may be narrower."""
     found = np.full((alive.size, width), missing, dtype=answer.dtype)
     found[alive, : answer.shape[1]] = answer
     return found
@@ -193,7 +190,7 @@ def _check_no_draw_is_left_out(shape: TreeShape) -> None:
 
 
 def _merge_repeated(tokens: NDArray[np.int64], level: Level, draws: dict[int, list[int]]) -> None:
-    """Keep the first node of a token drawn again below one parent, and note the order of the draws."""
+    """Keep the first node of a token drawn again below one parent, and record the order of the draws."""
     first: dict[tuple[int, int], int] = {}
     for row, index in zip(level.rows.tolist(), level.parent_index.tolist(), strict=True):
         parent, token = int(level.parents[index]), int(tokens[row])

@@ -1,7 +1,7 @@
 """A preallocated KV cache with slots, whose tree passes are committed in place, and the masks of these passes.
 
-``transformers``' caches only grow or crop; a tree pass appends ``root + nodes`` and must then keep just the accepted
-rows. Each *slot* holds one sequence. Keys and values of all layers live in one tensor, so keeping rows is one copy.
+``transformers``' caches only grow or crop; a tree pass appends ``root + nodes`` and keeps only the accepted rows. Each
+*slot* holds one sequence. Keys and values of all layers are in one tensor, so keeping rows is one copy.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ SUPPORTED_ATTENTION = ("sdpa", "eager")
 
 
 def check_attention(config: PreTrainedConfig) -> None:
-    """Refuse models whose attention cannot take a tree mask or roll back.
-
-    Raises:
-        ValueError: one sentence naming the model type, what it has and what is allowed.
-    """
+    """Raise ``ValueError`` for models whose attention cannot take a tree mask or roll back."""
     check_layers(config)
     implementation = config._attn_implementation
     if implementation not in SUPPORTED_ATTENTION:
@@ -37,11 +33,7 @@ def check_attention(config: PreTrainedConfig) -> None:
 
 
 def check_layers(config: PreTrainedConfig) -> None:
-    """Refuse models whose layers cannot roll back, whatever implementation of attention they are loaded with.
-
-    Raises:
-        ValueError: one sentence naming the model type and what it has.
-    """
+    """Raise ``ValueError`` for models whose layers cannot roll back, with any attention implementation."""
     text = config.get_text_config()
     if config.is_encoder_decoder:
         raise ValueError(
@@ -53,7 +45,7 @@ def check_layers(config: PreTrainedConfig) -> None:
             "token is rejected: use a model with full attention in every layer"
         )
     kinds = set(getattr(text, "layer_types", None) or ())
-    if "local" in (getattr(text, "attention_layers", None) or ()):  # of GPT-Neo
+    if "local" in (getattr(text, "attention_layers", None) or ()):  # GPT-Neo
         kinds.add(f"local attention of {text.window_size} tokens")
     sliding = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
     context = getattr(text, "max_position_embeddings", None) or inf
@@ -68,14 +60,11 @@ def check_layers(config: PreTrainedConfig) -> None:
 
 
 def context_limit(config: PreTrainedConfig) -> int:
-    """Positions a model takes at most.
+    """Return the most positions of a model; raises ``ValueError`` if its configuration states none, as with ALiBi.
 
-    With ``longrope`` positions only those before its switch: the long factors replace the short ones for a whole pass
-    as soon as one of its positions lies beyond, so that keys in the cache, and the answers to nodes before the switch,
-    would depend on how deep a tree looked ahead.
-
-    Raises:
-        ValueError: the configuration states no limit, as those of models that attend by distance alone (ALiBi).
+    With ``longrope`` only the positions before its switch: the long factors apply to a whole pass as soon as one
+    position
+    lies beyond, so keys in the cache, and logits of nodes before the switch, would depend on the depth of a tree.
     """
     text = config.get_text_config()
     limit = getattr(text, "max_position_embeddings", None)
@@ -88,7 +77,7 @@ def context_limit(config: PreTrainedConfig) -> int:
 
 
 def _switches(config: PreTrainedConfig) -> Iterator[int]:
-    """Positions at which the rotary frequencies change."""
+    """Yield the positions at which rotary frequencies change."""
     parameters: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
     by_layer_type = [value for value in parameters.values() if isinstance(value, Mapping)]
     for rope in by_layer_type or [parameters]:
@@ -97,15 +86,9 @@ def _switches(config: PreTrainedConfig) -> Iterator[int]:
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Turn a boolean mask into the additive one that both ``sdpa`` and ``eager`` read correctly.
+    """Return the additive mask of a boolean one ``[b, 1, q, k]``: 0 where true, else the most negative finite value.
 
     A boolean 4-D mask is right with ``sdpa`` but silently wrong with ``eager``, which adds it.
-
-    Args:
-        visible: ``[b, 1, q, k]`` true where the row may attend.
-
-    Returns:
-        ``[b, 1, q, k]`` of ``dtype``: 0 where visible, the most negative finite value elsewhere.
     """
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
         ~visible, torch.finfo(dtype).min
@@ -113,7 +96,7 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's window on the shared storage; ``transformers`` calls :meth:`update` during a forward pass."""
+    """One layer's view of the shared storage; ``transformers`` calls :meth:`update` during a forward pass."""
 
     is_compileable = False
     is_sliding = False
@@ -125,26 +108,26 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the storage is preallocated."""
+        """Do nothing: the storage is preallocated."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write ``[b, heads, rows, dim]`` behind each open slot's past and return everything up to there."""
+        """Write ``[b, heads, rows, dim]`` behind each open slot's past; return everything up to there."""
         keys, values = self._owner.write(self._layer, key_states, value_states)
         return keys, values
 
     def get_seq_length(self) -> int:
-        """Committed tokens of the first open slot."""
+        """Return the committed tokens of the first open slot."""
         length: int = self._owner.lengths[self._owner._open[0]]
         return length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Key length and offset of a pass over ``query_length`` rows."""
+        """Return key length and offset of a pass over ``query_length`` rows."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
-        """Rows a slot has room for."""
+        """Return the rows of a slot."""
         capacity: int = self._owner.capacity
         return capacity
 
@@ -152,21 +135,21 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache(Cache, Slots):  # type: ignore[misc]
-    """KV cache with one slot a sequence.
+    """KV cache with one slot per sequence.
 
     Args:
-        capacity: rows a slot holds at first: committed tokens plus the rows of the largest pass. It grows by
-            :meth:`reserve`.
+        capacity: initial rows of a slot: committed tokens plus the rows of the largest pass. :meth:`reserve` adds
+            rows.
 
     Attributes:
-        uncommitted: rows behind them that a growing tree has fed so far; a pass writes behind these.
+        uncommitted: rows of a growing tree behind the committed ones; the next pass writes behind them.
     """
 
     def __init__(
         self, config: PreTrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         text = config.get_text_config()
-        self._formed = False  # heads and width are those the configuration suggests, until a pass says better
+        self._formed = False  # heads and width are the configuration's, until the first pass corrects them
         self._heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         self._head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self._num_layers = text.num_hidden_layers
@@ -182,14 +165,14 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
 
     @property
     def storage(self) -> torch.Tensor:
-        """``[2 * layers, slots, heads, rows, head_dim]``, keys and values of a layer in turns; another one after
-        :meth:`reserve` made room.
+        """``[2 * layers, slots, heads, rows, head_dim]``, keys and values of a layer in turn. :meth:`reserve` replaces
+        it.
         """
         return self._storage
 
     @property
     def capacity(self) -> int:
-        """Rows a slot has room for."""
+        """Rows of a slot."""
         return int(self._storage.shape[3])
 
     @property
@@ -209,7 +192,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         self.uncommitted += [0] * (self.slots - len(self.uncommitted))
 
     def open(self, slots: Sequence[int]) -> None:
-        """Name the slots of the next forward pass, in the order of its batch."""
+        """Set the slots of the next forward pass, in the order of its batch."""
         self._open = tuple(slots)
 
     def write(
@@ -236,7 +219,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         else:
             chosen = list(self._open)
             kept = stored_keys[chosen, :, :end], stored_values[chosen, :, :end]
-        # a layer of a model on several devices computes on its own
+        # each layer of a model on several devices computes on its own device
         return kept[0].to(keys.device), kept[1].to(values.device)
 
     def _take_form(self, heads: int, width: int) -> None:
@@ -260,7 +243,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
 
     @inference
     def _move(self, slot: int, rows: Sequence[int]) -> None:
-        """These rows behind the committed ones to the beginning of them; what lies there already stays."""
+        """Copy these uncommitted rows to directly behind the committed ones; rows in place already stay."""
         kept = 0
         while rows[kept] == kept:
             kept += 1

@@ -1,4 +1,4 @@
-"""Signatures as contracts: pydantic reads what a constructor takes, from Python code and from configurations alike."""
+"""Signatures as contracts: pydantic validates arguments, from Python code and from configurations alike."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ REQUIRED = inspect.Parameter.empty
 IntegerKey = typing.Annotated[
     int, BeforeValidator(lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key)
 ]
-"""The integer key of a mapping, which JSON and the command line give as text."""
+"""An integer key of a mapping. JSON and the command line give it as text."""
 
 
 class Reader(Protocol):
-    """The context of a validation that reads a configuration, where objects are described."""
+    """The context of a validation that reads a configuration, where objects are specified."""
 
     def part(self, base: type, given: Any) -> Any:
-        """Read ``class_path`` and ``init_args`` of a subclass of ``base``."""
+        """Read ``class_path`` and ``init_args`` of a subclass of ``base``, to be built."""
 
     def spec(self, base: type, given: Any) -> Any:
-        """Read the same where it stays a specification."""
+        """Read the same, to be kept as a specification."""
 
     def call(self, component: Callable[..., Any], given: Any) -> Any:
         """Read the arguments of a class or function."""
@@ -53,7 +53,7 @@ class Reader(Protocol):
 
 
 class _Marker:
-    """Metadata of an annotation whose value a configuration describes; Python code gives the object."""
+    """Metadata of an annotation whose value a configuration specifies; Python code gives the object."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         def read(value: Any, inner: Callable[[Any], Any], info: ValidationInfo) -> Any:
@@ -65,22 +65,22 @@ class _Marker:
         return {"described": self}
 
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
-        """Read a value of a configuration; ``inner`` reads it as the bare annotation says."""
+        """Read a value of a configuration; ``inner`` validates it by the bare annotation."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class PartOf(_Marker):
-    """Marks a value as ``class_path`` and ``init_args`` of a subclass of ``base``.
+    """Marks a value as ``class_path`` and ``init_args`` of a subclass of ``base``, a dotted path.
 
-    The base is named by its dotted path, so that the family is imported only when such a part is given.
+    The family is imported only when such a part is given.
     """
 
     base: str
 
     @cached_property
     def contract(self) -> type:
-        """The base itself."""
+        """The base class."""
         found: type = import_object(self.base)
         return found
 
@@ -91,7 +91,7 @@ class PartOf(_Marker):
 
 @dataclass(frozen=True)
 class SpecOf(PartOf):
-    """Marks a part that is checked and passed on as a specification, which its user may vary before building it."""
+    """Marks a part that is checked and passed on as a specification, to be varied before it is built."""
 
     @override
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
@@ -113,9 +113,10 @@ class CallOf(_Marker):
 class Reference(_Marker):
     """Marks an argument whose value may be given by reference in a configuration file.
 
-    A constructor takes the plain value and reads no file. Where a configuration has a text in its place, that is the
-    path of an artifact or of a file, ``wandb:entity/project/name:alias``, or the name of an embedded artifact
-    (``stdlib:eagle``), and it is resolved when the part is built; the resolved configuration keeps the text.
+    A constructor takes the plain value and reads no file. In a configuration a text in its place is the path of an
+    artifact or file, ``wandb:entity/project/name:alias``, or the name of an embedded artifact (``stdlib:eagle``).
+    It is
+    resolved when the part is built; the resolved configuration keeps the text.
 
     Args:
         kind: an artifact's kind, such as ``q-table``, or a kind of file, such as ``acceptance-vector``.
@@ -137,16 +138,16 @@ class Reference(_Marker):
 
 
 class Checked(ABCMeta):
-    """Type of classes whose annotations hold: bounds are declared once, in the signature, and need no code.
+    """Metaclass of classes whose arguments are validated against their annotations, once per object.
 
-    Arguments are checked once for every object, before its constructor; a subclass declares all of its own.
+    A subclass declares all of its own arguments.
 
     Example:
         >>> class Window(metaclass=Checked):
         ...     def __init__(self, size: Annotated[int, Field(ge=1)]) -> None: ...
         >>> Window(0)
         Traceback (most recent call last):
-        ValueError: Window: size must be greater than or equal to 1, got 0
+        ValueError: Window: size must be >= 1, got 0
     """
 
     @override
@@ -156,7 +157,7 @@ class Checked(ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """That of the constructor, which ``__call__`` would hide from ``help`` and editors."""
+        """The signature of the constructor, which ``__call__`` would hide from ``help`` and editors."""
         if cls.__init__ is object.__init__:  # type: ignore[misc]
             return inspect.Signature()
         whole = inspect.signature(cls.__init__)  # type: ignore[misc]
@@ -178,24 +179,19 @@ class Checked(ABCMeta):
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a class or function.
-
-    Attributes:
-        annotation: with its bounds.
-        default: its value where none is given; :data:`REQUIRED` if one must be.
-    """
+    """One argument of a class or function; its default is :data:`REQUIRED` if it has none."""
 
     annotation: Any
     default: Any
 
     @cached_property
     def is_nested(self) -> bool:
-        """Whether a configuration describes objects in its value, which are built before the call."""
+        """Whether a configuration specifies objects in its value, which are built before the call."""
         return is_nested(self.annotation)
 
 
 def is_nested(annotation: Any) -> bool:
-    """Whether values of an annotation hold parts, sections or references."""
+    """Return whether values of an annotation hold parts, sections or references."""
     if isinstance(annotation, Checked) or (
         isinstance(annotation, type) and issubclass(annotation, BaseModel)
     ):
@@ -206,9 +202,9 @@ def is_nested(annotation: Any) -> bool:
 
 @cache
 def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
-    """The arguments a class or function takes by name, ``**kwargs`` looked up in its bases.
+    """Return the arguments of a class or function by name, those of ``**kwargs`` from its bases; None if it takes any.
 
-    Bounds (``Annotated``) are kept, whether annotations are postponed or not. None: it takes any name.
+    Annotations keep their bounds (``Annotated``), postponed or not.
     """
     if isinstance(component, type) and issubclass(component, BaseModel):
         return {
@@ -244,7 +240,7 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
 
 
 def _hints_of(component: Any) -> dict[str, Any]:
-    """Annotations by name; a name that exists for type checkers alone makes its annotation ``Any``."""
+    """Return annotations by name; ``Any`` for names that exist only for type checkers."""
     try:
         return typing.get_type_hints(component, include_extras=True)
     except (NameError, AttributeError, TypeError):
@@ -266,7 +262,7 @@ def _default_of(one: Any) -> Any:
 
 
 class Section(BaseModel):
-    """A mapping of a configuration. Values are read strictly: ``"8"`` and ``true`` are no integers, 8 is a number."""
+    """A section of a configuration, validated strictly: ``"8"`` and ``true`` are not integers."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -290,7 +286,7 @@ class Section(BaseModel):
 
     @classmethod
     def known_keys(cls) -> Iterable[str]:
-        """Keys that a misspelt one may be meant for."""
+        """Return the keys to suggest for a misspelt one."""
         return cls.model_fields
 
     @classmethod
@@ -303,23 +299,23 @@ class Section(BaseModel):
         return described
 
     def with_changes(self, **changes: Any) -> Self:
-        """Another section with other values."""
+        """Return the section with other values."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
     def as_values(self) -> dict[str, Any]:
-        """The section as plain values."""
+        """Return the section as plain values."""
         return {name: plain(getattr(self, name)) for name in self.__pydantic_fields__}
 
 
 class _Signature(Section):
-    """The arguments of a class or function; their defaults are its own and not checked."""
+    """The arguments of a class or function. Their defaults are not validated."""
 
     model_config = ConfigDict(validate_default=False)
 
 
 @cache
 def model_of(component: Callable[..., Any]) -> type[Section]:
-    """The arguments of a class or function as a pydantic model; a section is its own."""
+    """Return a pydantic model of the arguments of a class or function; a section is its own."""
     known = arguments_of(component) or {}
     if isinstance(component, type) and issubclass(component, Section):
         return component
@@ -333,7 +329,7 @@ def model_of(component: Callable[..., Any]) -> type[Section]:
 
 
 def plain(value: Any) -> Any:
-    """Return the result of a validation, with mappings in place of models."""
+    """Return the result of a validation with mappings in place of models."""
     if isinstance(value, Section):
         return value.as_values()
     if isinstance(value, dict):
@@ -342,10 +338,8 @@ def plain(value: Any) -> Any:
 
 
 def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse arguments that the annotations do not allow; unknown and missing names are left to Python.
-
-    Raises:
-        ValueError: One sentence with the argument, its value and what is allowed.
+    """Raise ``ValueError`` for arguments that the annotations do not allow; unknown and missing names are left to
+    Python.
     """
     known = arguments_of(component) or {}
     named = {**dict(zip(_positions(component), args, strict=False)), **kwargs}
@@ -370,7 +364,7 @@ def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: 
 
 
 def _as_in_a_file(value: Any) -> Any:
-    """Sequences as lists and numpy's numbers as numbers, as a file would have them."""
+    """Return sequences as lists and numpy's numbers as numbers, as a file would have them."""
     if isinstance(value, Mapping):
         return {name: _as_in_a_file(inner) for name, inner in value.items()}
     if isinstance(value, Sequence | Set) and not isinstance(value, str | bytes):
@@ -380,28 +374,27 @@ def _as_in_a_file(value: Any) -> Any:
 
 @cache
 def _positions(component: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of the arguments that may be given by position."""
+    """Return the names of arguments that may be given by position."""
     parameters = inspect.signature(component).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple(parameter.name for parameter in parameters if parameter.kind in kinds)
 
 
 def refusal(key: Key, why: str | PydanticCustomError, given: Any = None) -> ValidationError:
-    """Return the error of a validator about a value below its own; the sentence goes on after the key."""
+    """Return the error of a validator about a value below its own; the message continues after the key."""
     kind = PydanticCustomError("sentence", why) if isinstance(why, str) else why
     return ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=key, input=given)])
 
 
 def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key, str]:
-    """The one place that words what is wrong with a value.
+    """Word a violation: the only place that does.
 
     Args:
-        error: of a validation.
-        given: the value that was validated.
-        within: the steps to that value, for suggestions.
+        given: the validated value.
+        within: keys that lead to that value, for suggestions.
 
     Returns:
-        The steps to the wrong value, and how the sentence goes on after them.
+        The keys that lead to the wrong value, and the message that continues after them.
     """
     errors = error.errors(include_url=False)
     errors = [one for one in errors if one["type"] != "missing"] or errors
@@ -446,7 +439,7 @@ def _expected(message: str) -> str:
 
 
 def _steps(details: Any, given: Any) -> Key:
-    """The place of an error, without the names that pydantic gives to the alternatives of a union."""
+    """Return the keys to an error, without the names that pydantic gives to the alternatives of a union."""
     steps: list[str] = []
     last = details["loc"][-1] if details["loc"] else None
     ours = details["type"] in ("sentence", "refused", "unknown_key", "missing")
@@ -465,7 +458,7 @@ _MEANING = re.compile(r"^(\w+)(?: \([^)]*\))?: (.*(?:\n[ ]+.*)*)", re.MULTILINE)
 
 
 def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
-    """Meanings of arguments by name: ``Args:`` of docstrings, ``Attributes:`` of a section's."""
+    """Return descriptions of arguments by name, from ``Args:`` of docstrings, or ``Attributes:`` of a section."""
     heading = "Attributes:\n" if _is_section(component) else "Args:\n"
     found: dict[str, str] = {}
     for layer in component.__mro__ if isinstance(component, type) else (component,):
@@ -478,7 +471,7 @@ def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
 
 
 def summary_of(part: Any) -> str:
-    """The first sentence of a docstring."""
+    """Return the first paragraph of a docstring in one line."""
     return " ".join((inspect.getdoc(part) or "").partition("\n\n")[0].split())
 
 
@@ -487,7 +480,7 @@ def _is_section(component: Any) -> bool:
 
 
 def keys_below(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Dotted keys of a section and of the sections in it, whatever classes are configured."""
+    """Yield the dotted keys of a section and of the sections in it."""
     for name, one in model.model_fields.items():
         yield f"{prefix}{name}"
         for kind in (one.annotation, *get_args(one.annotation)):
@@ -496,6 +489,15 @@ def keys_below(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def import_object(dotted: str) -> Any:
-    """The class or function at ``package.module.Name``."""
+    """Return the class or function at ``package.module.Name``."""
     module, _, name = dotted.rpartition(".")
     return getattr(__import__(module, fromlist=[name]), name)
+
+
+def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, as an ``object_pairs_hook``; raises ``ValueError`` if a key is given twice."""
+    found = dict(pairs)
+    for name, _ in pairs if len(found) < len(pairs) else ():
+        if sum(other == name for other, _ in pairs) > 1:
+            raise ValueError(f"key {name!r} is given twice")
+    return found

@@ -1,4 +1,4 @@
-"""C++ of this package, compiled once a machine for exactly its processor and kept between runs."""
+"""C++ of this package, compiled once per machine for its processor and cached."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specexp.core.runtime import CannotRunError
 
 
 def cache_folder(what: str) -> Path:
-    """``specexp/<what>`` in ``XDG_CACHE_HOME``, or in ``~/.cache``; it may not be there yet."""
+    """Return ``specexp/<what>`` in ``XDG_CACHE_HOME`` or ``~/.cache``; it may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specexp" / what
 
 
@@ -29,29 +29,28 @@ FLAGS = (
     *("-fopenmp", "-shared", "-fPIC"),
 )
 MOST_KEPT = 8
-"""Libraries kept in the cache; the least recently used ones make room."""
+"""Libraries kept in the cache; the least recently used ones are deleted."""
 
 
 class CannotCompileError(CannotRunError):
-    """Passes of this model cannot be compiled, or not on this machine; one sentence."""
+    """Passes of this model cannot be compiled, or not on this machine."""
 
 
 @cache
 def library(
     source: Path, flags: tuple[str, ...] = (), tell: Callable[[str], None] = lambda line: None
 ) -> ctypes.CDLL:
-    """A library of this package, compiled now if this machine has not compiled it before.
+    """Return a library of this package, compiled if it is not in the cache.
 
-    Its file is named by a hash of source, flags, compiler and processor, so that a changed one is compiled anew.
+    The cached file is named by a hash of source, flags, compiler and processor.
 
     Args:
-        source: the C++ file.
         flags: for the compiler, beside :data:`FLAGS`.
-        tell: takes a line for a person if it must be compiled.
+        tell: called with a progress line before compiling.
 
     Raises:
-        CannotCompileError: there is no C++ compiler, it fails, what was compiled is damaged, or another user could
-            have written it.
+        CannotCompileError: there is no C++ compiler, it fails, the library is damaged, or another user could have
+            written it.
     """
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
@@ -70,7 +69,7 @@ def library(
         loaded = ctypes.CDLL(str(file))
     except OSError as error:
         raise CannotCompileError(f"{file} cannot be loaded ({first_line(error)}): delete it") from error
-    with suppress(OSError):  # of a folder that is only read here
+    with suppress(OSError):  # the folder may be read-only
         os.utime(file)
     return loaded
 
@@ -112,7 +111,7 @@ def _check_private(path: Path) -> None:
 
 
 def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) -> None:
-    """Compile beside the place where the library belongs, and move it there whole."""
+    """Compile in a folder beside the library, and move it there when it is complete."""
     try:
         with TemporaryDirectory(dir=file.parent) as folder:
             made = Path(folder) / file.name

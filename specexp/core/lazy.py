@@ -1,4 +1,4 @@
-"""Families of classes: what the modules of a folder define, found by importing them."""
+"""Families of classes: the public classes that the modules of a folder define."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 
 @cache
 def classes_of(package: str) -> dict[str, type]:
-    """The public classes that the modules of a package define, by name.
+    """Return the public classes that the modules of a package define, by name.
 
-    Folders inside one of specexp's own packages are left out: they hold what takes seconds to import.
+    Folders inside specexp's own packages are left out: they take seconds to import.
     """
     home = import_module(package)
     modules = (iter_modules if package.startswith("specexp.") else walk_packages)(
@@ -30,16 +30,13 @@ def classes_of(package: str) -> dict[str, type]:
 
 @cache
 def class_named(package: str, name: str) -> type | None:
-    """One public class of a package's modules; None where there is none.
-
-    Of ``TokenRecycling`` the module ``token_recycling`` is imported alone: others of the family may take seconds.
-    """
+    """Return a public class of a package by name, or None."""
+    # without importing the rest of the family, which may take seconds: from __init__, or from its own module
+    found = vars(import_module(package)).get(name)
     own = f"{package}.{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}"
-    if name.isidentifier() and find_spec(own) is not None:
+    if found is None and name.isidentifier() and find_spec(own) is not None:
         found = _defined_in(import_module(own)).get(name)
-        if found is not None:
-            return found
-    return classes_of(package).get(name)
+    return found or classes_of(package).get(name)
 
 
 def _defined_in(module: ModuleType) -> dict[str, type]:
@@ -51,7 +48,7 @@ def _defined_in(module: ModuleType) -> dict[str, type]:
 
 
 def classes_in(package: str) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package that gives any class of its modules by its name, and lists none.
+    """Return the ``__getattr__`` of a package that finds any class of its modules by name.
 
     Example:
         >>> __getattr__ = classes_in(__name__)  # doctest: +SKIP

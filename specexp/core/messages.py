@@ -1,4 +1,4 @@
-"""How sentences are worded: counts of things, the nearest right name, and other libraries' errors in one line."""
+"""Wording of messages: counts, the nearest allowed name, and other libraries' errors in one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import SequenceMatcher, get_close_matches
 
 
 def counted(number: int, noun: str) -> str:
-    """So many of something.
+    """Return a count with its noun.
 
     Example:
         >>> counted(1, "node"), counted(2, "node"), counted(0, "draft pass")
@@ -18,7 +18,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def size_of(size: float) -> str:
-    """Bytes for a person.
+    """Return bytes in readable units.
 
     Example:
         >>> size_of(1_300_000), size_of(4_200)
@@ -28,10 +28,11 @@ def size_of(size: float) -> str:
 
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
-    """``; did you mean 'nodes'?`` or, where nothing is near, ``; allowed are ...`` (``""`` without any).
+    """Return ``; did you mean 'nodes'?`` or, if nothing is near, ``; allowed are ...`` (``""`` without any).
 
-    Near is, of dotted keys in what follows the prefix that all have in common: the same last step, another word for it
-    (:data:`SAME_MEANING`), or few other letters.
+    Near names have the same last step, another word for it (:data:`SAME_MEANING`), or a similar spelling, compared
+    after
+    the dotted prefix that all names share.
 
     Example:
         >>> did_you_mean("node", ["nodes", "depth"]), did_you_mean("nodes", ["budget", "branches"])
@@ -50,19 +51,17 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
         spelt = get_close_matches(given, rest, n=1, cutoff=0.65)
         if spelt and (not near or _letters(given, spelt[0]) >= 0.75):
             near = [rest[spelt[0]]]
-    if not near:  # what all names begin with is alike in any case
+    if not near:  # without the shared prefix, which is alike in any case
         whole = {known[len(prefix) :]: known for known in names}
         near = [whole[one] for one in get_close_matches(str(name)[len(prefix) :], whole, n=1, cutoff=0.9)]
     if near:
         return f"; did you mean {near[0]!r}?"
     level = min((known.count(".") for known in names), default=0)
-    shallow = [known for known in names if known.count(".") == level]  # what is inside them would be too long
+    shallow = [known for known in names if known.count(".") == level]  # nested keys would be too many
     return f"; allowed are {', '.join(shallow)}" if 0 < len(shallow) <= _LISTED else ""
 
 
-_LISTED = 64
-"""Most names that a sentence lists."""
-
+_LISTED = 64  # most names in a sentence
 
 SAME_MEANING = tuple(
     frozenset(words.split())
@@ -82,11 +81,11 @@ SAME_MEANING = tuple(
         "seed random_state",
     )
 )
-"""Words that people use for one thing, in our keys and in other projects'."""
+"""Synonyms among our keys and those of other projects."""
 
 
 def _common_prefix(names: list[str]) -> str:
-    """The dotted steps that all names begin with, the last step of each left out."""
+    """Return the dotted steps that all names begin with, without the last step of any name."""
     shared: list[str] = []
     for steps in zip(*(name.split(".")[:-1] for name in names), strict=False):
         if len(set(steps)) > 1:
@@ -104,29 +103,25 @@ def _letters(one: str, other: str) -> float:
     return SequenceMatcher(None, one, other).ratio()
 
 
-_SHOWN = 60
-"""Most characters of a value that an error repeats."""
+_SHOWN = 60  # most characters of a value in a message
 
 
 def shown(value: object) -> str:
-    """A value as an error repeats it, in one line; a long one is cut."""
+    """Return a value as one line, cut if it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error raised elsewhere, without its final stop; its type where it says nothing.
-
-    Where the line only announces what follows, ending with a colon, the next one goes with it.
-    """
+    """Return the first line of an error without its final stop, or its type if it has no text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith(":"):
+    if len(lines) > 1 and lines[0].endswith(":"):  # it only announces the next line
         lines[0] = f"{lines[0]} {lines[1]}"
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def type_and_line(error: BaseException) -> str:
-    """The type of an error nobody expected, and its first line.
+    """Return the type of an unexpected error and its first line.
 
     Example:
         >>> type_and_line(KeyError("nodes"))

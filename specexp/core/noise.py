@@ -20,11 +20,11 @@ if TYPE_CHECKING:  # torch takes seconds, and parts are checked before a model i
     import torch
 
 NOISE_VERSION = 2
-"""Of the numbers drawn: what was recorded with others cannot be replayed. 2 is Philox4x32-10; 1 was numpy's Philox."""
+"""Version of the numbers drawn; a recording of another version cannot be replayed. 2 is Philox4x32-10."""
 
 Key = tuple[int, int]
 Words = Any
-"""Integers of 32 bits: one as ``int``, many as uint64 array or as int64 tensor; they may be broadcast together."""
+"""Integers of 32 bits: an ``int``, a uint64 array or an int64 tensor; they may be broadcast together."""
 
 _MASK = 0xFFFFFFFF
 _BLOCKS_AT_ONCE = 16384  # on a CPU: what is computed with stays in its cache
@@ -47,8 +47,9 @@ def place_key(seed: int, sequence: int | str, *purpose: str | int) -> Key:
 def philox(block: Words, position: Words, low: Words, high: Words, key: Key) -> tuple[Words, ...]:
     """Philox4x32-10 of the counter ``(block, position, low, high)``: four words each.
 
-    A product of two words has 64 bits. A tensor's are signed, and their shift copies the sign into the upper half,
-    where the mask takes it away as it does what a word left there.
+    A product of two words has 64 bits. In int64 tensors it is signed, and its shift copies the sign into the upper
+    half,
+    which the mask removes.
     """
     for first, second in _round_keys(key):
         product, other = block * 0xD2511F53, low * 0xCD9E8D57
@@ -99,7 +100,7 @@ def gumbel(
 
 
 class GumbelStream:
-    """The Gumbel noise of a stream position by position, made for several positions ahead in one go."""
+    """The Gumbel noise of a stream, generated for several positions ahead."""
 
     def __init__(self, key: Key, device: torch.device | str = "cpu") -> None:
         import torch
@@ -111,9 +112,9 @@ class GumbelStream:
         self._rows = torch.empty((0, 0), device=device)  # of the positions from the first on
 
     def at(self, position: int, positions: int, size: int) -> torch.Tensor:
-        """``[positions, size]`` noise from a position on; read-only.
+        """Return ``[positions, size]`` noise from a position on; read-only.
 
-        What lies a few positions behind is still there: a drafter looks ahead of the verifier.
+        Some positions behind are kept: a drafter looks ahead of the verifier.
         """
         import torch
 
@@ -136,7 +137,7 @@ class GumbelStream:
 
 
 class UniformStream:
-    """Uniform numbers in (0, 1), as many as wanted at every place of a stream."""
+    """Uniform numbers in (0, 1), any number of them at every place of a stream."""
 
     def __init__(self, key: Key) -> None:
         self._key = key
@@ -144,7 +145,7 @@ class UniformStream:
     def at(
         self, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int
     ) -> NDArray[np.float64]:
-        """``[paths, size]`` numbers of places at one position, each's from number ``start`` on."""
+        """Return ``[paths, size]`` numbers of places at one position, from number ``start`` on."""
         first, end = start // 4, -(-(start + size) // 4)
         below = [_digest(path) if path else (0, 0) for path in paths]
         if len(paths) * (end - first) <= _FEW_BLOCKS:
@@ -170,7 +171,7 @@ def _digest(value: object) -> Key:
 
 @lru_cache(maxsize=4096)
 def _round_keys(key: Key) -> tuple[Key, ...]:
-    """What each of the ten rounds mixes in."""
+    """Return the key words of each of the ten rounds."""
     first, second = key
     return tuple(
         ((first + number * 0x9E3779B9) & _MASK, (second + number * 0xBB67AE85) & _MASK)

@@ -1,7 +1,6 @@
-"""The four parts together, what a decoder takes after its target, and the check that they go together.
+"""The four parts of a decoder together, and the check that they fit, before anything runs.
 
-They are checked when they are composed, never in the middle of a run. The loop (:mod:`specexp.core.loop`) and
-everything above know parts by the contracts of their families alone.
+The loop (:mod:`specexp.core.loop`) and everything above use parts only by the contracts of their families.
 """
 
 from __future__ import annotations
@@ -12,14 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.contracts import (
-    ArgmaxVerifier,
-    BuilderLimits,
-    Controller,
-    Drafter,
-    TreeBuilder,
-    Verifier,
-)
+from specexp.core.contracts import ArgmaxVerifier, BuilderLimits, Controller, Drafter, TreeBuilder, Verifier
 from specexp.core.dialogue import PLAIN
 from specexp.core.tree import NodeKind
 
@@ -35,13 +27,10 @@ class _FourParts(NamedTuple):
 
 
 class Parts(_FourParts):
-    """What :class:`specexp.Decoder` takes after the target: ``Decoder(target, *parts)``.
+    """The arguments of :class:`specexp.Decoder` after the target: ``Decoder(target, *parts)``.
 
-    Args:
-        drafter: None, with ``builder`` None, for plain decoding.
-        builder: None with ``drafter`` None.
-        verifier: greedy decoding (:class:`ArgmaxVerifier`) if None.
-        controller: :class:`BuilderLimits` if None.
+    ``drafter`` and ``builder`` are None for plain decoding. The default verifier is greedy (:class:`ArgmaxVerifier`),
+    the default controller :class:`BuilderLimits`.
     """
 
     __slots__ = ()
@@ -60,7 +49,7 @@ class Parts(_FourParts):
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest tree, its root included: the room a cache must keep beside the committed tokens."""
+        """Rows of the largest tree, root included: the room a cache needs beside the committed tokens."""
         return 1 + (0 if self.builder is None else self.builder.max_nodes)
 
     @property
@@ -75,7 +64,7 @@ class Parts(_FourParts):
 
     @property
     def reads_answers(self) -> bool:
-        """Whether drafter or controller learn from the target's answers, so that a drafting worker needs them."""
+        """Whether drafter or controller learn from the target's logits, so that a drafting worker needs them."""
         drafters = [] if self.drafter is None else [self.drafter, *self.drafter.inner]
         if any(drafter.learns_from != "nothing" for drafter in drafters):
             return True
@@ -83,22 +72,21 @@ class Parts(_FourParts):
 
     @property
     def keeps_learning(self) -> bool:
-        """Whether drafter or controller start the next prompt with what this one taught; a part that states no policy
-        of its state does, if it has any.
+        """Whether drafter or controller start the next prompt with what they learned; assumed of parts without a
+        policy.
         """
         learning = [part for part in (self.drafter, self.controller) if part is not None]
         return any(part.shares_state or (part.state is None and part.state_dict()) for part in learning)
 
     def context(self, token_ids: Sequence[int], seed: int, sequence: int | str) -> Context:
-        """Begin a sequence, its noise at the verifier's temperature."""
+        """Start a sequence, its noise at the verifier's temperature."""
         noise_temperature = self.verifier.noise_temperature or 0.0
         return Context(token_ids, seed=seed, sequence=sequence, noise_temperature=noise_temperature)
 
     @property
     def label(self) -> str:
         """Name of the composition in a latency profile: ``DraftModel + DySpecGreedy``, ``coupled TokenRecycling +
-        StaticTree`` (all trees of a fixed shape cost the same beside their passes), ``Union(PromptLookup,
-        TokenRecycling) + StaticTree``, or ``plain``.
+        StaticTree`` (for all fixed shapes), ``Union(PromptLookup, TokenRecycling) + StaticTree``, or ``plain``.
         """
         if self.drafter is None or self.builder is None:
             return PLAIN
@@ -175,43 +163,39 @@ def _check_controller(controller: Controller, drafter: Drafter | None, builder: 
 
 
 def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
-    for inner in builder.inner:  # each has a width and a kind of its own
+    for inner in builder.inner:  # each has its own width and kind
         _check_candidates(drafter, inner)
-    asks, answers = type(builder).__name__, type(drafter).__name__
+    name, drafter_name = type(builder).__name__, type(drafter).__name__
     if builder.max_candidates > drafter.max_candidates and not builder.accepts_fewer_candidates:
         raise ValueError(
-            f"the {asks} asks for {builder.max_candidates} candidates a node and {answers} ranks at most "
+            f"the {name} asks for {builder.max_candidates} candidates a node and {drafter_name} ranks at most "
             f"{drafter.max_candidates}: narrow the tree or widen the drafter"
         )
     if builder.phrase_length > drafter.phrase_length:
         keeps = f"keeps phrases of {drafter.phrase_length}: shorten them or keep longer ones"
         raise ValueError(
-            f"{asks} asks for phrases of {builder.phrase_length} tokens and {answers} "
+            f"{name} asks for phrases of {builder.phrase_length} tokens and {drafter_name} "
             + (keeps if drafter.phrase_length > 1 else "has none: wrap it in a PhraseCache")
         )
     if builder.needs_log_probs and not drafter.gives_log_probs:
         raise ValueError(
-            f"{asks} decides by draft probabilities and {answers} gives none: draft with DraftModel or build a "
+            f"{name} decides by draft probabilities and {drafter_name} gives none: draft with DraftModel or build a "
             "static tree"
         )
     if builder.kind is not NodeKind.POINT_MASS and drafter.coupled:
         raise ValueError(
-            f"{asks} draws its candidates and {answers} is coupled, so it ranks them by the target's noise: set "
+            f"{name} draws its candidates and {drafter_name} is coupled, so it ranks them by the target's noise: set "
             "candidates to top-k or draft with a DraftModel that is not coupled"
         )
     if builder.kind is not NodeKind.POINT_MASS and not drafter.draws:
         raise ValueError(
-            f"{asks} draws its candidates and {answers} has no distribution to draw from: set candidates to top-k or "
-            "draft with DraftModel"
+            f"{name} draws its candidates and {drafter_name} has no distribution to draw from: set candidates to "
+            "top-k or draft with DraftModel"
         )
 
 
 def join_target(parts: Parts, target: Runtime) -> None:
-    """Let parts and their target take what they need of each other.
-
-    Raises:
-        ValueError: they do not go together; one sentence that names the change to make.
-    """
+    """Connect parts and target; raises ``ValueError`` if they do not fit."""
     if parts.drafter is not None:
         parts.drafter.check_vocabulary(target.vocab_size)
         parts.drafter.use_target(target)

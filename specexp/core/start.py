@@ -1,7 +1,7 @@
-"""The first act of a command, before other imports: answer signals and hide passwords in URLs from then on.
+"""The first act of a command, before other imports: handle signals and hide passwords in URLs.
 
-This module imports nothing that takes time. A signal while modules are imported, or before the command acts, ends the
-process at once, for nothing was begun; later one raises :class:`Interrupted`, so that whatever is open is closed.
+This module imports nothing that takes time. Before the command acts, or while modules are imported, a signal ends the
+process at once; later it raises :class:`Interrupted`, so that open files and databases are closed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,14 @@ from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-"""What ends a command. The exit code is 128 and the signal's number, as shells have it: 130, 143 and 129."""
+"""Signals that end a command, with exit code 128 + number as in shells: 130, 143 and 129."""
 
 _IMPORTING = "<frozen importlib._bootstrap>"
 _acting = False
 
 
 class Interrupted(KeyboardInterrupt):
-    """The process was asked to end, by whichever signal; libraries clean up as after Ctrl-C.
-
-    Args:
-        number: The signal's.
-    """
+    """The process received a signal to end; libraries clean up as after Ctrl-C."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
@@ -35,10 +31,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 def begin() -> None:
-    """Answer the signals that end a process, hide passwords in the traceback of an error nobody expected, and draw
-    pictures for files alone.
+    """Handle signals, hide passwords in tracebacks of unexpected errors, and let matplotlib draw into files only.
 
-    Signals that whoever started the process had it ignore, as ``nohup`` does, stay ignored.
+    Signals that the starter has ignored, as ``nohup`` does, stay ignored.
     """
     for name in SIGNALS:
         number = getattr(signal, name, None)  # Windows has no SIGHUP
@@ -50,7 +45,7 @@ def begin() -> None:
 
 @contextmanager
 def acting() -> Iterator[None]:
-    """Let signals raise :class:`Interrupted` meanwhile: something was begun that must be closed."""
+    """Let signals raise :class:`Interrupted` meanwhile: something is open that must be closed."""
     global _acting
     _acting = True
     try:
@@ -69,7 +64,7 @@ def _answer(number: int, frame: FrameType | None) -> None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported, which an exception would leave in pieces."""
+    """Return whether a module is being imported, which an exception would leave incomplete."""
     while frame is not None and frame.f_code.co_filename != _IMPORTING:
         frame = frame.f_back
     return frame is not None
@@ -81,15 +76,14 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     sys.stderr.write(masked("".join(format_exception(kind, error, trace))))
 
 
-HIDDEN = "***"
-"""Stands where a password was."""
+HIDDEN = "***"  # replaces a password
 
 _IN_FRONT_OF_HOST = re.compile(r"(\w[\w+.-]*://[^\s:/@'\"]*):[^\s'\"]*@")
 _IN_QUERY = re.compile(r"([?&]\w*(?:password|passwd|pwd|secret|token)=)[^\s&'\"]+", re.IGNORECASE)
 
 
 def masked(text: str) -> str:
-    """A text whose URLs show no password.
+    """Return a text without the passwords of its URLs.
 
     Example:
         >>> masked("postgresql://me:pass@word@host/studies?sslpassword=x is asked")
@@ -101,7 +95,7 @@ def masked(text: str) -> str:
 
 
 def all_masked(value: Any) -> Any:
-    """Values such as those of a configuration, every text in them masked; mappings and lists anew."""
+    """Return a copy of nested values with every text :func:`masked`."""
     if isinstance(value, str):
         return masked(value)
     if isinstance(value, Mapping):

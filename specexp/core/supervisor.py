@@ -1,8 +1,8 @@
-"""Run a command so that none of its processes outlives its starter, however the starter ends.
+"""Supervisor process: kills a command and its process group when the starter exits, however that happens.
 
-As a program, ``python supervisor.py GRACE COMMAND ...`` starts the command in a process group of its own and ends that
-group when its own standard input ends: the starter holds the other end of that pipe, which closes even if the starter
-is killed. It imports nothing of specexp, so that it starts at once.
+``python supervisor.py GRACE COMMAND ...`` starts the command in its own process group, and ends the group when its
+standard input ends: the starter holds the other end of that pipe, which closes even if the starter is killed. It
+imports nothing of specexp, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the starter decides
 
 
 def start(command: Sequence[str], grace: float = GRACE, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a command under a supervisor, the returned process.
+    """Start a command under a supervisor, which is the returned process.
 
     Its exit code is the command's (negative if a signal ended it), or 127 if the command cannot be started.
 
     Args:
-        command: program and arguments.
         grace: seconds between SIGTERM and SIGKILL when the command is ended.
-        options: of :class:`subprocess.Popen`, except for ``stdin``.
+        options: for :class:`subprocess.Popen`, except ``stdin``.
     """
     words = [sys.executable, "-I", "-S", __file__, str(grace), *command]
     return subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, **options)
 
 
 def end(*processes: subprocess.Popen[bytes]) -> None:
-    """End supervised commands, and all processes that they started, side by side."""
+    """End supervised commands, and all processes that they started, at the same time."""
     for process in processes:
         if process.stdin is not None:
             with contextlib.suppress(OSError):
@@ -56,7 +55,7 @@ def _begin() -> None:
 
 
 def _supervise(grace: float, command: list[str]) -> int:
-    """Run the command until it ends or the starter is gone; returns its exit code."""
+    """Run the command until it ends or the starter is gone; return its exit code."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # SLURM sends it to all processes, and submitit handles it

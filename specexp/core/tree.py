@@ -26,26 +26,27 @@ class NodeKind(IntEnum):
     """How a node's token was chosen, which decides how rejection sampling may accept it."""
 
     POINT_MASS = 0
-    """Without chance: a top-k candidate, a retrieved token."""
+    """A deterministic choice: a top-k candidate, a retrieved token."""
     DRAWN = 1
-    """Drawn from the draft distribution after its elder siblings' tokens were taken out of it."""
+    """Drawn from the draft distribution without its elder siblings' tokens."""
     DRAWN_WITH_REPLACEMENT = 2
-    """Drawn from the whole draft distribution, whatever its siblings are."""
+    """Drawn from the whole draft distribution."""
 
 
 class TreeShape:
-    """The form of a draft tree without its tokens: who hangs below whom, and at which candidate rank.
+    """The form of a draft tree without its tokens: the parent of each row, and its candidate rank.
 
     Args:
         parents: ``[n + 1]`` row of each row's parent, ``-1`` for the root (row 0); ``parents[i] < i``.
         ranks: ``[n + 1]`` rank of each node among its parent's candidates, ``-1`` for the root.
 
     Attributes:
-        recurs: whether it comes again step after step, as those of a builder with a fixed shape do, so that what is
-            derived from it (such as a mask on a device) is worth keeping.
+        recurs: whether it is used in many steps, as the shape of a static tree is, so that derived data (such as a
+            mask
+            on a device) is worth keeping.
 
     Raises:
-        ValueError: the root is missing or a parent does not stand before its child.
+        ValueError: the root is missing, or a parent is not before its child.
 
     Example:
         >>> TreeShape.from_rank_paths([[0], [1], [0, 0]]).depths.tolist()
@@ -71,13 +72,11 @@ class TreeShape:
 
     @classmethod
     def from_rank_paths(cls, paths: Iterable[Sequence[int]]) -> Self:
-        """Build the shape whose nodes are these rank paths, ordered by length, then rank.
-
-        Args:
-            paths: rank paths without the root, e.g. ``[[0], [1], [0, 0]]``, in any order.
+        """Build the shape with these rank paths, in any order and without the root; rows are sorted by length, then
+        rank.
 
         Raises:
-            ValueError: a path is empty, repeated, holds a negative rank, or its prefix is not in the list.
+            ValueError: a path is empty or repeated, has a negative rank, or its prefix is not in the list.
         """
         given = [tuple(int(rank) for rank in path) for path in paths]
         ordered = sorted(set(given), key=lambda path: (len(path), path))
@@ -102,7 +101,7 @@ class TreeShape:
 
     @property
     def num_nodes(self) -> int:
-        """Number of drafted nodes, the root not counted."""
+        """Number of drafted nodes, without the root."""
         return self.parents.size - 1
 
     @cached_property
@@ -165,11 +164,7 @@ class TreeShape:
         return tuple(reversed(rows))
 
     def select(self, keep: NDArray[np.bool_]) -> TreeShape:
-        """Shape of the rows where ``keep`` ``[n + 1]`` is true.
-
-        Raises:
-            ValueError: a kept row's parent is not kept.
-        """
+        """Return the shape of the rows where ``keep`` ``[n + 1]`` is true; a kept row's parent must be kept."""
         new_row = np.cumsum(keep) - 1
         parents = self.parents[keep]
         if not keep[parents[1:]].all():
@@ -188,21 +183,20 @@ ROOT_ONLY.recurs = True
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """A drafted tree: a shape, the token of every row, and what a verifier must know of how it was drafted.
+    """A drafted tree: a shape, the token of every row, and the drafting data that verifiers need.
 
     Attributes:
-        shape: the form of the tree.
         tokens: ``[n + 1]`` token ids, the root's first.
-        log_probs: ``[n + 1]`` draft log-probability of each node given its parent (0 for the root), or None
-            where the drafter has no probabilities.
-        kinds: ``[n + 1]`` :class:`NodeKind` of each node (the root's means nothing); None if all are point masses.
-            Below one parent drawn nodes stand before point masses.
-        q: ``[V]`` draft distribution of every row below which something was drawn.
-        draws: for rows below which was drawn with replacement, the children in the order of the draws; a child
-            stands there as often as its token was drawn.
-        values: ``[n + 1]`` what each sampling was worth to a dynamic builder, 1 for the root; None of other trees.
-        grafted: ``[n + 1]`` true for nodes of phrases hung onto a drafted tree; their log-probability is not known
-            (NaN). None where there are none.
+        log_probs: ``[n + 1]`` draft log-probability of each node given its parent (0 for the root); None if unknown.
+        kinds: ``[n + 1]`` :class:`NodeKind` of each node (the root's is unused); None if all are point masses. Among
+            siblings drawn nodes come before point masses.
+        q: ``[V]`` draft distribution of every row with drawn children.
+        draws: for rows whose children were drawn with replacement, the children in the order of the draws, one
+            repeated
+            as often as its token was drawn.
+        values: ``[n + 1]`` worth of each sampling for a dynamic builder, 1 for the root; None for other trees.
+        grafted: ``[n + 1]`` true for nodes of phrases added to a drafted tree, whose log-probability is NaN; None if
+            there are none.
     """
 
     shape: TreeShape
@@ -216,19 +210,20 @@ class TokenTree:
 
     @property
     def num_nodes(self) -> int:
-        """Number of drafted nodes, the root not counted."""
+        """Number of drafted nodes, without the root."""
         return self.tokens.size - 1
 
     def child_with_token(self, row: int, token: int) -> int | None:
-        """Row of the child of ``row`` that carries ``token``, or None."""
+        """Return the child of ``row`` with this token, or None."""
         for child in self.shape.children[row]:
             if self.tokens[child] == token:
                 return child
         return None
 
     def best_path(self) -> tuple[int, ...]:
-        """Rows of the most probable path from depth 1 down: from every node on to its most probable child that is
-        not grafted, the first-ranked one where the drafter gave no probabilities.
+        """Return the most probable path from depth 1 down, without grafted nodes.
+
+        Without probabilities it follows the first-ranked children.
         """
         path: list[int] = []
         row = 0
@@ -245,11 +240,11 @@ class TokenTree:
         return tuple(path)
 
     def kind(self, row: int) -> NodeKind:
-        """How the token of ``row`` was chosen."""
+        """Return how the token of ``row`` was chosen."""
         return NodeKind.POINT_MASS if self.kinds is None else NodeKind(int(self.kinds[row]))
 
     def draw_order(self, row: int) -> tuple[int, ...]:
-        """Children of ``row`` in the order a verifier tries them, one repeated for every time it was drawn."""
+        """Return the children of ``row`` in the order a verifier tries them, repeated for repeated draws."""
         drawn = None if self.draws is None else self.draws.get(row)
         if drawn is None:
             return self.shape.children[row]
@@ -257,11 +252,7 @@ class TokenTree:
         return (*drawn, *(child for child in self.shape.children[row] if child not in tried))
 
     def select(self, keep: NDArray[np.bool_]) -> TokenTree:
-        """The rows where ``keep`` ``[n + 1]`` is true.
-
-        Raises:
-            ValueError: a kept row's parent is not kept.
-        """
+        """Return the rows where ``keep`` ``[n + 1]`` is true; a kept row's parent must be kept."""
         new_row = np.where(keep, np.cumsum(keep) - 1, -1).tolist()
         q = {new_row[row]: values for row, values in (self.q or {}).items() if keep[row]}
         draws = {
@@ -283,5 +274,5 @@ class TokenTree:
 
 
 def root_tree(token: int) -> TokenTree:
-    """The tree of plain decoding: the root alone."""
+    """Return the tree of plain decoding: the root alone."""
     return TokenTree(ROOT_ONLY, np.array([token], dtype=np.int64))

@@ -1,4 +1,4 @@
-"""A draft model: any causal language model with the target's vocabulary, and a tree KV cache of its own."""
+"""A draft model: any causal language model with the target's vocabulary, and its own tree KV cache."""
 
 from __future__ import annotations
 
@@ -29,22 +29,25 @@ if TYPE_CHECKING:
 class DraftModel(Drafter):
     """Asks a smaller model for the tokens after the nodes of a growing tree.
 
-    One pass feeds all frontier nodes it has not seen; what it has seen costs nothing. After a step the accepted rows
-    stay in its cache, the others are dropped. Candidates are its best tokens, or draws from its distribution whose
-    randomness is keyed by place (seed, sequence, root position, the parent's rank path), so that a tree does not
-    depend on how its passes were batched.
+    One pass feeds all frontier nodes that were not fed before; repeated requests cost nothing. After a step the
+    accepted
+    rows stay in the cache, the others are dropped. Candidates are the best tokens, or draws from the distribution
+    keyed by
+    place (seed, sequence, root position, the parent's rank path), so that a tree does not depend on the batching of
+    passes.
 
     Args:
-        model: the model, a Hugging Face causal LM; the pair's own draft if None.
+        model: a Hugging Face causal LM; the pair's own draft if None.
         temperature: temperature of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
-        top_k: keep only so many of the most probable tokens.
-        top_p: keep only the most probable tokens that hold this much probability together.
-        coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position: what the noise
-            favours is known before the target is asked, so more is accepted and the output is unchanged. A node's
-            log-probability is then that of the noisy scores, and nothing is drawn.
+        top_k: keep only this many of the most probable tokens.
+        top_p: keep only the smallest set of most probable tokens with at least this probability.
+        coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position: more is
+            accepted and
+            the output is unchanged. A node's log-probability is then that of the noisy scores, and nothing is drawn.
 
     Raises:
-        ValueError: ``coupled`` meets a temperature of its own, or ``model`` is a name.
+        ValueError: ``coupled`` is given with a temperature, or ``model`` is a name.
+
     Example:
         >>> drafter = DraftModel(temperature=0.6)
     """
@@ -72,10 +75,10 @@ class DraftModel(Drafter):
         self.draws = not coupled
         self.scoring = self._scoring = Scoring(temperature, top_k, top_p, coupled)
         self._siblings = _Siblings()
-        self._context: Context | None = None  # whose tokens the cache holds
-        self._has_own = False  # a model, so that it takes no other
+        self._context: Context | None = None  # the sequence in the cache
+        self._has_own = False  # a model of its own is not replaced
         self._source: DraftSource | None = None
-        self._given: object | None = None  # what it was made of
+        self._given: object | None = None  # the model behind the source
         self._forget_tree()
         if model is not None:
             self.use_draft_model(cast("PreTrainedModel", model))
@@ -83,10 +86,9 @@ class DraftModel(Drafter):
 
     @override
     def use_draft_model(self, model: PreTrainedModel | Runtime | DraftSource | None) -> None:
-        """Take the pair's draft or a recording of it, unless the drafter was given a model of its own.
+        """Take the pair's draft or a recording of it, unless the drafter was given its own model.
 
-        It takes the place of the one that was taken before. Of a runtime a copy is taken: drafters share weights, and
-        each has a cache of its own.
+        A runtime is copied: drafters share weights, and each has its own cache.
         """
         if self._has_own or (model is None and self._source is not None):
             return
@@ -106,15 +108,11 @@ class DraftModel(Drafter):
         self.reset()
         self._source = source
         self._given = model
-        self._siblings = _Siblings()  # the others keep rows of the model before
+        self._siblings = _Siblings()  # the others have rows of the previous model
 
     @property
     def source(self) -> DraftSource:
-        """Where its answers come from.
-
-        Raises:
-            ValueError: nothing was given yet.
-        """
+        """The source of its answers; raises ``ValueError`` if no model was given yet."""
         if self._source is None:
             raise ValueError("DraftModel has no model yet: pass one, as in DraftModel(pair.draft)")
         return self._source
@@ -150,7 +148,7 @@ class DraftModel(Drafter):
         source = self.source
         goes_on = context.continued and context is self._context
         kept = source.length if goes_on else self._known_of(context)
-        source.truncate(kept)  # and what an unfinished step left
+        source.truncate(kept)  # also drops the rows of an unfinished step
         known = {one: one._known_of(context) for one in self._siblings} if not goes_on else {}
         other = max(known, key=lambda one: known[one], default=self)
         if known.get(other, 0) > kept:
@@ -226,8 +224,9 @@ class DraftModel(Drafter):
         self._forget_tree()
 
     def _known_of(self, context: Context) -> int:
-        """Rows kept of the last sequence that this one's prefill would give bit by bit: those of the same prompt; where
-        rows hang on no others, all up to where the two part.
+        """Return the number of cached rows that a prefill of this sequence would repeat bit by bit.
+
+        That is the common prefix where rows are independent of others in their pass, else only an equal prompt.
         """
         last, prompt = self._context, context.token_ids[: context.prompt_length]
         if last is None:
@@ -248,8 +247,9 @@ class DraftModel(Drafter):
     def _nodes_of(
         self, request: Request, enter: Callable[[int, int], int | None] = lambda node, token: None
     ) -> Iterator[int | None]:
-        """The fed nodes that a request's frontier rows stand for, found from the root down; ``enter`` makes the node
-        below one with a token, where there is none yet.
+        """Yield the fed nodes of a request's frontier rows, found from the root down. ``enter`` makes a missing node
+        from its
+        parent and token.
         """
         tokens, parents, children = request.tokens.tolist(), request.parents.tolist(), self._children
         found: dict[int, int | None] = {0: 0}  # by row
@@ -268,8 +268,8 @@ class DraftModel(Drafter):
             yield node
 
     def _rows_to_feed(self, context: Context, request: Request) -> tuple[Sequence[int | None], Fed | None]:
-        """The frontier rows' nodes, None beyond the draft's context; and the pass over what was not fed yet of them, of
-        their ancestors and of the pending tokens, if there is any.
+        """Return the frontier rows' nodes, None beyond the draft's context, and the pass that feeds missing rows, if
+        any.
         """
         source = self.source
         past, old = source.length, len(self._ancestors)
@@ -305,7 +305,8 @@ class DraftModel(Drafter):
 
 
 class SelfDrafter(DraftModel):
-    """A :class:`DraftModel` whose model is made of the target's weights, so that a recording does not hold its answers.
+    """A :class:`DraftModel` whose model is made of the target's weights, so that a recording does not hold its
+    answers.
 
     A subclass makes the model in :meth:`use_target` and passes it to :meth:`draft_with`.
     """
@@ -318,16 +319,16 @@ class SelfDrafter(DraftModel):
 
     @override
     def use_draft_model(self, model: PreTrainedModel | Runtime | DraftSource | None) -> None:
-        """Leave the pair's draft model to others."""
+        """Ignore the pair's draft model."""
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Accept any: the vocabulary is the target's own."""
+        """Accept any: the vocabulary is the target's."""
 
     @abstractmethod
     @override
     def use_target(self, target: Runtime) -> None:
-        """Make the model, and draft with it."""
+        """Make the model and pass it to :meth:`draft_with`."""
 
     def draft_with(self, model: Runtime | DraftSource) -> None:
         """Take the model made of the target."""
@@ -335,7 +336,7 @@ class SelfDrafter(DraftModel):
 
 
 class _Siblings(WeakSet[DraftModel]):
-    """Drafters of one model that have begun. A copy of a drafter, also one in another process, begins with none."""
+    """Drafters of one model that have begun. A copy, also in another process, starts empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Siblings, ()

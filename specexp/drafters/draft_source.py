@@ -1,4 +1,4 @@
-"""Where a :class:`~specexp.drafters.DraftModel` has its answers from: a model here, or a recording of one."""
+"""Sources of a :class:`~specexp.drafters.DraftModel`'s answers: a model, or a recording of one."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Fed:
 
     Attributes:
         tokens: ``[m]`` of all rows.
-        depths: ``[m]`` their distance from the last committed row.
-        pending: committed tokens that the step's first pass feeds, the root last.
+        depths: ``[m]`` distance from the last committed row.
+        pending: committed tokens in the step's first pass, the root last.
         known: nodes fed in earlier passes of this step, the root (node 0) among them; 0 in the first pass.
         ancestors: nodes from the root down to every node of the step so far, itself included; the new ones last.
     """
@@ -58,7 +58,7 @@ class DraftSource(ABC):
     @property
     @abstractmethod
     def context_limit(self) -> int:
-        """Positions the draft takes at most."""
+        """Most positions of the draft."""
 
     @property
     @abstractmethod
@@ -67,32 +67,32 @@ class DraftSource(ABC):
 
     @property
     def team(self) -> Hashable:
-        """What answers several sources in one pass; None where each is answered by itself."""
+        """A key: sources with an equal team are answered in one pass. None for no team."""
         return None
 
     @property
     def independent_rows(self) -> bool:
-        """Whether a row is the same, bit by bit, whatever it was fed with."""
+        """Whether a row is the same, bit by bit, whatever else its pass feeds."""
         return False
 
     @abstractmethod
     def truncate(self, rows: int) -> None:
-        """Keep the first rows alone, and what an unfinished step left not at all."""
+        """Keep the first rows only, and drop an unfinished step."""
 
     @abstractmethod
     def copy_from(self, other: DraftSource, rows: int) -> None:
-        """Take the first rows of another source of the same kind, instead of feeding the same tokens."""
+        """Copy the first rows of another source of the same kind."""
 
     @abstractmethod
     def prefill(self, token_ids: Sequence[int]) -> None:
-        """Commit tokens; no draft pass."""
+        """Commit tokens; not a draft pass."""
 
     @abstractmethod
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        """One pass; the answer of every new node, as :meth:`candidates` takes it."""
+        """Run one pass; return the answer of every new node, as :meth:`candidates` takes it."""
 
     def feed_together(self, asked: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
-        """For several sources of a team what :meth:`feed` gives for each."""
+        """Return :meth:`feed` of several sources of a team."""
         return [source.feed(context, fed) for source, context, fed in asked]
 
     @abstractmethod
@@ -108,7 +108,7 @@ class DraftSource(ABC):
     def candidates_together(
         self, scoring: Scoring, asked: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
-        """For several sources of a team what :meth:`candidates` gives for each."""
+        """Return :meth:`candidates` of several sources of a team."""
         return [
             source.candidates(scoring, context, request, answers)
             for source, context, request, answers in asked
@@ -116,11 +116,11 @@ class DraftSource(ABC):
 
     @abstractmethod
     def for_new_sequence(self) -> DraftSource:
-        """The same with no committed rows."""
+        """Return a source of the same model with no committed rows."""
 
 
 class _Slots:
-    """Which slots of a model's cache its sources have; one that is gone leaves its slot to the next."""
+    """The slots of a model's cache that sources use; a source that is gone leaves its slot to the next."""
 
     def __init__(self) -> None:
         self._free: list[int] = []
@@ -136,7 +136,7 @@ class ModelSource(DraftSource):
     """A slot of a language model's cache. Sources made for new sequences are further slots, which one pass feeds.
 
     Args:
-        model: the draft, whose cache nobody else uses.
+        model: the draft, whose cache is used by no one else.
         slots: of that cache; None if this is the first one.
     """
 
@@ -149,11 +149,9 @@ class ModelSource(DraftSource):
         self._ranking = Ranking()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModelSource:
-        """The same weights with a cache of its own."""
         return ModelSource(deepcopy(self.model))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The same in another process; the cache is empty."""
         return ModelSource, (self.model,)
 
     @property
@@ -206,7 +204,7 @@ class ModelSource(DraftSource):
         answered = self.model.grow(slots, [_growth(fed) for _, _, fed in asked])
         answers = []
         for logits, (_, context, fed) in zip(answered, asked, strict=True):
-            if on_host(logits):  # a device is not waited for: see candidates
+            if on_host(logits):  # on a device they are checked with the candidates, in one copy
                 check_logits(logits, "draft", context)
             first = 0 if fed.known else fed.pending - 1
             answers.append([(logits, index) for index in range(first, len(fed.tokens))])
@@ -248,7 +246,7 @@ def _growth(fed: Fed) -> Growth:
 
 
 def stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
-    """``[f, V]`` logits; a view where they are consecutive rows of one pass."""
+    """Return ``[f, V]`` logits; a view where they are consecutive rows of one pass."""
     import torch
 
     logits, start = answers[0]

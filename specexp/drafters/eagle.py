@@ -1,4 +1,4 @@
-"""EAGLE: a layer on the target's hidden states drafts on at the level of states (Li et al. 2024)."""
+"""EAGLE: a layer on the target's hidden states predicts further states (Li et al. 2024)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Eagle(SelfDrafter):
-    """Asks a head for the tokens after the nodes of a growing tree: each is made of its token and its parent's state.
+    """Asks a head for the tokens after the nodes of a growing tree, from each node's token and its parent's state.
 
     The states of accepted tokens are the target's own, those of drafted ones the head's. The published trees are
     :class:`~specexp.builders.BeamRerank` (EAGLE-2) and fixed ones (EAGLE). A head belongs to the target it was trained
@@ -29,14 +29,10 @@ class Eagle(SelfDrafter):
     Args:
         head: arrays of an :class:`~specexp.drafters.networks.EagleHead`, and the mark of its target; in a
             configuration the path of a ``draft-head`` artifact.
-        temperature: temperature of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
-        top_k: keep only so many of the most probable tokens.
-        top_p: keep only the most probable tokens that hold this much probability together.
-        coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position, as
-            :class:`~specexp.drafters.DraftModel` does.
+        temperature: as of :class:`~specexp.drafters.DraftModel`, like the following arguments.
 
     Raises:
-        ValueError: ``coupled`` meets a temperature of its own, or ``head`` has no mark of a target.
+        ValueError: ``coupled`` is given with a temperature, or ``head`` has no mark of a target.
     """
 
     learns_from = "accepted"
@@ -84,7 +80,7 @@ class Eagle(SelfDrafter):
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        assert outcome.hidden is not None, "a drafter that wants hidden states is given them"
+        assert outcome.hidden is not None  # wants_hidden
         rows = [0, *outcome.accepted][: len(outcome.new_token_ids)]
         self.source.learn(outcome.hidden[rows])
         super().observe(outcome)

@@ -1,4 +1,4 @@
-"""Where :class:`~specexp.drafters.Eagle` has its answers from: one layer over the target's hidden states."""
+"""The source of :class:`~specexp.drafters.Eagle`: one layer over the target's hidden states."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 class EagleSource(DraftSource):
     """A head with the rows of one sequence. A row is a token with the state of the position before it.
 
-    Committed rows were made of the target's own states. What a step drafts is made of the head's own, and is dropped
-    when it ends: an accepted token is fed anew, with the state that the target gave for it.
-
-    Args:
-        embeddings: the target's, of tokens.
+    Committed rows are made of the target's own states, drafted rows of the head's. Drafted rows are dropped when
+    the step
+    ends: an accepted token is fed anew, with the target's state for it.
     """
 
     def __init__(
@@ -59,15 +57,15 @@ class EagleSource(DraftSource):
         return self._cache[0].shape[-2]
 
     def learn(self, states: torch.Tensor) -> None:
-        """``[m, d]`` what the target's output layer read at the next positions."""
+        """Add ``[m, d]`` inputs of the target's output layer at the next positions."""
         self._states = torch.cat((self._states, states.to(self._dtype)))
 
     def begin(self, positions: int, states: torch.Tensor | None) -> None:
-        """The states of a text are known up to a position; those of the last ones are given, or nothing is.
+        """Set the states of a text up to a position.
 
         Args:
-            positions: fed to the target.
-            states: ``[m, d]`` of the last ones; those before that are not known yet are taken to be zero.
+            positions: number of positions fed to the target.
+            states: ``[m, d]`` of the last ones; unknown states before them are zero.
         """
         given = 0 if states is None else states.shape[0]
         before = self._states[: positions - given]
@@ -82,7 +80,7 @@ class EagleSource(DraftSource):
         self._clear_step()
 
     def forget_states(self) -> None:
-        """Nothing is known of a text."""
+        """Forget the states of a text."""
         self._states = self._states[:0]
 
     @override
@@ -152,9 +150,9 @@ class EagleSource(DraftSource):
         return EagleSource(*self._shared)
 
     def _clear_step(self) -> None:
-        self._step: KeysValues = (self._empty, self._empty)  # of its rows
-        self._made = self._states[:0]  # [rows, d] states that they led to
-        self._rows: dict[int, int] = {}  # of the step's nodes below the root
+        self._step: KeysValues = (self._empty, self._empty)  # keys and values of its rows
+        self._made = self._states[:0]  # [rows, d] states made from its rows
+        self._rows: dict[int, int] = {}  # rows of the step's nodes below the root
         self._pending = 0
 
     def _row(self, node: int) -> int:

@@ -15,21 +15,18 @@ if TYPE_CHECKING:
 
 
 class EarlyExit(SelfDrafter):
-    """Leaves the target after its first layers: final norm and output layer read what stands there.
+    """Leaves the target after its first layers: final norm and output layer read the states there.
 
-    The weights are the target's own, no draft model is needed, and nothing is trained; how much it is worth depends on
-    whether the target was trained to be left early. The draft keeps keys and values of its own, where the published
-    methods share those of the lower layers with the target.
+    The weights are the target's own and nothing is trained; its worth depends on whether the target was trained for
+    early
+    exits. The draft keeps its own keys and values, where the published methods share those of the lower layers.
 
     Args:
-        layers: of the target that draft.
-        temperature: as of :class:`~specexp.drafters.DraftModel`.
-        top_k: likewise.
-        top_p: likewise.
-        coupled: likewise.
+        layers: layers of the target that draft.
+        temperature: as of :class:`~specexp.drafters.DraftModel`, like the following arguments.
 
     Raises:
-        ValueError: ``coupled`` meets a temperature of its own.
+        ValueError: ``coupled`` is given with a temperature.
     """
 
     def __init__(
@@ -47,17 +44,13 @@ class EarlyExit(SelfDrafter):
     @override
     def use_target(self, target: Runtime) -> None:
         if target.model is None or target.model is not self._target:
-            runtime: Any = type(target)  # whatever runs the target runs its beginning too
+            runtime: Any = type(target)  # the target's runtime runs its lower layers too
             self.draft_with(runtime(_exit_of(target.model, self.layers, type(target).__name__)))
             self._target = target.model
 
 
 def _exit_of(model: Any, layers: int, runtime: str) -> Any:
-    """A model of the first layers of another, which shares its weights; what has no model is called as its runtime.
-
-    Raises:
-        ValueError: it has no more layers than these, or does not keep them in one list.
-    """
+    """Return a model of the first layers of another, sharing its weights; raises ``ValueError`` if it has too few."""
     body: Any = getattr(model, "base_model", None)
     own = getattr(body, "layers", None)
     if own is None:

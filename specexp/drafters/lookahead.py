@@ -1,4 +1,4 @@
-"""Lookahead: the target drafts for itself, by guesses beside the text that ride in its passes (Fu et al. 2024)."""
+"""Lookahead: the target drafts for itself, by guesses beside the text that are fed in its passes (Fu et al. 2024)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _KEYS = 10_000  # tokens with phrases
 
 
 class Lookahead(Drafter):
-    """Keeps the last steps of Jacobi iterations over the next positions, and drafts the n-grams that they went through.
+    """Keeps the last steps of Jacobi iterations over the next positions, and drafts the n-grams they went through.
 
-    A column of the window is what one position and those behind it were guessed to be, a level later each time. It is
+    A column of the window holds the successive guesses of one position and those behind it, one level per step. It is
     a path of the tree like any other: the oldest level of all columns is a chain below the root, and the later levels
-    of a column hang below its place in it. So the window rides in the target's pass as nodes, which are accepted where
-    they happen to be right; what the target says after a column's end makes it an n-gram of the pool, and the
-    newest level. The pool's phrases after the root are the verification branch.
-    :class:`~specexp.builders.AllCandidates` feeds all of both.
+    of a column hang below its place in it. So the window is fed in the target's pass as nodes, which are accepted if
+    they are right; the target's token after a column's end completes an n-gram of the pool, and is the newest
+    level. The
+    pool's phrases after the root are the verification branch. :class:`~specexp.builders.AllCandidates` feeds all of
+    both.
 
-    The window stays where it is before the root however many tokens a step adds. The first level repeats the prompt's
+    The window stays at its place before the root however many tokens a step adds. The first level repeats the prompt's
     last tokens, where the published one is random.
 
     Args:
@@ -76,19 +77,15 @@ class Lookahead(Drafter):
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        """Add a level of what the target says after every column, and the n-grams that are whole to the pool.
-
-        A column that was not fed, as in a step without a draft, ends the iteration until all are.
-        """
         levels, answers = self._levels, outcome.answers()
         nodes = [_node(outcome, path) for path in self._columns()]
-        if not nodes or None in nodes:
+        if not nodes or None in nodes:  # a column was not fed, as in a step without a draft
             return
         newest = [int(answers[node]) for node in nodes if node is not None]
         if len(levels) == self.ngram - 1:
-            for column, said in enumerate(newest):
+            for column, token in enumerate(newest):
                 first, *rest = (level[column] for level in levels)
-                self._pool.insert(first, [*rest, said])
+                self._pool.insert(first, [*rest, token])
             del levels[0]
         levels.append(newest)
 
@@ -99,7 +96,6 @@ class Lookahead(Drafter):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """``levels`` of the window, oldest first, and the pool's phrases."""
         return {"levels": [list(level) for level in self._levels], "pool": self._pool.state_dict()}
 
     @override

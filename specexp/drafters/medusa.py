@@ -1,4 +1,4 @@
-"""Medusa: heads on the target's last hidden state say several next tokens at once (Cai et al. 2024)."""
+"""Medusa: heads on the target's last hidden state predict several next tokens at once (Cai et al. 2024)."""
 
 from __future__ import annotations
 
@@ -28,20 +28,18 @@ _ARRAYS = ("bias", MARK, "weight")
 
 
 class Medusa(Drafter):
-    """Asks a head a depth: all of them read the hidden state that gave the root, none sees the tokens between.
+    """Asks one head per depth: all of them read the hidden state that gave the root, none the tokens between.
 
     So the candidates of a depth are the same below every node, and one pass over the heads answers a whole tree. The
-    first step knows the prompt's states. A head belongs to the target it was trained for, see ``experiments/heads``.
+    first step uses the prompt's states. A head belongs to the target it was trained for, see ``experiments/heads``.
 
     Args:
         head: arrays of a :class:`~specexp.drafters.networks.MedusaHeads`, and the mark of its target; in a
             configuration the path of a ``draft-head`` artifact.
-        temperature: temperature of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
-        coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position, as
-            :class:`~specexp.drafters.DraftModel` does.
+        temperature: as of :class:`~specexp.drafters.DraftModel`, like ``coupled``.
 
     Raises:
-        ValueError: ``coupled`` meets a temperature of its own, or ``head`` holds something else.
+        ValueError: ``coupled`` is given with a temperature, or ``head`` has other arrays.
     """
 
     gives_log_probs = True
@@ -65,7 +63,7 @@ class Medusa(Drafter):
         self._choice = Scoring(temperature, coupled=coupled)
         self._ranking = Ranking()
         self._vocab_size = 0
-        self._network: nn.Module | None = None  # and the target's layer behind it, once the target is known
+        self._network: nn.Module | None = None  # set with the target, like its output layer
         self._output: nn.Module | None = None
         self._take(None)
 
@@ -119,7 +117,7 @@ class Medusa(Drafter):
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        assert outcome.hidden is not None, "a drafter that wants hidden states is given them"
+        assert outcome.hidden is not None  # wants_hidden
         row = (0, *outcome.accepted)[len(outcome.new_token_ids) - 1]
         self._take(outcome.hidden[row])
 
@@ -128,15 +126,15 @@ class Medusa(Drafter):
         self._take(None)
 
     def _take(self, state: torch.Tensor | None) -> None:
-        self._state = None if state is None else state.clone()  # so that the pass's other rows are freed
+        self._state = None if state is None else state.clone()  # frees the other rows of the pass
         self._answers: torch.Tensor | None = None  # [heads, V] of the step
 
     def _logits(self) -> torch.Tensor | None:
-        """``[heads, V]`` of the step; None where no state is known."""
+        """Return ``[heads, V]`` logits of the step; None without a state."""
         import torch
 
         if self._answers is None and self._state is not None:
-            assert self._network is not None, "parts are joined with their target"
+            assert self._network is not None  # use_target
             assert self._output is not None
             with torch.inference_mode():
                 self._answers = self._output(self._network(self._state))

@@ -20,12 +20,12 @@ KeysValues = tuple[torch.Tensor, torch.Tensor]
 
 
 class EagleHead(nn.Module):
-    """A layer that fuses a token's embedding with the state that gave it, and one decoder layer behind it.
+    """A layer that fuses a token's embedding with the state that gave it, followed by one decoder layer.
 
     Args:
         width: d, of the hidden states and the embeddings.
         heads: of the attention; d / heads is even.
-        inner: width of the layer's second half.
+        inner: width of the MLP.
     """
 
     def __init__(self, width: int, heads: int, inner: int) -> None:
@@ -42,7 +42,7 @@ class EagleHead(nn.Module):
         self.norm_inner = nn.RMSNorm(width, eps=_EPSILON)
         self.gate_up = nn.Linear(width, 2 * inner, bias=False)
         self.down = nn.Linear(inner, width, bias=False)
-        with torch.no_grad():  # it begins with the state it is given
+        with torch.no_grad():  # initially it returns the given state
             self.fuse.weight.zero_()
             self.fuse.weight[:, width:] = torch.eye(width)
             self.fuse.bias.zero_()
@@ -51,11 +51,7 @@ class EagleHead(nn.Module):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> EagleHead:
-        """The network of these arrays: its parameters by name, and ``heads`` ``[1]``.
-
-        Raises:
-            ValueError: they are something else.
-        """
+        """Return the network of its parameters by name and ``heads`` ``[1]``; raises ``ValueError`` for others."""
         weights = {
             name: torch.from_numpy(np.asarray(array, dtype=np.float32))
             for name, array in arrays.items()
@@ -80,17 +76,15 @@ class EagleHead(nn.Module):
         visible: torch.Tensor | None = None,
         known: KeysValues | None = None,
     ) -> tuple[torch.Tensor, KeysValues]:
-        """The states that the tokens lead to.
+        """Return the states ``[..., m, d]`` after the tokens, and the keys and values of these rows.
 
         Args:
             embedded: ``[..., m, d]`` embeddings of tokens.
             states: ``[..., m, d]`` hidden states of the positions before them.
-            positions: ``[m]`` places of the tokens in the text.
-            visible: ``[m, n + m]`` which of the ``n`` known rows and of these a row sees; those up to it if None.
+            positions: ``[m]`` positions of the tokens in the text.
+            visible: ``[m, n + m]`` true where a row attends to one of the ``n`` known rows or of these; causal if
+                None.
             known: keys and values of rows before.
-
-        Returns:
-            ``[..., m, d]``, and the keys and values of these rows.
         """
         x = self.fuse(torch.cat((embedded, states), dim=-1))
         q, k, v = (self._parted(one) for one in self.qkv(self.norm_attention(x)).chunk(3, dim=-1))
@@ -103,7 +97,7 @@ class EagleHead(nn.Module):
         return x + self.down(F.silu(gate) * up), (k, v)
 
     def _parted(self, x: torch.Tensor) -> torch.Tensor:
-        """``[..., heads, m, d / heads]`` of ``[..., m, d]``."""
+        """Return ``[..., heads, m, d / heads]`` of ``[..., m, d]``."""
         return x.reshape(*x.shape[:-1], self.heads, -1).transpose(-2, -3)
 
     def _rotated(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -116,10 +110,9 @@ class EagleHead(nn.Module):
 
 
 class MedusaHeads(nn.Module):
-    """Residual blocks beside each other: head ``k`` makes of the state at a position the one ``k + 1`` positions on.
+    """Parallel residual blocks: head ``k`` predicts the state ``k + 1`` positions ahead.
 
-    They begin as the identity. What makes logits of a state is the target's own output layer for all of them, where the
-    published heads have a copy of it each.
+    They start as the identity. All share the target's own output layer, where the published heads have a copy each.
 
     Args:
         width: d, of the hidden states.
@@ -134,10 +127,8 @@ class MedusaHeads(nn.Module):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> MedusaHeads:
-        """The network of these arrays, ``weight`` ``[blocks, heads, d, d]`` and ``bias`` ``[blocks, heads, d]``.
-
-        Raises:
-            ValueError: they are something else.
+        """Return the network of ``weight`` ``[blocks, heads, d, d]`` and ``bias`` ``[blocks, heads, d]``; raises
+        ``ValueError`` for others.
         """
         weight, bias = (np.asarray(arrays[name], dtype=np.float32) for name in ("weight", "bias"))
         if weight.ndim != 4 or weight.shape[:3] != bias.shape or weight.shape[2] != weight.shape[3]:
@@ -151,7 +142,7 @@ class MedusaHeads(nn.Module):
 
     @override
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """``[..., heads, d]`` states of the next positions, of ``[..., d]`` states."""
+        """Return ``[..., heads, d]`` states of the next positions, from ``[..., d]`` states."""
         states = hidden.unsqueeze(-2).expand(*hidden.shape[:-1], self.weight.shape[1], hidden.shape[-1])
         for weight, bias in zip(self.weight, self.bias, strict=True):
             states = states + F.silu(torch.einsum("...hd,hed->...he", states, weight) + bias)

@@ -1,4 +1,4 @@
-"""The phrase cache, and its reuse at the draft: phrases that ride in a draft pass (Post-use & Pre-cut, section 5.1)."""
+"""The phrase cache, and its reuse at the draft: phrases fed in a draft pass (Post-use & Pre-cut, section 5.1)."""
 
 from __future__ import annotations
 
@@ -27,28 +27,31 @@ _INNER = "drafter"
 class PhraseCache(DrafterWrapper):
     """Keeps phrases that were right before, keyed by the token they follow, and drafts with them.
 
-    Around a drafter it answers for it, and questions for phrases (of :class:`~specexp.builders.Graft`) from the cache.
-    Where an answer takes a pass of a draft model, up to ``ride`` phrases that follow the tokens of the asked nodes are
-    fed in the same pass (appendix C, algorithm 2): the model's answers are the same, and where they go along a phrase
-    the next ones are known already, so that one pass extends a draft by several tokens. Alone it proposes what
-    follows in the phrases that match the path to a node, the longest match first.
+    Around a drafter it passes requests on, and answers requests for phrases (of :class:`~specexp.builders.Graft`)
+    itself.
+    Where an answer takes a pass of a draft model, up to ``ride`` phrases that follow the requested nodes' tokens are
+    fed in the same pass (appendix C, algorithm 2). The model's answers are the same, and where they agree with a
+    phrase
+    the next ones are known already, so that one pass extends a draft by several tokens. Alone it proposes the
+    continuations of phrases that match the path to a node, the longest match first.
 
-    With :class:`~specexp.builders.Graft` around the builder this is what Ouroboros does too (Zhao et al. 2024): phrases
-    lengthen a draft in its passes and at its end, come from what verification corrected and, with ``state="carry"``,
+    With :class:`~specexp.builders.Graft` around the builder this is what Ouroboros does too (Zhao et al. 2024):
+    phrases
+    lengthen a draft in its passes and at its end, come from corrections of verification and, with ``state="carry"``,
     from earlier texts.
 
-    It stores what a step committed, the USEFUL tokens (eq. 7: fed tokens that the target answered identically, also
-    beyond the first mismatch) and, in the corrected form that a pass returned, the phrases that rode or were grafted.
+    It stores committed tokens, USEFUL tokens (eq. 7: fed tokens that equal the target's, also beyond the first
+    mismatch) and fed or grafted phrases, in the corrected form that a pass returned.
 
     Args:
         drafter: the drafter that phrases are added to; None lets the phrases draft alone.
         phrase_length: tokens of a phrase; the paper's beta.
         max_keys: tokens with phrases; the least used one is evicted.
         max_phrases: phrases of a token; the oldest is evicted.
-        ride: phrases that ride in a draft pass; 0 switches reuse at the draft off.
-        initialisation: ``empty``, or ``prompt`` (what stands in the prompt is stored too).
-        state: ``cold`` starts every prompt anew, ``carry`` keeps what earlier prompts taught, ``preloaded`` starts
-            every prompt from ``phrases``. The inner drafter has a policy of its own.
+        ride: most phrases fed in a draft pass; 0 switches reuse at the draft off.
+        initialisation: ``empty``, or ``prompt`` (phrases of the prompt are stored too).
+        state: ``cold`` starts every prompt anew, ``carry`` keeps phrases from prompt to prompt, ``preloaded`` starts
+            every prompt from ``phrases``. The inner drafter has its own policy.
         phrases: arrays of :meth:`PhraseStore.state_dict`, for ``state="preloaded"``; in a configuration the path of a
             ``phrase-cache`` artifact.
 
@@ -91,7 +94,7 @@ class PhraseCache(DrafterWrapper):
 
     @property
     def drafter(self) -> Drafter | None:
-        """The inner drafter, if there is one."""
+        """The inner drafter, or None."""
         return self.inner[0] if self.inner else None
 
     @property
@@ -122,7 +125,7 @@ class PhraseCache(DrafterWrapper):
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         super().begin(context, prefill)
-        self._pending.pop(context, None)  # of a step that never ended
+        self._pending.pop(context, None)  # left by an unfinished step
         if self.state != "carry" and not context.continued:
             self.store = self._initial.copy()
         if self.initialisation == "prompt":
@@ -151,9 +154,7 @@ class PhraseCache(DrafterWrapper):
                 self.store.insert(key, phrase)
         if outcome.tree.num_nodes > 0:
             self._insert_answered(outcome)
-        new = (
-            len(outcome.new_token_ids) + self.phrase_length
-        )  # phrases that were cut short before are longer now
+        new = len(outcome.new_token_ids) + self.phrase_length  # earlier phrases at the end are longer now
         self._insert_text(outcome.context.token_ids[-new:].tolist())
 
     @override
@@ -164,7 +165,6 @@ class PhraseCache(DrafterWrapper):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """The store's tensors, and under ``drafter`` the inner drafter's state."""
         state = self.store.state_dict()
         return state if self.drafter is None else {**state, _INNER: self.drafter.state_dict()}
 
@@ -199,7 +199,7 @@ class PhraseCache(DrafterWrapper):
         return Candidates(tokens)
 
     def _continuations(self, context: Context, request: Request) -> Candidates:
-        """What the phrases say comes next: those that began longest ago and still match, then shorter matches."""
+        """Continue phrases that match the end of the path: those that began longest ago first."""
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
         pending = self._pending_of(context)
         committed = tuple(context.token_ids[-self.phrase_length :].tolist())
@@ -220,11 +220,11 @@ class PhraseCache(DrafterWrapper):
         return Candidates(tokens)
 
     def _feed_with_phrases(self, drafter: Drafter, context: Context, request: Request) -> tuple[int, ...]:
-        """Have the asked rows fed together with phrases below them, keep the draft's answers along these, and return
-        the tokens fed in each pass.
+        """Feed the requested rows together with phrases below them; return the tokens fed in each pass.
 
-        The phrases are rows of a longer tree that the drafter is asked about: it feeds them all in one pass, and when
-        the question itself, or a later one along a phrase, comes, it knows the answer.
+        The phrases are rows of a longer tree: the drafter feeds them all in one pass, and knows the answers when
+        the request
+        itself, or a later one along a phrase, comes. The draft's answers along phrases are stored.
         """
         pending = self._pending_of(context)
         size, asked = request.tokens.size, request.rows.tolist()
@@ -269,7 +269,7 @@ class PhraseCache(DrafterWrapper):
         return candidates.pass_tokens
 
     def _insert_answered(self, outcome: Outcome) -> None:
-        """Store the grafts as the target answered them, then the runs of USEFUL tokens off the accepted path."""
+        """Store the grafts as the target corrected them, then the runs of USEFUL tokens off the accepted path."""
         tree = outcome.tree
         tokens, parents = tree.tokens.tolist(), tree.shape.parents.tolist()
         answers = outcome.answers().tolist()
@@ -282,11 +282,11 @@ class PhraseCache(DrafterWrapper):
                     row = parents[row]
                     corrected.append(answers[row])
                 self.store.insert(tokens[row], corrected[::-1])
-        useful = {}  # row -> its child with the token that the target answered
+        useful = {}  # row -> its child with the target's token
         for row, parent in enumerate(parents[1:], start=1):
             if tokens[row] == answers[parent]:
                 useful[parent] = row
-        reached = {0, *useful.values()}  # a run from the root is what was committed
+        reached = {0, *useful.values()}  # a run from the root is committed text
         for first in useful:
             if first in reached:
                 continue
@@ -309,11 +309,11 @@ class PhraseCache(DrafterWrapper):
 
 @dataclass(slots=True)
 class _Pending:
-    """What the questions of a step found out, learned when it ends; dictionaries for their order.
+    """Results of a step's requests, learned when it ends; dictionaries as ordered sets.
 
     Attributes:
         used: keys whose phrases were looked up.
-        corrected: phrases as the draft answered them, by key.
+        corrected: keys and phrases in the form that the draft returned.
     """
 
     used: dict[int, None] = field(default_factory=dict)

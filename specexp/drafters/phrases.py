@@ -15,24 +15,18 @@ from specexp.core.tree import NO_CANDIDATE
 Phrase = tuple[int, ...]
 """Tokens that follow a key."""
 
-LONGEST = 64
-"""Tokens of a phrase at most."""
-
+LONGEST = 64  # tokens of a phrase
 ENTRIES = ("counts", "keys", "phrases", "uses")
-"""Tensors of a saved store."""
 
 
 class PhraseStore:
-    """Phrases by key, newest first. Look-up, insertion and eviction take the same time however much it holds.
+    """Phrases by key, newest first. Look-up, insertion and eviction take constant time.
 
-    Of keys the least used one is evicted, among equals the one whose use (or insertion) is longest ago; of a key's
-    phrases the oldest. A phrase inserted again is the newest again. Of two phrases of a key of which one begins with
-    the other only the longer one is kept, as new as the newer.
-
-    Args:
-        phrase_length: longest phrase; more tokens are cut off.
-        max_keys: keys.
-        max_phrases: phrases of a key.
+    The least used key is evicted, on ties the one used (or inserted) longest ago; of a key's phrases the oldest. A
+    phrase
+    inserted again is the newest again. If one phrase of a key begins with another, only the longer one is kept, as
+    new as
+    the newer.
 
     Example:
         >>> store = PhraseStore(phrase_length=3, max_keys=2, max_phrases=2)
@@ -56,7 +50,7 @@ class PhraseStore:
         self._fewest = 0  # uses of the key to be evicted next
 
     def copy(self) -> PhraseStore:
-        """A store with the same content that learns on its own."""
+        """Return an independent copy."""
         copied = PhraseStore(self.phrase_length, self.max_keys, self.max_phrases)
         copied._phrases = {key: phrases.copy() for key, phrases in self._phrases.items()}
         copied._uses = self._uses.copy()
@@ -65,7 +59,7 @@ class PhraseStore:
         return copied
 
     def __len__(self) -> int:
-        """Keys held."""
+        """Return the number of keys."""
         return len(self._phrases)
 
     def __contains__(self, key: object) -> bool:
@@ -73,18 +67,18 @@ class PhraseStore:
 
     @property
     def largest_token(self) -> int:
-        """Largest token id held; -1 if it is empty."""
+        """Largest token id; -1 if it is empty."""
         return max(
             (max(key, *map(max, phrases)) for key, phrases in self._phrases.items()), default=NO_CANDIDATE
         )
 
     def lookup(self, key: int, count: int) -> list[Phrase]:
-        """The newest phrases after a token; changes nothing."""
+        """Return the newest phrases after a token."""
         phrases = self._phrases.get(key)
         return [] if phrases is None else list(islice(reversed(phrases), count))
 
     def insert(self, key: int, phrase: Sequence[int]) -> None:
-        """Put a phrase before a key's others; a phrase without a token is none."""
+        """Add a phrase, cut to ``phrase_length``; empty ones are ignored."""
         new = tuple(phrase[: self.phrase_length])
         if not new:
             return
@@ -109,7 +103,7 @@ class PhraseStore:
             phrases.popitem(last=False)
 
     def use(self, key: int) -> None:
-        """Count a use of a key; of a key it does not hold, nothing."""
+        """Count a use of a key, if it is there."""
         uses = self._uses.get(key)
         if uses is None:
             return
@@ -137,10 +131,8 @@ class PhraseStore:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state_dict`, of this store or of one with less room.
-
-        Raises:
-            ValueError: the entries, their shapes or their values are not those of a saved store, or do not fit.
+        """Restore :meth:`state_dict` of a store with no more room; raises ``ValueError`` if it is damaged or does not
+        fit.
         """
         counts, keys, phrases, uses = self._checked(state)
         self.clear()

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last time these tokens stood in the context (Saxena 2023)."""
+"""Prompt lookup: the tokens that followed earlier occurrences of the last tokens (Saxena 2023)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from specexp.core.tree import NO_CANDIDATE
 class PromptLookup(Drafter):
     """Proposes the tokens that followed earlier occurrences of the last n tokens, longest n first, newest first.
 
-    The index is kept per sequence and grows by the committed tokens only, so each step costs the tokens it added.
+    The index of a sequence grows with its committed tokens only, so each step costs the tokens it added.
 
     Args:
         max_ngram: longest suffix looked up.
         min_ngram: shortest suffix looked up.
-        candidates: most distinct continuations a node is given; 1 is the published method.
+        candidates: most distinct continuations of a node; 1 is the published method.
 
     Raises:
         ValueError: ``min_ngram`` is larger than ``max_ngram``.

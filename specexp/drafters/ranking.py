@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a draft model's answers become candidates; the arguments of a :class:`~specexp.drafters.DraftModel`."""
+    """How a draft model's answers become candidates: the arguments of a :class:`~specexp.drafters.DraftModel`."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -36,13 +36,7 @@ class Scoring:
 
 
 class ToRank(NamedTuple):
-    """What candidates are chosen for.
-
-    Attributes:
-        context: the sequence.
-        request: the builder's question.
-        logits: ``[f, V]`` of the frontier rows.
-    """
+    """A request of a sequence, and the ``[f, V]`` logits of its frontier rows."""
 
     context: Context
     request: Request
@@ -50,7 +44,7 @@ class ToRank(NamedTuple):
 
 
 class Ranking:
-    """Chooses candidates; it keeps the processors of the last temperature."""
+    """Chooses candidates; it caches the processors of the last temperature."""
 
     def __init__(self) -> None:
         self._processors: Processors | None = None
@@ -62,7 +56,7 @@ class Ranking:
         return self.together(scoring, [ToRank(context, request, logits)])[0]
 
     def together(self, scoring: Scoring, asked: Sequence[ToRank]) -> list[Candidates]:
-        """Rank or draw for several sequences: those ranked alike in one go, which says of each what it would alone."""
+        """Rank or draw for several sequences, with the same result as one by one."""
         groups: dict[tuple[float, int], list[int]] = {}
         found: dict[int, Candidates] = {}
         for index, (context, request, logits) in enumerate(asked):
@@ -89,7 +83,7 @@ class Ranking:
         return [found[index] for index in range(len(asked))]
 
     def _scores(self, scoring: Scoring, temperature: float, asked: Sequence[ToRank]) -> torch.Tensor:
-        """``[f of all, V]`` what candidates are ranked by."""
+        """Return the ``[f of all, V]`` scores that candidates are ranked by."""
         import torch
 
         logits = [one.logits for one in asked]
@@ -108,7 +102,7 @@ class Ranking:
 
 
 def _drawn(scores: torch.Tensor, context: Context, request: Request) -> Candidates:
-    """Drawn from ``[f, V]`` scores, by uniform numbers of their places."""
+    """Draw from ``[f, V]`` scores, by uniform numbers keyed by place."""
     position = len(context) - 1
     paths = [request.rank_path(row) for row in request.rows.tolist()]
 
@@ -125,12 +119,12 @@ def _drawn(scores: torch.Tensor, context: Context, request: Request) -> Candidat
 
 
 def _noise(asked: ToRank) -> torch.Tensor:
-    """``[f or 1, V]`` the target's own, of the positions that the frontier's continuations would have."""
+    """Return ``[f or 1, V]`` of the target's own noise, at the positions of the frontier's continuations."""
     context, request, logits = asked
     depths = request.depths()
     deepest = max(depths)
     noise = context.target_noise(len(context), deepest + 1, logits.shape[-1], logits.device)
-    if min(depths) == deepest:  # as of a static tree: all take the noise of one position
+    if min(depths) == deepest:  # a level of a static tree: one position for all
         return noise[deepest].expand(logits.shape[0], -1)
     return noise[np.array(depths)]
 
@@ -138,13 +132,7 @@ def _noise(asked: ToRank) -> torch.Tensor:
 def answered_in_part(
     request: Request, width: int, answered: Sequence[int], answer: Callable[[Request], Candidates]
 ) -> Candidates:
-    """Candidates where only some rows of the frontier can have any.
-
-    Args:
-        width: tokens of the vocabulary.
-        answered: indices of those rows of the frontier.
-        answer: gives their candidates, with log-probabilities.
-    """
+    """Return candidates where only the frontier rows ``answered`` can have any; ``answer`` gives theirs."""
     tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
     log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
     q = np.zeros((request.rows.size, width), dtype=np.float32)
@@ -161,7 +149,7 @@ def answered_in_part(
 
 
 def _best(scores: torch.Tensor, k: int) -> Candidates:
-    """The ``k`` best of ``[f, V]`` scores with their log-probabilities; removed tokens are no candidates."""
+    """Return the ``k`` best of ``[f, V]`` scores with their log-probabilities, without removed tokens."""
     values, indices = scores.log_softmax(dim=-1).topk(min(k, scores.shape[-1]), dim=-1)
     found, log_probs = to_host(indices, values.float())
     found[np.isneginf(log_probs)] = NO_CANDIDATE

@@ -1,4 +1,4 @@
-"""What followed the longest run that ends here, in this text, earlier ones and a corpus (REST, SuffixDecoding)."""
+"""The followers of the longest run that ends here, in this text, earlier ones and a corpus (REST, SuffixDecoding)."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ Estimate = Literal["escape", "frequency"]
 
 
 class SuffixAutomaton(Drafter):
-    """Proposes what followed earlier occurrences of the longest run of tokens that ends at a node.
+    """Proposes the tokens that followed earlier occurrences of the longest run of tokens that ends at a node.
 
-    Looked up are the prompt and the output so far, with ``state="carry"`` the texts before, and a ``corpus``. Of a
-    corpus this is REST (He et al. 2024), of texts SuffixDecoding (Oliaro et al. 2025), whose greedy tree is
-    :class:`~specexp.builders.DySpecGreedy` over ``top-k`` candidates: a candidate has the probability that occurrences
-    estimate.
+    It looks into the prompt and the output so far, with ``state="carry"`` into earlier texts, and into a
+    ``corpus``. With
+    a corpus this is REST (He et al. 2024), with texts SuffixDecoding (Oliaro et al. 2025), whose greedy tree is
+    :class:`~specexp.builders.DySpecGreedy` over ``top-k`` candidates: a candidate's probability is estimated from
+    occurrences.
 
     Args:
         corpus: arrays of a :class:`~specexp.drafters.suffix_index.SuffixArray`; in a configuration the path of a
-            ``suffix-corpus`` artifact. None looks into the texts alone.
+            ``suffix-corpus`` artifact.
         min_run: shortest run that is looked up.
         candidates: most candidates of a node.
         estimate: ``frequency``, as published: the share of the longest run's occurrences, nothing of shorter ones.
-            ``escape``: as many further occurrences as there are different followers stand for what was never seen, and
-            shorter runs share them (prediction by partial matching, method C), so that a run seen once is not sure.
-        reach: how deep below the root is proposed, in lengths of the run at the root: SuffixDecoding's
-            ``max_spec_factor``; None sets no limit.
-        state: ``cold`` knows this prompt and its output alone, ``carry`` all texts before too.
+            ``escape``: unseen followers count as many occurrences as there are different followers, and shorter runs
+            share them (prediction by partial matching, method C), so that a run seen once is not certain.
+        reach: greatest depth, in lengths of the run at the root: SuffixDecoding's ``max_spec_factor``; None for no
+            limit.
+        state: ``cold`` uses this prompt and its output alone, ``carry`` all earlier texts too.
 
     Raises:
         ValueError: the corpus is empty or damaged.
@@ -112,9 +113,9 @@ class SuffixAutomaton(Drafter):
 
     @override
     def reset(self) -> None:
-        self._index = SuffixIndex()  # of all texts, where they are carried
+        self._index = SuffixIndex()  # of all texts, if they are carried
         self._kept: list[_Text] = []  # in the order in which they began
-        self._indexes: PerSequence[SuffixIndex] = PerSequence()  # of each text, where they are not
+        self._indexes: PerSequence[SuffixIndex] = PerSequence()  # of each text, if they are not
         self._texts: PerSequence[_Text] = PerSequence()
 
     @override
@@ -161,9 +162,9 @@ class SuffixAutomaton(Drafter):
         return self._index if self.state == "carry" else self._indexes[context]
 
     def _walks(self, context: Context) -> dict[tuple[int, ...], _Walk]:
-        """Where the paths of a step lead that were walked so far, the root's first."""
+        """Return the ends of the paths of a step that were walked so far, the root's first."""
         text, clock = self._texts[context], self._index_of(context).clock
-        if text.walked != clock:  # another sequence may have added to it, too
+        if text.walked != clock:  # any sequence may have added to it
             text.walks.clear()
             text.walked = clock
             corpus = None if self._corpus is None else self._corpus.longest(text.tokens)
@@ -184,7 +185,7 @@ class SuffixAutomaton(Drafter):
         return known
 
     def _levels(self, context: Context, walk: _Walk) -> Iterator[tuple[int, Followers]]:
-        """Runs that end here and what followed them, longest first, the texts' before the corpus'."""
+        """Return the runs that end here with their followers, longest first, the texts' before the corpus'."""
         place, length, run = walk
         levels = self._index_of(context).known(place, length)
         if self._corpus is not None and run is not None and run[2] > 0:
@@ -197,7 +198,7 @@ class SuffixAutomaton(Drafter):
 
     def _ranked(self, context: Context, walk: _Walk, wanted: int) -> list[tuple[int, float]]:
         found: dict[int, float] = {}
-        left = 1.0  # probability of what longer runs do not tell
+        left = 1.0  # probability that longer runs leave open
         for _, followers in self._levels(context, walk):
             fresh = [(token, count) for token, count in followers if token not in found]
             if not fresh:

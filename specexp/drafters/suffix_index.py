@@ -1,5 +1,5 @@
-"""Every run of tokens that texts hold, and what followed it: an automaton that grows token by token, and an array that
-does not grow.
+"""All runs of tokens in texts and their followers: an automaton that grows token by token, and an array that does not
+grow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from specexp.core.tree import NO_CANDIDATE
 ENTRIES = ("suffixes", "tokens")
 """Arrays of a corpus."""
 
-_SAMPLED = 1024  # occurrences that are looked at to tell what follows them
+_SAMPLED = 1024  # most occurrences whose followers are counted
 _LONGEST = 64  # tokens of a run that is looked up in an array
 
 Followers = list[tuple[int, int]]
@@ -26,8 +26,9 @@ Followers = list[tuple[int, int]]
 class SuffixIndex:
     """A suffix automaton of several texts (Blumer et al. 1985), with the occurrences of every run.
 
-    A state stands for all runs with the same occurrences; its link leads to the longest run that ends it and occurs
-    elsewhere too. Text is added where it stands: a text is the state of all of it, from ``0``, the empty one, on.
+    A state stands for all runs with the same occurrences; its link leads to its longest suffix with further
+    occurrences. A
+    text is represented by the state of all of it; ``0`` is the empty text.
 
     Attributes:
         clock: tokens added.
@@ -45,23 +46,23 @@ class SuffixIndex:
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
-        self._count = [0]  # times that its runs occur
-        self._newest = [0]  # when one did last
+        self._count = [0]  # occurrences of its runs
+        self._newest = [0]  # clock of the last one
         self.clock = 0
 
     def add(self, place: int, token: int) -> int:
-        """Add a token behind a text; the state of the text with it."""
+        """Add a token to the end of a text; return the state of the longer text."""
         state = self._entered(place, token)
         self.clock += 1
         seen = state
-        while seen > 0:  # all its ends occur once more
+        while seen > 0:  # all its suffixes occur once more
             self._count[seen] += 1
             self._newest[seen] = self.clock
             seen = self._link[seen]
         return state
 
     def step(self, place: int, length: int, token: int) -> tuple[int, int]:
-        """From a run to the longest end of it with one more token that is known; its state and length."""
+        """Return state and length of the longest known suffix of a run and one more token."""
         while place > 0 and token not in self._next[place]:
             place = self._link[place]
             length = self._length[place]
@@ -69,7 +70,7 @@ class SuffixIndex:
         return after, length + 1 if after else 0
 
     def known(self, place: int, length: int) -> list[tuple[int, Followers]]:
-        """What followed a run and its shorter ends, longest first, with their lengths; only where something did."""
+        """Return the followers of a run and its suffixes that have any, longest first, with their lengths."""
         found = []
         while place > 0:
             if following := self._next[place]:
@@ -115,18 +116,18 @@ class SuffixIndex:
 
 
 Run = tuple[int, int, int]
-"""Places of an array from the first to behind the last whose suffixes begin with a run, and the run's length."""
+"""First and end index of the suffixes that begin with a run, and the run's length."""
 
 
 class SuffixArray:
-    """All suffixes of a corpus in order; what follows a run is found by halving, however large the corpus is.
+    """All suffixes of a corpus in order; followers of a run are found by bisection.
 
     Args:
-        arrays: ``tokens`` ``[n]`` int32, texts one after the other with ``NO_CANDIDATE`` behind each, and ``suffixes``
-            ``[n]`` int32, the places of its suffixes in their order.
+        arrays: ``tokens`` ``[n]`` int32, texts one after the other with ``NO_CANDIDATE`` after each, and ``suffixes``
+            ``[n]`` int32, the start of each suffix, sorted.
 
     Raises:
-        ValueError: the corpus is empty, or they are something else.
+        ValueError: the corpus is empty, or the arrays are damaged.
     """
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
@@ -168,7 +169,7 @@ class SuffixArray:
         return 0, self.suffixes.size, 0
 
     def longest(self, tail: list[int]) -> Run:
-        """The longest end of some tokens that the corpus holds."""
+        """Return the longest suffix of some tokens that the corpus holds."""
         tail = tail[-_LONGEST:]
         found, least, most = self.everything, 0, len(tail)
         while least < most:  # if a long end is there, all shorter ones are
@@ -181,7 +182,7 @@ class SuffixArray:
         return found
 
     def step(self, run: Run, token: int) -> Run | None:
-        """A run with one more token behind it; None where the corpus does not hold that."""
+        """Return a run with one more token, or None if the corpus does not hold that."""
         low, high, length = run
 
         def at(place: int) -> int:
@@ -192,10 +193,10 @@ class SuffixArray:
         return (first, last, length + 1) if first < last else None
 
     def followers(self, run: Run) -> Followers:
-        """What followed a run; of many occurrences, evenly chosen ones are looked at."""
+        """Return the followers of a run; of many occurrences an even sample is counted."""
         low, high, length = run
         places = self.suffixes[low : high : max(1, (high - low) // _SAMPLED)] + length
-        # Suffixes in a wrong order lead behind the last text: its end, which is no follower, stands for that.
+        # unsorted suffixes may lead beyond the last text; its end mark is not a follower
         places = places.clip(max=self.tokens.size - 1)
         tokens, counts = np.unique(self.tokens[places], return_counts=True)
         there = tokens != NO_CANDIDATE
@@ -213,7 +214,7 @@ class SuffixArray:
 
 
 def corpus_arrays(texts: list[list[int]]) -> dict[str, NDArray[np.int32]]:
-    """The arrays of a :class:`SuffixArray` of some texts.
+    """Return the arrays of a :class:`SuffixArray` of some texts, by prefix doubling.
 
     Example:
         >>> {name: array.tolist() for name, array in corpus_arrays([[3, 1], [1]]).items()}
@@ -222,9 +223,7 @@ def corpus_arrays(texts: list[list[int]]) -> dict[str, NDArray[np.int32]]:
     tokens = np.array([token for text in texts for token in (*text, NO_CANDIDATE)], dtype=np.int64)
     rank, width = np.unique(tokens, return_inverse=True)[1], 1
     order = np.argsort(rank, kind="stable")
-    while (
-        rank.size and rank.max() < rank.size - 1
-    ):  # as many tokens are compared in every round as in all before
+    while rank.size and rank.max() < rank.size - 1:  # each round doubles the compared tokens
         behind = np.full(rank.size, -1)
         behind[:-width] = rank[width:]
         order = np.lexsort((behind, rank))

@@ -1,4 +1,4 @@
-"""Which target a head was trained for: a few numbers of its output layer, which every precision of it shares."""
+"""The mark of the target that a head was trained for: some numbers of its output layer, alike in every precision."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 
     from specexp.core.runtime import Runtime
 
-MARK = "target"
-"""Name of the numbers among a head's arrays."""
+MARK = "target"  # its name among a head's arrays
 
 _NUMBERS = 512
-_ROUNDING = 0.01  # of a number's size: bfloat16 keeps 8 bits of it
+_ROUNDING = 0.01  # relative: bfloat16 keeps 8 bits
 
 
 def mark_of(output: nn.Module) -> NDArray[np.float32]:
-    """``[512]`` evenly spaced weights of an output layer, fewer where it has fewer."""
+    """Return ``[512]`` evenly spaced weights of an output layer, or all if it has fewer."""
     import torch
 
     weights: Any = output.weight
@@ -33,13 +32,8 @@ def mark_of(output: nn.Module) -> NDArray[np.float32]:
 
 
 def output_layer(target: Runtime, arrays: Mapping[str, Any], width: int, name: str) -> nn.Module:
-    """The layer that makes logits of a target's hidden states.
-
-    Args:
-        arrays: the head's, with the :data:`MARK` of the target it was trained for.
-
-    Raises:
-        ValueError: the head was trained for another target, or this one has no such layer.
+    """Return the output layer of a target; raises ``ValueError`` if the head was trained for another, or there is
+    none.
     """
     layer = getattr(target.model, "get_output_embeddings", lambda: None)()
     if layer is None:
@@ -57,7 +51,7 @@ def output_layer(target: Runtime, arrays: Mapping[str, Any], width: int, name: s
 
 def _is_marked(layer: nn.Module, mark: NDArray[np.float32]) -> bool:
     weights: Any = layer.weight
-    if weights.is_meta:  # a rehearsal's target
+    if weights.is_meta:  # dry run
         return mark.shape == (min(_NUMBERS, weights.numel()),)
     own = mark_of(layer)
     close = _ROUNDING * float(np.abs(own).mean())

@@ -30,21 +30,23 @@ class TokenRecycling(Drafter):
     Args:
         k: candidates a token; the paper uses 8.
         update: which occurrence of a token fed twice in one step counts: ``last`` or ``first`` in tree order, or
-            ``race``, the paper's concurrent writes: every rank keeps that of any occurrence, by chance keyed by place,
-            and a candidate that two ranks caught stands once, with places left empty. Ours are ``merge`` (candidates of
-            all occurrences, best ranks first) and ``accepted`` (only root and accepted nodes update their rows).
+            ``race``, the paper's concurrent writes: every rank keeps the write of a random occurrence, keyed by place;
+            repeated candidates leave places empty. Ours are ``merge`` (candidates of all occurrences, best ranks
+            first)
+            and ``accepted`` (only root and accepted nodes update their rows).
         initialisation: ``empty`` (no candidate, instead of the paper's token 0 everywhere) or ``prompt`` (the token
             that follows in the prompt, at its newest occurrence, is the first candidate, also before those of
             the prompt's logits; in a later turn the prompt is all the text so far).
         prefill_update: also learn from the logits of the prompt.
-        state: ``cold`` starts every prompt anew, ``carry`` keeps what earlier prompts taught (the paper's hot
+        state: ``cold`` starts every prompt anew, ``carry`` keeps the matrix from prompt to prompt (the paper's hot
             start), ``preloaded`` starts every prompt from ``matrix``.
         matrix: ``[V, k]`` int32 candidates after each token, best first, -1 where there is none, for
             ``state="preloaded"``; in a configuration the path of an ``adjacency-matrix`` artifact.
-        coupled: under ``KeyedSampling``, keep the candidates' logits too (another 4 bytes each) and rank a token's
-            candidates by them plus the target's own noise at the position: the output is unchanged and more is
-            accepted, for what the noise favours is known before the target is asked. Without noise the ranks are
-            the target's own. Ours, not the paper's.
+        coupled: under ``KeyedSampling``, keep the candidates' logits too (another 4 bytes each) and rank by them
+            plus the
+            target's own noise at the position: the output is unchanged, and more is accepted, since the tokens that
+            the
+            noise favours are known before the target pass. Ours, not the paper's.
 
     Raises:
         ValueError: ``matrix`` is given without ``preloaded`` or the other way round, is of another type or ``k``, or
@@ -95,7 +97,7 @@ class TokenRecycling(Drafter):
 
     @property
     def matrix(self) -> NDArray[np.int32]:
-        """``[V, k]`` candidates after each token, best first, ``NO_CANDIDATE`` where there is none."""
+        """``[V, k]`` candidates after each token, best first, then ``NO_CANDIDATE``."""
         return self._matrix
 
     @override
@@ -121,7 +123,7 @@ class TokenRecycling(Drafter):
             self.reset()
         if prefill is not None and self.prefill_update:
             self.observe(prefill)
-        if self.initialisation == "prompt":  # last: the logits replace the rows of all tokens of the prompt
+        if self.initialisation == "prompt":  # after the prefill, whose logits replace the rows of the prompt
             prompt = context.token_ids
             for token, following in zip(prompt[:-1].tolist(), prompt[1:].tolist(), strict=True):
                 self._put_first(token, following)
@@ -179,7 +181,7 @@ class TokenRecycling(Drafter):
         entries = ["logits", "matrix"] if self.coupled else ["matrix"]
         self.check_entries(state, entries)
         arrays = {name: np.asarray(state[name]) for name in entries}
-        rows = self._matrix.shape[0] or arrays["matrix"].shape[0]  # any number until the vocabulary is known
+        rows = self._matrix.shape[0] or arrays["matrix"].shape[0]  # 0 until the vocabulary is known
         for name, array in arrays.items():
             if array.shape != (rows, self.k):
                 raise ValueError(f"the saved {name} is {list(array.shape)}, this drafter's {[rows, self.k]}")
@@ -193,7 +195,7 @@ class TokenRecycling(Drafter):
         kept = np.flatnonzero(self._matrix[token] != candidate)[: self.k - 1]
         self._matrix[token, 1 : 1 + kept.size] = self._matrix[token, kept]
         self._matrix[token, 0] = candidate
-        if self.coupled:  # as good as the best known one
+        if self.coupled:  # its logit is unknown: take the best known one
             self._logits[token, 1 : 1 + kept.size] = self._logits[token, kept]
             self._logits[token, 0] = self._logits[token, : 1 + kept.size].max()
 
@@ -220,7 +222,7 @@ class TokenRecycling(Drafter):
         chances = context.uniforms("race", len(context), size=top_k.size).reshape(top_k.shape)
         for token in np.unique(tokens):
             occurrences = np.flatnonzero(tokens == token)
-            last = occurrences[chances[occurrences].argmax(axis=0)]  # [k] who writes last at every rank
+            last = occurrences[chances[occurrences].argmax(axis=0)]  # [k] the last writer at every rank
             ranks = np.sort(np.unique(top_k[last, np.arange(self.k)], return_index=True)[1])
             self._matrix[token] = NO_CANDIDATE
             self._matrix[token, : ranks.size] = top_k[last[ranks], ranks]

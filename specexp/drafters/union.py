@@ -28,7 +28,7 @@ class Union(DrafterWrapper):
     """
 
     learns_from = "nothing"
-    gives_log_probs = False  # nothing makes those of several drafters comparable
+    gives_log_probs = False  # those of several drafters are not comparable
     draws = False
 
     def __init__(self, drafters: Annotated[list[Drafter], Field(min_length=2, max_length=64)]) -> None:
@@ -60,8 +60,8 @@ class Union(DrafterWrapper):
             for place, own in enumerate(self.inner)
         ]
         return [
-            _joined(request, said)
-            for (_, _, request), said in zip(asked, zip(*answers, strict=True), strict=True)
+            _joined(request, own)
+            for (_, _, request), own in zip(asked, zip(*answers, strict=True), strict=True)
         ]
 
     def _phrases(self, context: Context, request: Request) -> Candidates:
@@ -77,7 +77,7 @@ class Union(DrafterWrapper):
 
 def _joined(request: Request, answers: Sequence[Candidates]) -> Candidates:
     tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
-    for number, row in enumerate(np.concatenate([said.tokens for said in answers], axis=1).tolist()):
+    for number, row in enumerate(np.concatenate([one.tokens for one in answers], axis=1).tolist()):
         distinct = [token for token in dict.fromkeys(row) if token != NO_CANDIDATE][: request.k]
         tokens[number, : len(distinct)] = distinct
-    return Candidates(tokens, pass_tokens=tuple(count for said in answers for count in said.pass_tokens))
+    return Candidates(tokens, pass_tokens=tuple(count for one in answers for count in one.pass_tokens))

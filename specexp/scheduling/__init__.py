@@ -2,11 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from specexp.scheduling.batched import Batched
-from specexp.scheduling.execution import Execution
 from specexp.scheduling.queue import FirstCome, Job, LeastProgress, MostConfident, QueuePolicy, Waiting
-from specexp.scheduling.scheduled import Scheduled
-from specexp.scheduling.serial import Serial, SerialSpeculative
+from specexp.scheduling.strategies import Batched, Execution, Scheduled, Serial, SerialSpeculative
 from specexp.scheduling.timeline import Span, TimeLine
 
 if TYPE_CHECKING:
@@ -30,7 +27,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Executors need torch, which takes a second to import: they are imported when first asked for."""
+    """Import executors on first use: they need torch, which takes a second."""
     if name in ("Executor", "Run"):
         from specexp.scheduling import executor
 

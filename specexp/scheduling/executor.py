@@ -1,4 +1,4 @@
-"""An execution strategy at work: what all executors have in common."""
+"""Execution strategies at work: the executor of all strategies, and the one whose parts are in its own thread."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
@@ -34,12 +35,13 @@ class Run:
     """The result of decoding some jobs.
 
     Attributes:
-        results: Results in the order of the jobs. Their seconds are the work for their sequence, with an equal share of
+        results: results in the order of the jobs. Their seconds are the work for their sequence, with an equal
+            share of
             each common pass; in an overlapped run they add up to more than the run took.
-        timeline: The time line.
-        prefill_seconds: Seconds of prefills, only the target's if drafters have a worker of their own.
-        seconds: The other seconds by phase, at the target: ``draft`` is its waiting for drafts. With the prefill they
-            add up to the run.
+        prefill_seconds: seconds of prefills, only the target's if drafters have a worker.
+        seconds: other seconds by phase, at the target: ``draft`` is its waiting for drafts. With the prefill they
+            add up
+            to the run.
     """
 
     results: tuple[GenerationResult, ...]
@@ -61,8 +63,7 @@ class Run:
 class Lanes(Decoding):
     """The lanes of a run, and its time line."""
 
-    overlaps: ClassVar[bool] = False
-    """Whether drafts are made while the target works."""
+    overlaps: ClassVar[bool] = False  # whether drafts are made while the target works
 
     def __init__(
         self, target: Runtime, parts: Parts, observers: Iterable[OutcomeObserver], timeline: TimeLine
@@ -71,7 +72,7 @@ class Lanes(Decoding):
         self.parts = parts
         self.timeline = timeline
         self._answered = 0.0
-        self.waited = 0.0  # seconds in which the target had no draft, where drafts are made elsewhere
+        self.waited = 0.0  # seconds without a draft for the target, where drafts are made elsewhere
 
     @override
     def prefill(self, lane: Lane, wants_logits: bool) -> Outcome | None:
@@ -109,7 +110,7 @@ class Lanes(Decoding):
         what: What = "resample" if accepted < outcome.tree.shape.max_depth else "verify"
         self.span(TARGET, what, lane, (self._answered, started), accepted)
         self.learn_from(lane, outcome)
-        self._answered = perf_counter()  # when the next lane's decision begins
+        self._answered = perf_counter()  # the next lane's decision begins
 
     def learn_from(self, lane: Lane, outcome: Outcome) -> None:
         """Let the parts of a lane learn from a step."""
@@ -118,33 +119,31 @@ class Lanes(Decoding):
         self.draft_span("learn", lane, (started, perf_counter()))
 
     def draft_span(self, what: What, lane: Lane, when: tuple[float, float], tokens: int = 0) -> None:
-        """Note on the time line what the drafting side did for a lane."""
+        """Record on the time line what the drafting side did for a lane."""
         if self.parts.drafter is not None:
             self.span(f"draft {lane.slot + 1}", what, lane, when, tokens)
 
     def span(self, who: str, what: What, lane: Lane, when: tuple[float, float], tokens: int) -> None:
-        """Note on the time line what was done for a lane, the first of several.
+        """Record on the time line what ``who`` did for a lane, the first of several.
 
         Args:
-            who: did it.
-            what: was done.
-            lane: it was done for.
             when: start and end, by :func:`time.perf_counter`.
-            tokens: tokens fed in a prefill or pass, nodes drafted, tokens accepted.
+            tokens: tokens fed in a prefill or pass, nodes drafted, or tokens accepted.
         """
         number = -1 if what == "prefill" else self.passes
         self.timeline.add(who, what, *when, lane.context.sequence, tokens, number)
 
     def finish(self) -> None:
-        """Wait until the ends of all outputs are learned from."""
+        """Wait until the parts have learned from the ends of all outputs."""
 
 
 class Executor(AbstractContextManager["Executor"]):
-    """An execution strategy at work: ``n`` lanes at a time; a sequence that ends makes room for the next one. Close it,
+    """An execution strategy at work: ``n`` lanes at a time; a sequence that ends makes room for the next one. Close
+    it,
     or use it in a ``with`` statement.
 
     Attributes:
-        closed: whether it can be used no more: it was closed, or a run failed.
+        closed: whether it was closed, or a run failed.
     """
 
     def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, n: int, threads: int | None) -> None:
@@ -153,13 +152,13 @@ class Executor(AbstractContextManager["Executor"]):
         self.n = n
         self.threads = threads
         self.closed = False
-        self._begun: list[Lane] = []  # in this run
-        self._held: dict[int, tuple[int, ...]] = {}  # the prompt that a slot begins with
+        self._begun: list[Lane] = []  # of this run
+        self._held: dict[int, tuple[int, ...]] = {}  # prompt at the start of a slot
         join_target(parts, self.model)
 
     @property
     def finished(self) -> dict[int | str, GenerationResult]:
-        """Results of the run so far by sequence; those of a run that failed stay."""
+        """Results of the completed sequences of the run, also of a failed one."""
         return {lane.context.sequence: lane.result for lane in self._begun if lane.ended}
 
     def run(
@@ -170,13 +169,12 @@ class Executor(AbstractContextManager["Executor"]):
         eos_token_ids: Collection[int] = frozenset(),
         observers: Sequence[OutcomeObserver] = (),
     ) -> Run:
-        """Decode at least one job; observers are called with every step's outcome, and one that raises ends the run.
+        """Decode at least one job; observers are called with every step's outcome, and an error in one ends the run.
 
         Raises:
             ValueError: a prompt is empty or does not fit the target, or two jobs share a sequence.
             RuntimeError: the executor is closed.
-            Exception: an error of a part or a model; the executor is closed, and :attr:`finished` has the completed
-                sequences.
+            Exception: an error of a part or a model; the executor is closed.
         """
         import torch
 
@@ -237,7 +235,7 @@ class Executor(AbstractContextManager["Executor"]):
         self._begun.append(lane)
         started = perf_counter()
         wants_logits = self.parts.wants_prefill_logits
-        reads = wants_logits or self.parts.wants_hidden  # so that the whole prompt is fed
+        reads = wants_logits or self.parts.wants_hidden  # then the whole prompt must be fed
         held = [] if reads else [known for known, tokens in self._held.items() if tokens == job.prompt]
         if held and slot not in held:
             self.model.cache.fork(held[0], slot, len(job.prompt) - 1)
@@ -248,34 +246,28 @@ class Executor(AbstractContextManager["Executor"]):
         self._held[slot] = job.prompt
 
     def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
-        """Those of a run."""
         return Lanes(self.model, self.parts, observers, timeline)
 
     @abstractmethod
     def _drafting(self, slot: int, context: Context) -> Drafting | None:
-        """Who drafts for a sequence that begins in a slot; None where drafts are made elsewhere."""
+        """Return the drafting for a sequence in a slot; None where drafts are made elsewhere."""
 
     @abstractmethod
     def reset(
         self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
     ) -> None:
-        """Return the parts to their initial state, or to a saved one.
-
-        Raises:
-            RuntimeError: the executor is closed.
-            ValueError: a state does not go with its part.
-        """
+        """Return the parts to their initial state, or to a saved one; raises ``ValueError`` for an unfit state."""
 
     @abstractmethod
     def memory(self) -> dict[str, int]:
-        """Bytes of the draft models: ``weights``, each counted once, and ``caches`` of all sequences."""
+        """Return the bytes of draft models: ``weights``, each counted once, and ``caches`` of all sequences."""
 
     def abort(self) -> None:
-        """Stop at once, after a failure; no wait for what is under way."""
+        """Stop at once, after a failure."""
         self.closed = True
 
     def close(self) -> None:
-        """Stop whatever the strategy started; nothing can be run after that."""
+        """Stop the workers; nothing can be run after that."""
         self.closed = True
 
     def __enter__(self) -> Self:
@@ -302,3 +294,62 @@ class Executor(AbstractContextManager["Executor"]):
                 self.model.check_request(job.prompt, job.max_new_tokens)
             except ValueError as error:
                 raise ValueError(f"sequence {job.sequence!r}: {error}") from error
+
+
+class LocalExecutor(Executor):
+    """Lanes whose parts are in this thread: every sequence drafts, then one target pass answers all."""
+
+    def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, n: int, threads: int | None) -> None:
+        super().__init__(model, parts, n, threads)
+        self._parts = copies(parts, n)
+
+    @override
+    def reset(
+        self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
+    ) -> None:
+        self._check_open()
+        self._parts = copies(initial(self._parts[0], drafter, controller), self.n)
+
+    @override
+    def memory(self) -> dict[str, int]:
+        self._check_open()
+        return bytes_of(self._parts)
+
+    @override
+    def _drafting(self, slot: int, context: Context) -> Drafting:
+        return Drafting(self._parts[slot], context)
+
+
+def copies(parts: Parts, n: int) -> list[Parts]:
+    """Return parts for ``n`` sequences, the given ones first. Builders and verifiers keep no state and are shared."""
+    return [
+        parts,
+        *(
+            parts._replace(
+                drafter=None if parts.drafter is None else parts.drafter.for_new_sequence(),
+                controller=parts.controller.for_new_sequence(),
+            )
+            for _ in range(n - 1)
+        ),
+    ]
+
+
+def initial(parts: Parts, drafter: Mapping[str, Any] | None, controller: Mapping[str, Any] | None) -> Parts:
+    """Return the parts to their initial state, or to saved states."""
+    for part, state in ((parts.drafter, drafter), (parts.controller, controller)):
+        if part is not None:
+            part.reset()
+            if state:
+                part.load_state_dict(deepcopy(dict(state)))
+    return parts
+
+
+def bytes_of(parts: Sequence[Parts]) -> dict[str, int]:
+    """Return the bytes of draft models: ``weights``, shared ones once, and ``caches``."""
+    weights: dict[int, int] = {}
+    caches: dict[int, int] = {}
+    for part in parts:
+        for model in () if part.drafter is None else part.drafter.models:
+            weights |= model.weight_bytes()
+            caches[id(model.cache)] = model.cache.nbytes()
+    return {"weights": sum(weights.values()), "caches": sum(caches.values())}

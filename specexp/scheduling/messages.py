@@ -64,15 +64,14 @@ class MemoryQuery(NamedTuple):
 
 
 class NextDraft(NamedTuple):
-    """The next draft of a sequence.
+    """The next draft of the sequence in slot ``lane``.
 
     Attributes:
-        lane: Slot of the sequence.
-        draft: The draft; on its way without the tree's shape and distributions.
-        prepared: Start and end of beginning the parts, or of learning from the last outcome.
-        drafting: Start and end of drafting.
-        shape: Number of the tree's shape, and the shape if it is new.
-        q_rows: Rows of the tree that have a draft distribution in the shared memory.
+        draft: sent without the tree's shape and distributions.
+        prepared: start and end of starting the parts, or of learning from the last outcome.
+        drafting: start and end of drafting.
+        shape: number of the tree's shape, and the shape if it is new.
+        q_rows: rows of the tree with a draft distribution in the shared memory.
     """
 
     lane: int
@@ -84,31 +83,32 @@ class NextDraft(NamedTuple):
 
 
 class SequenceLearned(NamedTuple):
-    """The parts have learned from the end of a sequence, between two moments."""
+    """The parts have learned from the end of a sequence; with start and end."""
 
     lane: int
     prepared: tuple[float, float]
 
 
 class MemoryReport(NamedTuple):
-    """Bytes, see :func:`specexp.scheduling.local.bytes_of`."""
+    """Bytes, see :func:`specexp.scheduling.executor.bytes_of`."""
 
     bytes: dict[str, int]
 
 
 class Failed(NamedTuple):
-    """A part raised an error, and the worker has ended; the notes are the sequence and the traceback."""
+    """A part raised an error, and the worker has ended; the notes give sequence and traceback."""
 
     error: Exception
     notes: tuple[str, ...]
 
 
 class Memory:
-    """Memory that both sides of a lane share.
+    """Memory of a lane that both sides share.
 
     Attributes:
-        logits: ``[rows, V]`` the target's logits for the lane's last tree, or no rows; written by the target's side.
-        q: ``[rows, V]`` draft distributions of the lane's last tree; written by the worker.
+        logits: ``[rows, V]`` target's logits of the last tree, written by the target's side; no rows if no part
+            reads them.
+        q: ``[rows, V]`` draft distributions of the last tree, written by the worker; no rows if nothing is drawn.
     """
 
     def __init__(self, rows: int, vocab_size: int, dtype: torch.dtype, drawn: bool, read: bool) -> None:
@@ -117,9 +117,9 @@ class Memory:
 
 
 class Shapes:
-    """Numbers recurring tree shapes, so that each is sent once, and is the same object at the target.
+    """Numbers recurring tree shapes, so that each is sent once, and is one object at the target.
 
-    Both sides keep the same last ones, since both have all in the same order.
+    Both sides see all shapes in the same order, so they keep the same ones.
     """
 
     def __init__(self) -> None:
@@ -128,8 +128,8 @@ class Shapes:
         self._next = 0
 
     def pack(self, shape: TreeShape) -> tuple[int, TreeShape | None]:
-        """Return its number, and the shape if it is new; one that does not recur has no number."""
-        _ = shape.children, shape.ancestor_mask  # here the target does not wait for them
+        """Return its number, and the shape if it is new; :data:`UNNUMBERED` if it does not recur."""
+        _ = shape.children, shape.ancestor_mask  # computed here, so that the target does not wait for them
         if not shape.recurs:
             return UNNUMBERED, shape
         known = self._numbers.get(id(shape))
@@ -165,7 +165,7 @@ def _kinds_of(builder: TreeBuilder) -> list[NodeKind]:
 
 def send_message(connection: Connection, message: Any) -> None:
     """Send a message."""
-    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))  # a third of the time of send()
+    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))  # three times faster than send()
 
 
 def receive_message(connection: Connection) -> Any:
@@ -174,7 +174,7 @@ def receive_message(connection: Connection) -> Any:
 
 
 def shut_down(connection: Connection) -> None:
-    """End both directions, which also wakes a reader at this end; closing would leave it waiting."""
+    """End both directions, which also wakes a reader at this end; closing would leave it blocked."""
     if os.name == "posix":
         with suppress(OSError), socket(fileno=os.dup(connection.fileno())) as line:
             line.shutdown(SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""The executor of SEED: lanes whose drafts a worker makes."""
+"""The executor of SEED: the target serves a queue of drafts that workers make."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
@@ -26,7 +26,8 @@ from specexp.scheduling.messages import (
     StepResult,
     memory_of,
 )
-from specexp.scheduling.queue import QueuePolicy, Waiting
+from specexp.scheduling.queue import Waiting
+from specexp.scheduling.strategies import Scheduled
 from specexp.scheduling.timeline import TimeLine
 from specexp.scheduling.worker import DraftWorker
 
@@ -49,17 +50,16 @@ class ScheduledLanes(Lanes):
         observers: Iterable[OutcomeObserver],
         timeline: TimeLine,
         workers: Sequence[DraftWorker],
-        policy: QueuePolicy,
-        most: int,
+        strategy: Scheduled,
     ) -> None:
         super().__init__(target, parts, observers, timeline)
-        self.workers, self.policy, self.most = workers, policy, most
-        self._queue: list[Lane] = []  # whose draft is ready, in the order of arrival
-        self._ended: dict[int, Lane] = {}  # whose end is not yet learned from
+        self.workers, self.policy, self.most = workers, strategy.policy, strategy.verify_batch
+        self._queue: list[Lane] = []  # lanes with a ready draft, in the order of arrival
+        self._ended: dict[int, Lane] = {}  # lanes whose parts have not yet learned from the last step
 
     @override
     def start(self, lane: Lane, wants_logits: bool = False, since: float | None = None) -> None:
-        if not wants_logits:  # it drafts while the target reads the prompt
+        if not wants_logits:  # the worker drafts while the target reads the prompt
             self._worker(lane).send(_begin(lane))
         super().start(lane, wants_logits, since)
 
@@ -88,7 +88,7 @@ class ScheduledLanes(Lanes):
     @override
     def learn_from(self, lane: Lane, outcome: Outcome) -> None:
         worker = self._worker(lane)
-        worker.say(lane.slot, outcome.logits)
+        worker.share_logits(lane.slot, outcome.logits)
         accepted, tokens = outcome.accepted, outcome.new_token_ids
         worker.send(StepResult(lane.slot, accepted, tokens, outcome.seconds, lane.depth, lane.ended))
         if lane.ended:
@@ -103,12 +103,12 @@ class ScheduledLanes(Lanes):
         return self.workers[lane.slot % len(self.workers)]
 
     def _take_in(self, worker: DraftWorker | None = None) -> None:
-        """Take in the next message of a worker, or of whichever says something first; wait for it."""
+        """Wait for the next message of a worker, or of any worker, and take it in."""
         if worker is None:
             worker = self.workers[0]
             if len(self.workers) > 1:
-                spoken = wait([one.line for one in self.workers])
-                worker = next(one for one in self.workers if one.line in spoken)
+                ready = wait([one.connection for one in self.workers])
+                worker = next(one for one in self.workers if one.connection in ready)
         message = worker.receive()
         assert isinstance(message, NextDraft | SequenceLearned)
         learned = isinstance(message, SequenceLearned)
@@ -124,14 +124,13 @@ class ScheduledLanes(Lanes):
             return
         draft = message.draft
         self.draft_span("draft", lane, message.drafting, draft.tree.num_nodes)
-        if self.observers and draft.tree.q is not None:  # observers may keep what the worker writes over
+        if self.observers and draft.tree.q is not None:  # observers may keep it, and the worker overwrites it
             q = {row: distribution.copy() for row, distribution in draft.tree.q.items()}
             draft = replace(draft, tree=replace(draft.tree, q=q))
         lane.take(draft)
         self._queue.append(lane)
 
     def _choose(self) -> list[Lane]:
-        """Take the next lanes out of the queue."""
         waiting = [
             Waiting(lane.context.sequence, len(lane.context) - lane.context.prompt_length, lane.draft.tree)
             for lane in self._queue
@@ -157,24 +156,15 @@ def _begin(lane: Lane) -> StartSequence:
 
 
 class ScheduledExecutor(Executor):
-    """Keeps the workers from run to run; ``queue`` is the policy and the most drafts that one pass verifies."""
+    """Keeps the workers from run to run."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel | Runtime,
-        parts: Parts,
-        n: int,
-        threads: int | None,
-        queue: tuple[QueuePolicy, int],
-        workers: int | Literal["thread"],
-        draft_threads: int | None,
-    ) -> None:
-        super().__init__(model, parts, n, threads)
-        self.queue = queue
-        # nobody verifies in the worker, and a verifier need not be one that can be pickled
+    def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, strategy: Scheduled) -> None:
+        super().__init__(model, parts, strategy.n, strategy.threads)
+        self.strategy = strategy
+        # workers do not verify, and not every verifier can be pickled
         drafting = parts._replace(verifier=ArgmaxVerifier())
-        kind: Kind = "thread" if workers == "thread" else "process"
-        number = 1 if workers == "thread" else workers
+        kind: Kind = "thread" if strategy.workers == "thread" else "process"
+        number = 1 if strategy.workers == "thread" else strategy.workers
         self._workers: list[DraftWorker] = []
         try:
             for first in range(number):
@@ -182,7 +172,7 @@ class ScheduledExecutor(Executor):
                     slot: memory_of(parts, self.model.vocab_size, self.model.dtype)
                     for slot in range(first, self.n, number)
                 }
-                self._workers.append(DraftWorker(drafting, memories, kind, draft_threads))
+                self._workers.append(DraftWorker(drafting, memories, kind, strategy.draft_threads))
         except BaseException:
             self.abort()
             raise
@@ -221,7 +211,7 @@ class ScheduledExecutor(Executor):
             self._workers.pop().stop()
 
     def _ask(self, question: Reset | MemoryQuery) -> list[dict[str, int]]:
-        """The reports of all workers, between runs, when no other message is on its way."""
+        """Return the reports of all workers, between runs, when no other message is on its way."""
         workers = self.workers
         try:
             for worker in workers:
@@ -234,7 +224,7 @@ class ScheduledExecutor(Executor):
 
     @override
     def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
-        return ScheduledLanes(self.model, self.parts, observers, timeline, self.workers, *self.queue)
+        return ScheduledLanes(self.model, self.parts, observers, timeline, self.workers, self.strategy)
 
     @override
     def _drafting(self, slot: int, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""The drafting side of a worker: it answers the messages of the target's side until it is stopped."""
+"""The drafting side of a worker: it handles the messages of the target's side until it is stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specexp.core.context import Context
 from specexp.core.loop import Draft, Drafting, DraftingFor, draft_together, teams
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
-from specexp.scheduling.local import bytes_of, copies, initial
+from specexp.scheduling.executor import bytes_of, copies, initial
 from specexp.scheduling.messages import (
     Failed,
     Memory,
@@ -45,9 +45,9 @@ def serve_process(
     connection: Connection, parts: Parts, memories: dict[int, Memory], threads: int | None
 ) -> None:
     """:func:`serve` in a process of its own, which ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the target's side, which ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the target's side ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    serve(connection, parts, memories, threads, alone=lambda: os._exit(1))
+    serve(connection, parts, memories, threads, orphaned=lambda: os._exit(1))
 
 
 def serve(
@@ -55,26 +55,26 @@ def serve(
     parts: Parts,
     memories: dict[int, Memory],
     threads: int | None,
-    alone: Callable[[], object] = lambda: None,
+    orphaned: Callable[[], object] = lambda: None,
 ) -> None:
-    """Work until stopped, or until the other side is gone."""
+    """Work until stopped, or until the other side is gone and ``orphaned`` is called."""
     if threads is not None:
         torch.set_num_threads(threads)
     inbox: SimpleQueue[Any] = SimpleQueue()
     over = threading.Event()
 
-    def read() -> None:  # at once, so that the other side never waits to send
+    def read() -> None:  # without delay, so that the other side never waits to send
         try:
             while (message := receive_message(connection)) is not None:
                 inbox.put(message)
         except (EOFError, OSError):
             if not over.is_set():
-                alone()
+                orphaned()
             over.set()
         except Exception as error:  # a message that cannot be unpickled
             inbox.put(error)
         else:
-            over.set()  # whatever was asked before is not wanted any more
+            over.set()  # drops the messages before
         inbox.put(None)
 
     reader = threading.Thread(target=read, daemon=True, name="specexp drafts, reader")
@@ -98,7 +98,7 @@ def _work(
     inbox: SimpleQueue[Any],
     over: threading.Event,
 ) -> None:
-    """Answer what comes in; the first error is the last answer."""
+    """Handle messages; the first error is the last reply."""
     try:
         lanes = WorkerLanes(parts, memories)
         while (message := inbox.get()) is not None and not over.is_set():
@@ -111,7 +111,7 @@ def _work(
                 try:
                     send_message(connection, answer)
                 except OSError:
-                    return  # nobody is there to hear it
+                    return  # the other side is gone
             if messages[-1] is None:
                 return
     except Exception as error:
@@ -121,7 +121,7 @@ def _work(
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error without notes, or one of the same words where it cannot be pickled."""
+    """Return the error without notes, or a RuntimeError with its text if it cannot be pickled."""
     try:
         copy: Exception = pickle.loads(pickle.dumps(error))
     except Exception:
@@ -147,7 +147,7 @@ class WorkerLanes:
         self._shapes = Shapes()
 
     def answers(self, messages: Sequence[Any]) -> Iterator[NextDraft | SequenceLearned | MemoryReport]:
-        """Do what messages ask for; sequences that wait for a draft of one team are drafted for together."""
+        """Handle messages; sequences that wait for a draft of one team are drafted for together."""
         waiting: list[_Wanted] = []
         for message in messages:
             if message is None:
@@ -193,7 +193,7 @@ class WorkerLanes:
         started = perf_counter()
         drafting, draft = self._draftings[message.lane]
         rows, logits = draft.tree.num_nodes + 1, self._memories[message.lane].logits
-        logits = logits[:rows] if logits.shape[0] else torch.empty((rows, 0))  # which nobody reads
+        logits = logits[:rows] if logits.shape[0] else torch.empty((rows, 0))  # not read by any part
         drafting.context.append(message.tokens)
         drafting.context.steps += 1
         drafting.learn(

@@ -41,8 +41,8 @@ class TimeLine:
     """Spans of one run, in the order of :meth:`add`; those of one ``who`` do not overlap.
 
     Attributes:
-        start: Begin of the run; None before that.
-        end: End of the run; None before that.
+        start: start of the run; None before that.
+        end: end of the run; None before that.
 
     Example:
         >>> line = TimeLine([Span("target", "target", 0.0, 3.0, "a"), Span("draft 1", "draft", 1.0, 4.0, "b")])

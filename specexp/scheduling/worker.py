@@ -1,10 +1,8 @@
 """A drafting worker: a process or thread that drafts for several sequences while the target verifies others.
 
-The target's side sends what a sequence begins with and what the target said; the worker answers each with the next
-draft. It serves what comes first, one thing at a time, so whatever its sequences share changes in one place only.
-
-Nobody waits to send: a worker reads at once whatever it is told, and the target's side sends nothing that the worker
-has to answer before it reads. So the two cannot block each other.
+The target's side sends prompts and verdicts; the worker replies to each with the next draft, in the order of arrival.
+Its parts change in one place only. Neither side waits to send: a worker reads messages without delay, and the target's
+side sends nothing that the worker must reply to before it reads. So the two cannot deadlock.
 """
 
 from __future__ import annotations
@@ -49,8 +47,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 Kind = Literal["process", "thread"]
-_PATIENCE = 1.0
-"""Seconds that a worker is given to end by itself."""
+_PATIENCE = 1.0  # seconds for a worker to end by itself
 
 
 class DraftWorker:
@@ -59,19 +56,18 @@ class DraftWorker:
     Args:
         parts: the parts of every lane, in their initial state.
         memories: shared memory of each lane, by slot.
-        kind: ``process``, or ``thread``: threads share one interpreter, so they overlap only where the parts leave it,
-            and are for drafters that hardly compute.
-        threads: number of torch's threads for the worker's own passes; None leaves it.
+        kind: ``process``, or ``thread`` for drafters that hardly compute: threads share one interpreter.
+        threads: number of torch's threads for the worker; None leaves it.
     """
 
     def __init__(self, parts: Parts, memories: dict[int, Memory], kind: Kind, threads: int | None) -> None:
-        self._connection, theirs = Pipe()
+        self.connection, theirs = Pipe()
         self._memories = memories
         self._shapes = Shapes()
         self._poll: Any = None
-        if hasattr(select, "poll"):  # a tenth of the time of the connection's own
+        if hasattr(select, "poll"):  # ten times faster than connection.poll
             self._poll = select.poll()
-            self._poll.register(self._connection, select.POLLIN)
+            self._poll.register(self.connection, select.POLLIN)
         arguments = (theirs, parts, memories, threads)
         self._process: BaseProcess | None = None
         self._thread: threading.Thread | None = None
@@ -82,7 +78,7 @@ class DraftWorker:
         try:
             self._process = _start_process(serve_process, arguments)
         except BaseException:
-            self._connection.close()
+            self.connection.close()
             raise
         finally:
             theirs.close()
@@ -93,23 +89,18 @@ class DraftWorker:
         return os.getpid() if self._process is None else int(self._process.pid or 0)
 
     def send(self, message: StartSequence | StepResult | Reset | MemoryQuery) -> None:
-        """Send a message without waiting for an answer; raises as :meth:`receive`."""
+        """Send a message without waiting for a reply; raises as :meth:`receive`."""
         try:
-            send_message(self._connection, message)
+            send_message(self.connection, message)
         except (BrokenPipeError, ConnectionResetError):
             lost = self._lost()
         else:
             return
         raise lost
 
-    @property
-    def line(self) -> Connection:
-        """The connection, to wait for several workers."""
-        return self._connection
-
     def ready(self) -> bool:
         """Whether there is a message."""
-        return self._connection.poll() if self._poll is None else bool(self._poll.poll(0))
+        return self.connection.poll() if self._poll is None else bool(self._poll.poll(0))
 
     def receive(self) -> NextDraft | SequenceLearned | MemoryReport:
         """Wait for the next message.
@@ -119,7 +110,7 @@ class DraftWorker:
             Exception: an error of a part in the worker.
         """
         try:
-            message = receive_message(self._connection)
+            message = receive_message(self.connection)
         except (EOFError, ConnectionResetError):
             message = None
         if message is None:
@@ -136,25 +127,21 @@ class DraftWorker:
         draft = message.draft
         return message._replace(draft=replace(draft, tree=replace(draft.tree, shape=shape, q=q)))
 
-    def say(self, lane: int, logits: torch.Tensor) -> None:
+    def share_logits(self, lane: int, logits: torch.Tensor) -> None:
         """Share ``[n + 1, V]`` logits, if a part reads them, before the :class:`StepResult` they belong to."""
         there = self._memories[lane].logits
         if there.shape[0]:
             there[: logits.shape[0]].copy_(logits)
 
     def stop(self, at_once: bool = False) -> None:
-        """End it, and wait until it has ended; a thread that hangs is left behind.
-
-        Args:
-            at_once: do not let a process finish its work.
-        """
+        """End it and wait for its end; ``at_once`` drops its work. A hanging thread is left behind."""
         if at_once:
             if self._process is not None:
                 self._process.terminate()
-            shut_down(self._connection)
+            shut_down(self.connection)
         else:
             with suppress(OSError):
-                send_message(self._connection, None)
+                send_message(self.connection, None)
         if self._thread is not None:
             self._thread.join(_PATIENCE)
         if self._process is not None:
@@ -163,14 +150,14 @@ class DraftWorker:
                 self._process.kill()
                 self._process.join()
             self._process.close()
-        self._connection.close()
+        self.connection.close()
         self._memories = {}
 
     def _lost(self) -> BaseException:
-        """Why nothing can be sent or received any more: what a part raised, if the worker still said so."""
+        """Return the error that a part raised in the worker, or one that says how the worker ended."""
         with suppress(EOFError, OSError):
             while True:
-                message = receive_message(self._connection)
+                message = receive_message(self.connection)
                 if isinstance(message, Failed):
                     return _noted(message)
         code = None
@@ -189,7 +176,7 @@ def _noted(failed: Failed) -> BaseException:
 
 
 def _start_process(serve: Callable[..., None], arguments: tuple[Any, ...]) -> BaseProcess:
-    """Fork a worker from a server that has imported everything but holds no threads and no models."""
+    """Fork a worker from a server that has imported everything but has no threads and no models."""
     contexts: list[Any] = [torch.multiprocessing.get_context("spawn")]
     if "forkserver" in torch.multiprocessing.get_all_start_methods():
         server = torch.multiprocessing.get_context("forkserver")
@@ -207,7 +194,7 @@ def _start_process(serve: Callable[..., None], arguments: tuple[Any, ...]) -> Ba
                 process.start()
         except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
             if contexts and isinstance(error, ValueError):
-                continue  # the server takes some 250 tensors, a new interpreter any number
+                continue  # the server accepts some 250 tensors, a new interpreter any number
             raise ValueError(
                 f"the parts cannot be handed to a drafting process ({error}): set workers to thread, or write them "
                 "so that pickle can"
@@ -220,7 +207,7 @@ def _script_hidden(arguments: tuple[Any, ...]) -> Iterator[None]:
     """Keep a new process from running the program's script again, unless a part is defined in the script."""
     script = sys.modules["__main__"]
     finder = _Finder()
-    with suppress(Exception):  # what cannot be pickled is told by the process' own start
+    with suppress(Exception):  # starting the process raises for objects that cannot be pickled
         finder.dump(arguments)
     if finder.found:
         yield

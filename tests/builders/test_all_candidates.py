@@ -1,20 +1,15 @@
 """Whatever a drafter has becomes the tree."""
 
+from helpers.contracts import contract_of
+
 from specexp.builders import AllCandidates
 from specexp.core.loop import Decoder
 from specexp.drafters import PromptLookup
 from specexp.testing.builders import TreeBuilderContract
 from specexp.testing.fakes import hashed_model
 
-
-class TestAllCandidates(TreeBuilderContract):
-    def make_builder(self):
-        return AllCandidates(12, candidates=3, max_depth=4)
-
-
-class TestFewNodes(TreeBuilderContract):
-    def make_builder(self):
-        return AllCandidates(3, candidates=2)
+TestAllCandidates = contract_of(TreeBuilderContract, lambda: AllCandidates(12, candidates=3, max_depth=4))
+TestFewNodes = contract_of(TreeBuilderContract, lambda: AllCandidates(3, candidates=2))
 
 
 def test_a_tree_ends_where_the_drafter_has_no_more():

@@ -1,6 +1,7 @@
 """Several builders, one of which makes the tree of a step."""
 
 import pytest
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain, Choice, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer
 from specexp.controllers import ThresholdTracker
@@ -10,10 +11,7 @@ from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.testing.builders import TreeBuilderContract, grow, plenty
 
-
-class TestChoice(TreeBuilderContract):
-    def make_builder(self):
-        return Choice([KConfig([2, 2]), Chain(3)])
+TestChoice = contract_of(TreeBuilderContract, lambda: Choice([KConfig([2, 2]), Chain(3)]))
 
 
 def shape(builder, plan):

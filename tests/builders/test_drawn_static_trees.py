@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain, KConfig, SpecInfer, StaticTree
 from specexp.core.context import Context
@@ -12,30 +13,14 @@ from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 from specexp.testing.fakes import DistributionDrafter
 
-
-class TestDrawnStaticTree(DrawingTreeBuilderContract):
-    def make_builder(self):
-        return StaticTree([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]], candidates="drawn")
-
-
-class TestDrawnChain(DrawingTreeBuilderContract):
-    def make_builder(self):
-        return Chain(4, candidates="drawn")
-
-
-class TestKConfig(TreeBuilderContract):
-    def make_builder(self):
-        return KConfig([3, 2, 1])
-
-
-class TestDrawnKConfig(DrawingTreeBuilderContract):
-    def make_builder(self):
-        return KConfig([3, 2, 1], candidates="drawn")
-
-
-class TestSpecInfer(DrawingTreeBuilderContract):
-    def make_builder(self):
-        return SpecInfer([3, 2, 1])
+TestDrawnStaticTree = contract_of(
+    DrawingTreeBuilderContract,
+    lambda: StaticTree([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]], candidates="drawn"),
+)
+TestDrawnChain = contract_of(DrawingTreeBuilderContract, lambda: Chain(4, candidates="drawn"))
+TestKConfig = contract_of(TreeBuilderContract, lambda: KConfig([3, 2, 1]))
+TestDrawnKConfig = contract_of(DrawingTreeBuilderContract, lambda: KConfig([3, 2, 1], candidates="drawn"))
+TestSpecInfer = contract_of(DrawingTreeBuilderContract, lambda: SpecInfer([3, 2, 1]))
 
 
 def filled(builder, draws, q, root=0, plan=None):

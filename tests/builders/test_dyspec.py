@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from helpers.contracts import contract_of
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
@@ -31,34 +32,20 @@ def grown_by(request):
         yield
 
 
-class TestGreedyDrawn(DrawingTreeBuilderContract):
-    def make_builder(self):
-        return DySpecGreedy(budget=12)
-
-
-class TestGreedyTopK(TreeBuilderContract):
-    def make_builder(self):
-        return DySpecGreedy(budget=20, prefetch=1, max_depth=4, candidates="top-k")
-
-
-class TestGreedyCalibrated(DrawingTreeBuilderContract):
-    def make_builder(self):
-        return DySpecGreedy(budget=12, acceptance_power=0.5)
-
-
-class TestThresholdDrawn(DrawingTreeBuilderContract):
-    def make_builder(self):
-        return DySpecThreshold(threshold=0.1, max_nodes=20)
-
-
-class TestThresholdTopK(TreeBuilderContract):
-    def make_builder(self):
-        return DySpecThreshold(threshold=0.05, max_nodes=9, max_depth=3, candidates="top-k")
-
-
-class TestBeam(TreeBuilderContract):
-    def make_builder(self):
-        return BeamRerank(budget=12, depth=4, beam=5)
+TestGreedyDrawn = contract_of(DrawingTreeBuilderContract, lambda: DySpecGreedy(budget=12))
+TestGreedyTopK = contract_of(
+    TreeBuilderContract, lambda: DySpecGreedy(budget=20, prefetch=1, max_depth=4, candidates="top-k")
+)
+TestGreedyCalibrated = contract_of(
+    DrawingTreeBuilderContract, lambda: DySpecGreedy(budget=12, acceptance_power=0.5)
+)
+TestThresholdDrawn = contract_of(
+    DrawingTreeBuilderContract, lambda: DySpecThreshold(threshold=0.1, max_nodes=20)
+)
+TestThresholdTopK = contract_of(
+    TreeBuilderContract, lambda: DySpecThreshold(threshold=0.05, max_nodes=9, max_depth=3, candidates="top-k")
+)
+TestBeam = contract_of(TreeBuilderContract, lambda: BeamRerank(budget=12, depth=4, beam=5))
 
 
 def random_draft(vocabulary, concentration, seed):
@@ -196,13 +183,6 @@ def test_another_estimate_of_acceptance_makes_another_heap(drafter, budget, powe
     assert as_paths(tree) == expected
 
 
-def test_a_threshold_takes_the_same_estimate():
-    drafter, context = random_draft(6, 0.4, 3), Context([1], sequence="estimate")
-    greedy, _ = build(DySpecGreedy(12, acceptance_power=0.4), drafter, context)
-    threshold, _ = build(DySpecThreshold(greedy.values.min(), 40, acceptance_power=0.4), drafter, context)
-    assert as_paths(threshold) == as_paths(greedy)
-
-
 def test_an_estimate_of_acceptance_is_for_draws_alone():
     with pytest.raises(ValueError, match=r"acceptance_power 0\.5 and top-k candidates"):
         DySpecGreedy(8, candidates="top-k", acceptance_power=0.5)
@@ -307,22 +287,6 @@ def test_what_a_sampling_is_worth_does_not_depend_on_the_token_drawn_there():
         there = changed.shape.rank_paths.index(path)
         assert changed.tokens[there] != tree.tokens[row]
         assert values(changed)[there - 1] == pytest.approx(values(tree)[row - 1])
-
-
-def test_a_certain_draft_makes_a_chain():
-    for selection in SELECTIONS:
-        tree, passes = build(DySpecGreedy(6, candidates=selection), fixed_draft(0, 0, 1))
-        assert tree.shape.rank_paths[1:] == tuple((0,) * depth for depth in range(1, 7))
-        assert tree.tokens.tolist() == [0] + [2] * 6
-        assert passes == 6
-
-
-def test_a_uniform_draft_is_drawn_wide():
-    """v of the root's draws: 1, 3/4, 1/2, 1/4; of a first draw below any of them: 1/4."""
-    tree, passes = build(DySpecGreedy(3), fixed_draft(0.25, 0.25, 0.25, 0.25))
-    assert tree.shape.rank_paths[1:] == ((0,), (1,), (2,))
-    assert values(tree) == pytest.approx([1, 0.75, 0.5])
-    assert passes == 1
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
@@ -447,8 +411,3 @@ def test_the_beam_keeps_the_best_of_all_its_candidates(budget, expected):
     assert passes <= 3
     assert {request.kind for request in drafter.requests} == {NodeKind.POINT_MASS}
     assert tree.kinds is None
-
-
-def test_a_beam_wider_than_the_vocabulary_takes_all_of_it():
-    tree, _ = build(BeamRerank(budget=50, depth=2, beam=9), fixed_draft(0.5, 0.5))
-    assert tree.num_nodes == 2 + 4

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, Graft, KConfig, SpecInfer
 from specexp.builders.graft import grafted
@@ -9,32 +10,20 @@ from specexp.core.dialogue import Candidates, Plan, Request
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract
 
-
-class TestGraft(TreeBuilderContract):
-    def make_builder(self):
-        return Graft(Chain(4))
-
-
-class TestOfDrawnCandidates(DrawingTreeBuilderContract):
-    def make_builder(self):
-        return Graft(
-            KConfig([2, 2], candidates="drawn"), num_anchors=2, phrases_per_anchor=2, phrase_length=3
-        )
-
-
-class TestOfDrawsWithReplacement(DrawingTreeBuilderContract):
-    def make_builder(self):
-        return Graft(SpecInfer([3, 2]), num_anchors=1)
-
-
-class TestOfADynamicTree(DrawingTreeBuilderContract):
-    def make_builder(self):
-        return Graft(DySpecGreedy(9), phrases_per_anchor=1, phrase_length=2)
-
-
-class TestOfADynamicTreeOfTopCandidates(TreeBuilderContract):
-    def make_builder(self):
-        return Graft(DySpecThreshold(0.1, 8, candidates="top-k"), num_anchors=4)
+TestGraft = contract_of(TreeBuilderContract, lambda: Graft(Chain(4)))
+TestOfDrawnCandidates = contract_of(
+    DrawingTreeBuilderContract,
+    lambda: Graft(KConfig([2, 2], candidates="drawn"), num_anchors=2, phrases_per_anchor=2, phrase_length=3),
+)
+TestOfDrawsWithReplacement = contract_of(
+    DrawingTreeBuilderContract, lambda: Graft(SpecInfer([3, 2]), num_anchors=1)
+)
+TestOfADynamicTree = contract_of(
+    DrawingTreeBuilderContract, lambda: Graft(DySpecGreedy(9), phrases_per_anchor=1, phrase_length=2)
+)
+TestOfADynamicTreeOfTopCandidates = contract_of(
+    TreeBuilderContract, lambda: Graft(DySpecThreshold(0.1, 8, candidates="top-k"), num_anchors=4)
+)
 
 
 def drafted(tokens, parents, **known):

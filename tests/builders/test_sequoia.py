@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from helpers.contracts import contract_of
 from helpers.examples import examples
 from hypothesis import example, given, strategies as st
 
@@ -16,20 +17,16 @@ from specexp.config.check import Checker
 from specexp.config.layers import ConfigError
 from specexp.config.schema import Experiment
 from specexp.core.checked import arguments_of
-from specexp.core.tree import NodeKind, TreeShape
+from specexp.core.tree import NodeKind
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 
 VECTOR = [0.5, 0.2, 0.1, 0.05, 0.15]
 
 
-class TestSequoia(DrawingTreeBuilderContract):
-    def make_builder(self):
-        return Sequoia(budget=12, acceptance=VECTOR)
-
-
-class TestSequoiaOfTopCandidates(TreeBuilderContract):
-    def make_builder(self):
-        return Sequoia(budget=12, acceptance=VECTOR, candidates="top-k")
+TestSequoia = contract_of(DrawingTreeBuilderContract, lambda: Sequoia(budget=12, acceptance=VECTOR))
+TestSequoiaOfTopCandidates = contract_of(
+    TreeBuilderContract, lambda: Sequoia(budget=12, acceptance=VECTOR, candidates="top-k")
+)
 
 
 @cache
@@ -88,17 +85,6 @@ def test_no_tree_is_worth_more(acceptance, budget, depth):
     assert frozenset(map(tuple, tree.rank_paths)) in trees
 
 
-def test_the_value_is_what_the_walk_accepts_on_average():
-    """A walk goes to child r with probability ``acceptance[r]`` and ends where that child is not in the tree."""
-    tree = Sequoia(budget=20, acceptance=VECTOR)
-    shape = tree.shape
-
-    def expected(row):
-        return sum(VECTOR[int(shape.ranks[child])] * (1 + expected(child)) for child in shape.children[row])
-
-    assert tree.expected_tokens_per_step == pytest.approx(1 + expected(0))
-
-
 def greedy_tree(acceptance, nodes):
     """The largest path products, which is right where no position is likelier than an earlier one."""
     heap, found = [(-acceptance[0], (0,))], []
@@ -140,14 +126,6 @@ def test_more_nodes_depth_and_width_are_never_worth_less(acceptance, budget):
         assert tree.max_nodes <= 2 * budget
         assert tree.max_candidates <= smaller["max_width"]
     assert steps[0].depth <= 3
-
-
-@examples(25)
-@given(vectors(width=6), st.integers(6, 80))
-def test_children_hold_the_first_positions(acceptance, budget):
-    shape = TreeShape.from_rank_paths(Sequoia(budget, acceptance).rank_paths)
-    for below in shape.children:
-        assert shape.ranks[list(below)].tolist() == list(range(len(below)))
 
 
 def test_nodes_that_are_never_accepted_are_left_out():
@@ -274,10 +252,6 @@ def test_a_growmap_is_taken_as_it_is(tmp_path):
     assert tree.kind is NodeKind.DRAWN
     assert tree.expected_tokens_per_step is None
     assert tree.predicted_speedup is None
-
-
-def test_a_vector_is_rounded_within_a_thousandth():
-    assert Sequoia(8, [0.3333, 0.3333, 0.3333]).max_nodes == 8
 
 
 @pytest.mark.parametrize(

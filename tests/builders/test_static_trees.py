@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.contracts import contract_of
 
 from specexp.artifacts import value_of
 from specexp.bench.analysis import AcceptanceCounter
@@ -13,30 +14,16 @@ from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.builders import TreeBuilderContract, grow
 
-
-class TestStaticTree(TreeBuilderContract):
-    def make_builder(self):
-        return StaticTree([[0], [2], [0, 1], [0, 0], [2, 0], [0, 0, 3]])
-
-
-class TestChain(TreeBuilderContract):
-    def make_builder(self):
-        return Chain(5)
-
-
-class TestTokenRecyclingTree(TreeBuilderContract):
-    def make_builder(self):
-        return TokenRecyclingTree()
-
-
-class TestParametricTree(TreeBuilderContract):
-    def make_builder(self):
-        return ParametricTree(nodes=20, depth=5)
-
-
-class TestFittedTree(TreeBuilderContract):
-    def make_builder(self):
-        return FittedTree({(0,): 90, (0, 0): 40, (1,): 30, (0, 2): 9, (0, 0, 0): 8}, nodes=4)
+TestStaticTree = contract_of(
+    TreeBuilderContract, lambda: StaticTree([[0], [2], [0, 1], [0, 0], [2, 0], [0, 0, 3]])
+)
+TestChain = contract_of(TreeBuilderContract, lambda: Chain(5))
+TestTokenRecyclingTree = contract_of(TreeBuilderContract, lambda: TokenRecyclingTree())
+TestParametricTree = contract_of(TreeBuilderContract, lambda: ParametricTree(nodes=20, depth=5))
+TestFittedTree = contract_of(
+    TreeBuilderContract,
+    lambda: FittedTree({(0,): 90, (0, 0): 40, (1,): 30, (0, 2): 9, (0, 0, 0): 8}, nodes=4),
+)
 
 
 def test_a_tree_is_filled_breadth_first_by_rank():
@@ -56,15 +43,6 @@ def test_a_missing_candidate_leaves_out_its_node_and_all_below():
 def test_a_plan_cuts_breadth_first():
     tree = grow(TokenRecyclingTree(), lambda path: range(8), Plan(max_nodes=10))
     assert np.bincount(tree.shape.depths).tolist() == [1, 8, 2]
-
-
-def test_rank_paths_come_out_sorted():
-    assert StaticTree([[0, 0], [1], [0]]).rank_paths == [[0], [1], [0, 0]]
-
-
-def test_a_chain_is_one_path():
-    assert Chain(3).rank_paths == [[0], [0, 0], [0, 0, 0]]
-    assert Chain(3).max_candidates == 1
 
 
 def test_a_static_tree_needs_a_path():

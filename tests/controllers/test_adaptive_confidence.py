@@ -5,6 +5,7 @@ from math import log
 import numpy as np
 import pytest
 import torch
+from helpers.contracts import contract_of
 from hypothesis import given, strategies as st
 
 from specexp.controllers import AdaptiveConfidence
@@ -15,15 +16,10 @@ from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.controllers import ControllerContract
 
-
-class TestAdaptiveConfidence(ControllerContract):
-    def make_controller(self):
-        return AdaptiveConfidence()
-
-
-class TestColdAdaptiveConfidence(ControllerContract):
-    def make_controller(self):
-        return AdaptiveConfidence(initial=0.7, max_depth=3, window=10, state="cold")
+TestAdaptiveConfidence = contract_of(ControllerContract, lambda: AdaptiveConfidence())
+TestColdAdaptiveConfidence = contract_of(
+    ControllerContract, lambda: AdaptiveConfidence(initial=0.7, max_depth=3, window=10, state="cold")
+)
 
 
 def step(controller, confidences, accepted, ended=False):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.contracts import contract_of
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
@@ -18,25 +19,12 @@ from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import counting_model, hashed_model
 
-
-class TestUcb(ControllerContract):
-    def make_controller(self):
-        return Bandit("depths", [0, 2, 4])
-
-
-class TestThompson(ControllerContract):
-    def make_controller(self):
-        return Bandit("nodes", [1, 3, None], policy="thompson", window=50)
-
-
-class TestOverBuilders(ControllerContract):
-    def make_controller(self):
-        return Bandit("choices", [0, 1, None], state="cold")
-
-
-class TestFrozen(FrozenControllerContract):
-    def make_controller(self):
-        return Bandit("depths", [3, 0], learn=False)
+TestUcb = contract_of(ControllerContract, lambda: Bandit("depths", [0, 2, 4]))
+TestThompson = contract_of(
+    ControllerContract, lambda: Bandit("nodes", [1, 3, None], policy="thompson", window=50)
+)
+TestOverBuilders = contract_of(ControllerContract, lambda: Bandit("choices", [0, 1, None], state="cold"))
+TestFrozen = contract_of(FrozenControllerContract, lambda: Bandit("depths", [3, 0], learn=False))
 
 
 def play(controller, rewards, steps, position=0):

@@ -3,6 +3,7 @@
 from math import log
 
 import pytest
+from helpers.contracts import contract_of
 from hypothesis import given, strategies as st
 
 from specexp.builders import Chain
@@ -14,20 +15,9 @@ from specexp.drafters import DraftModel
 from specexp.testing.controllers import FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, bigram_model
 
-
-class TestConfidenceThreshold(FrozenControllerContract):
-    def make_controller(self):
-        return ConfidenceThreshold(0.4)
-
-
-class TestShallowOne(FrozenControllerContract):
-    def make_controller(self):
-        return ConfidenceThreshold(0.1, max_depth=2)
-
-
-class TestLastToken(FrozenControllerContract):
-    def make_controller(self):
-        return ConfidenceThreshold(0.4, rule="token")
+TestConfidenceThreshold = contract_of(FrozenControllerContract, lambda: ConfidenceThreshold(0.4))
+TestShallowOne = contract_of(FrozenControllerContract, lambda: ConfidenceThreshold(0.1, max_depth=2))
+TestLastToken = contract_of(FrozenControllerContract, lambda: ConfidenceThreshold(0.4, rule="token"))
 
 
 @given(st.floats(0.01, 1.0), st.floats(0.01, 1.0))

@@ -1,6 +1,7 @@
 """The controller that decides nothing."""
 
 import pytest
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain
 from specexp.controllers import Fixed
@@ -8,15 +9,8 @@ from specexp.core.loop import Decoder
 from specexp.testing.controllers import FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, counting_model
 
-
-class TestFixed(FrozenControllerContract):
-    def make_controller(self):
-        return Fixed()
-
-
-class TestFixedWithLimits(FrozenControllerContract):
-    def make_controller(self):
-        return Fixed(max_depth=2, max_nodes=3)
+TestFixed = contract_of(FrozenControllerContract, lambda: Fixed())
+TestFixedWithLimits = contract_of(FrozenControllerContract, lambda: Fixed(max_depth=2, max_nodes=3))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.contracts import contract_of
 
 from specexp.controllers import Heuristic
 from specexp.core.context import Context
@@ -10,15 +11,8 @@ from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.testing.controllers import ControllerContract
 
-
-class TestHeuristic(ControllerContract):
-    def make_controller(self):
-        return Heuristic()
-
-
-class TestTransientHeuristic(ControllerContract):
-    def make_controller(self):
-        return Heuristic(initial=3, state="cold")
+TestHeuristic = contract_of(ControllerContract, lambda: Heuristic())
+TestTransientHeuristic = contract_of(ControllerContract, lambda: Heuristic(initial=3, state="cold"))
 
 
 def chain(depth):

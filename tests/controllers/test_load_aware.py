@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain, StaticTree
 from specexp.controllers import DraftLengths, LoadAware
@@ -18,14 +19,8 @@ FREE_ALONE = LatencyProfile("free alone", {1: 10.0, 9: 10.0}, {1: 1.0}, lanes_ms
 """Eight more tokens cost nothing where one lane is served, and eight times as much where eight are."""
 
 
-class TestLoadAware(ControllerContract):
-    def make_controller(self):
-        return LoadAware(least_steps=2)
-
-
-class TestDraftLengths(FrozenControllerContract):
-    def make_controller(self):
-        return DraftLengths({1: 3, 4: 1, 8: 0})
+TestLoadAware = contract_of(ControllerContract, lambda: LoadAware(least_steps=2))
+TestDraftLengths = contract_of(FrozenControllerContract, lambda: DraftLengths({1: 3, 4: 1, 8: 0}))
 
 
 def taught(accepted, steps=10, nodes=4, **given):
@@ -118,8 +113,3 @@ def test_passes_of_several_lanes_are_interpolated_and_else_taken_for_one_over_al
     assert profile.lanes_seconds(2, 2) == pytest.approx(0.016)
     assert LatencyProfile("b", {1: 10.0, 4: 16.0}).lanes_seconds(2, 2) == pytest.approx(0.016)
     assert LatencyProfile.from_dict(profile.to_dict()) == profile
-
-
-def test_lanes_must_state_one_token():
-    with pytest.raises(ValueError, match="lanes_ms of 4"):
-        LatencyProfile("a", {1: 10.0}, lanes_ms={4: {2: 3.0}})

@@ -246,10 +246,10 @@ def test_without_costs_or_a_schedule_it_says_so():
             (lambda: PhraseCache(DraftModel(draft())), lambda: Chain(2), Greedy),
             "and not PhraseCache: draft with",
         ),
-        ((lambda: DraftModel(draft()), lambda: KConfig([2]), Greedy), "foresees a Chain of top-k candidates"),
+        ((lambda: DraftModel(draft()), lambda: KConfig([2]), Greedy), "needs a Chain of top-k candidates"),
         (
             (lambda: DraftModel(draft()), lambda: Chain(2, "drawn"), Greedy),
-            "foresees a Chain of top-k candidates",
+            "needs a Chain of top-k candidates",
         ),
     ],
 )

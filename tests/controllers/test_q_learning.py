@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.contracts import contract_of
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
@@ -21,14 +22,8 @@ from specexp.testing.controllers import ControllerContract
 PAPER = LatencyProfile("paper", {1: 152.0, 64: 155.0}, {1: 21.0, 64: 21.4}, step_ms=2.2)
 
 
-class TestQLearning(ControllerContract):
-    def make_controller(self):
-        return QLearning(draft_cost=0.14)
-
-
-class TestQLearningThatMeasures(ControllerContract):
-    def make_controller(self):
-        return QLearning(calibrate=4)
+TestQLearning = contract_of(ControllerContract, lambda: QLearning(draft_cost=0.14))
+TestQLearningThatMeasures = contract_of(ControllerContract, lambda: QLearning(calibrate=4))
 
 
 class TestQLearningWithSignals(ControllerContract):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain
 from specexp.controllers import ConfidenceThreshold, Fixed, Heuristic, Oracle, RuleBandit
@@ -20,24 +21,17 @@ def rules():
     return [Fixed(max_depth=1), ConfidenceThreshold(0.3), ConfidenceThreshold(0.6, rule="token")]
 
 
-class TestByGoodput(ControllerContract):
-    def make_controller(self):
-        return RuleBandit(rules())
-
-
-class TestByAcceptance(ControllerContract):
-    def make_controller(self):
-        return RuleBandit(rules(), reward="acceptance", policy="thompson", window=50, state="cold")
-
-
-class TestOverOneThatLearns(ControllerContract):
-    def make_controller(self):
-        return RuleBandit([Heuristic(), Fixed(max_depth=3)], reward="acceptance")
-
-
-class TestFrozen(FrozenControllerContract):
-    def make_controller(self):
-        return RuleBandit(rules(), reward="acceptance", learn=False)
+TestByGoodput = contract_of(ControllerContract, lambda: RuleBandit(rules()))
+TestByAcceptance = contract_of(
+    ControllerContract,
+    lambda: RuleBandit(rules(), reward="acceptance", policy="thompson", window=50, state="cold"),
+)
+TestOverOneThatLearns = contract_of(
+    ControllerContract, lambda: RuleBandit([Heuristic(), Fixed(max_depth=3)], reward="acceptance")
+)
+TestFrozen = contract_of(
+    FrozenControllerContract, lambda: RuleBandit(rules(), reward="acceptance", learn=False)
+)
 
 
 def step(controller, context, accepted, drafted, seconds=1.0):
@@ -105,11 +99,6 @@ def test_it_says_which_rule_was_best():
     step(controller, context, 0, 4)
     step(controller, context, 3, 4)
     assert controller.learned() == "Fixed, number 1 of its controllers, is the best"
-
-
-def test_no_clock_decides_by_acceptance():
-    assert not RuleBandit(rules(), reward="acceptance").uses_seconds
-    assert RuleBandit(rules()).uses_seconds
 
 
 def test_the_output_is_plain_decodings_while_rules_take_turns():

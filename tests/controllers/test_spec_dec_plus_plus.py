@@ -4,6 +4,7 @@ from math import log
 
 import numpy as np
 import pytest
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact, save_artifact
@@ -16,20 +17,11 @@ from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import hashed_model
 
-
-class TestSpecDecPlusPlus(ControllerContract):
-    def make_controller(self):
-        return SpecDecPlusPlus()
-
-
-class TestCold(ControllerContract):
-    def make_controller(self):
-        return SpecDecPlusPlus(0.6, max_depth=3, rejection_weight=6.0, state="cold")
-
-
-class TestFrozen(FrozenControllerContract):
-    def make_controller(self):
-        return SpecDecPlusPlus(learn=False)
+TestSpecDecPlusPlus = contract_of(ControllerContract, lambda: SpecDecPlusPlus())
+TestCold = contract_of(
+    ControllerContract, lambda: SpecDecPlusPlus(0.6, max_depth=3, rejection_weight=6.0, state="cold")
+)
+TestFrozen = contract_of(FrozenControllerContract, lambda: SpecDecPlusPlus(learn=False))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.29, 0.31, 0.8])

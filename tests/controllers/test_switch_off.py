@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain
 from specexp.controllers import (
@@ -21,24 +22,20 @@ from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
-from specexp.testing.fakes import FakeCausalLM, counting_model
+from specexp.testing.fakes import counting_model
 
 OFF = Plan(max_depth=0)
 
 
-class TestSwitchOff(ControllerContract):
-    def make_controller(self):
-        return SwitchOff(Heuristic(), window=4, probe_every=5, margin=0.3)
-
-
-class TestMeasuredAndCold(ControllerContract):
-    def make_controller(self):
-        return SwitchOff(ConfidenceThreshold(), window=2, state="cold")
-
-
-class TestFrozen(FrozenControllerContract):
-    def make_controller(self):
-        return SwitchOff(Bandit("depths", [2, 4], learn=False), learn=False)
+TestSwitchOff = contract_of(
+    ControllerContract, lambda: SwitchOff(Heuristic(), window=4, probe_every=5, margin=0.3)
+)
+TestMeasuredAndCold = contract_of(
+    ControllerContract, lambda: SwitchOff(ConfidenceThreshold(), window=2, state="cold")
+)
+TestFrozen = contract_of(
+    FrozenControllerContract, lambda: SwitchOff(Bandit("depths", [2, 4], learn=False), learn=False)
+)
 
 
 def play(controller, cost, tokens, steps):
@@ -126,18 +123,6 @@ def test_it_passes_on_what_the_inner_controller_is():
     wrapped.load_state_dict(wrapped.state_dict())
     with pytest.raises(ValueError, match="the state is of a Bandit"):
         SwitchOff(Bandit("choices", [0, 1])).load_state_dict(wrapped.state_dict())
-
-
-def test_it_decides_whether_and_the_inner_controller_how_far():
-    draft = FakeCausalLM(
-        lambda tokens: [2.0 if token == (tokens[-1] + 1) % 5 else 0.0 for token in range(5)], 5
-    )
-    controller = SwitchOff(ConfidenceThreshold(0.5), window=50)
-    seen = []
-    Decoder(counting_model(5), DraftModel(draft), Chain(4), controller=controller).generate(
-        [1], max_new_tokens=9, observers=[seen.append]
-    )
-    assert seen[0].tree.num_nodes == 2  # confidences of 0.65: the product is below a half after two
 
 
 def test_an_oracle_is_not_wrapped():

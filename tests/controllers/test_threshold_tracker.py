@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain, DySpecThreshold
 from specexp.controllers import ThresholdTracker
@@ -15,20 +16,14 @@ from specexp.testing.controllers import ControllerContract
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import RejectionSampling
 
-
-class TestBudget(ControllerContract):
-    def make_controller(self):
-        return ThresholdTracker(budget=8)
-
-
-class TestGoodput(ControllerContract):
-    def make_controller(self):
-        return ThresholdTracker(aim="goodput", step_ms=20.0, node_ms=0.5)
-
-
-class TestColdGoodput(ControllerContract):
-    def make_controller(self):
-        return ThresholdTracker(aim="goodput", step_ms=20.0, node_ms=0.5, state="cold", initial=0.2)
+TestBudget = contract_of(ControllerContract, lambda: ThresholdTracker(budget=8))
+TestGoodput = contract_of(
+    ControllerContract, lambda: ThresholdTracker(aim="goodput", step_ms=20.0, node_ms=0.5)
+)
+TestColdGoodput = contract_of(
+    ControllerContract,
+    lambda: ThresholdTracker(aim="goodput", step_ms=20.0, node_ms=0.5, state="cold", initial=0.2),
+)
 
 
 def fan(nodes: int, value: float = 0.1) -> TokenTree:

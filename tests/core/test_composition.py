@@ -43,10 +43,6 @@ IMPOSSIBLE = {
         "Chain draws its candidates and PromptLookup has no distribution to draw from: set candidates to top-k or "
         "draft with DraftModel",
     ),
-    "draws with replacement of a drafter without distribution": (
-        (TokenRecycling(k=8), SpecInfer([4, 2])),
-        "SpecInfer draws its candidates and TokenRecycling has no distribution to draw from",
-    ),
     "drawn nodes of several drafters": (
         (Union([PromptLookup(), any_draft()]), StaticTree([[0], [1]], candidates="drawn")),
         "StaticTree draws its candidates and Union has no distribution to draw from",
@@ -55,10 +51,6 @@ IMPOSSIBLE = {
         (TokenRecycling(), DySpecGreedy(candidates="top-k")),
         "DySpecGreedy decides by draft probabilities and TokenRecycling gives none: draft with DraftModel or build a "
         "static tree",
-    ),
-    "a beam without draft probabilities": (
-        (PromptLookup(), BeamRerank()),
-        "BeamRerank decides by draft probabilities and PromptLookup gives none",
     ),
     "draws of a coupled draft": (
         (DraftModel(coupled=True), DySpecGreedy(), KeyedSampling()),
@@ -70,10 +62,6 @@ IMPOSSIBLE = {
         "DraftModel is coupled, but RejectionSampling draws noise of its own: set coupled to false or verify with "
         "KeyedSampling",
     ),
-    "coupled recycling and sample-match": (
-        (TokenRecycling(coupled=True), Chain(3), SampleMatch()),
-        "TokenRecycling is coupled, but SampleMatch draws noise of its own",
-    ),
     "a coupled part of a union": (
         (Union([PromptLookup(), TokenRecycling(coupled=True)]), Chain(3), TypicalAcceptance()),
         "Union is coupled, but TypicalAcceptance draws noise of its own",
@@ -81,10 +69,6 @@ IMPOSSIBLE = {
     "a planned threshold nobody follows": (
         (any_draft(), DySpecGreedy(), None, PlansThreshold()),
         "PlansThreshold plans a threshold and DySpecGreedy follows none: use DySpecThreshold or another controller",
-    ),
-    "a planned threshold of plain decoding": (
-        (None, None, None, PlansThreshold()),
-        "PlansThreshold plans a threshold and plain decoding follows none",
     ),
 }
 
@@ -144,9 +128,3 @@ def test_a_tree_must_fit_the_context():
         ):
             Decoder(target, any_draft(), builder)
     Decoder(target, DraftModel(hashed_model(20)), DySpecGreedy(63))
-
-
-@pytest.mark.parametrize("part", [DySpecGreedy, DySpecThreshold])
-def test_the_defaults_go_together(part):
-    """As a configuration builds them that names only the classes."""
-    check_composition(DraftModel(), part(), RejectionSampling(), Fixed())

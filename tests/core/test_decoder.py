@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from specexp.builders import Chain, StaticTree, TokenRecyclingTree
+from specexp.builders import Chain, StaticTree
 from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
@@ -38,35 +38,23 @@ def verifier(request):
     return request.param()
 
 
-def test_a_prompt_of_one_token(strategy, verifier):
-    model = hashed_model(20)
-    expected = Decoder(model, verifier=verifier).generate([7], max_new_tokens=15, seed=0).token_ids
-    assert (
-        Decoder(model, *strategy(), verifier).generate([7], max_new_tokens=15, seed=0).token_ids == expected
-    )
-
-
 def test_lists_arrays_and_tensors_are_the_same_prompt():
     decoder = Decoder(counting_model(9))
     for prompt in ([3, 4], (3, 4), np.array([3, 4]), torch.tensor([3, 4]), torch.tensor([[3, 4]])):
         assert decoder.generate(prompt, max_new_tokens=2).token_ids == [5, 6]
 
 
-def test_a_tokenizers_answer_is_named_instead_of_misread():
-    with pytest.raises(ValueError, match="pass its input_ids"):
-        Decoder(counting_model(9)).generate({"input_ids": [3, 4], "attention_mask": [1, 1]}, max_new_tokens=2)
-
-
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
+        ({"input_ids": [3, 4], "attention_mask": [1, 1]}, "pass its input_ids"),
         ("12", "the prompt is text"),
         (torch.tensor([1.5, 2.0]), r"input_ids is float32 \[2\]; token ids \[p\] or \[1, p\] are expected"),
         ([True, False], r"input_ids is bool \[2\]"),
         (torch.ones(1, 2, 2, dtype=torch.long), r"input_ids is int64 \[1, 2, 2\]"),
         ([[1, 2], [3]], "input_ids has a batch of 2"),
     ],
-    ids=["text", "floats", "truths", "three-dimensions", "ragged"],
+    ids=["tokenizer", "text", "floats", "truths", "three-dimensions", "ragged"],
 )
 def test_what_is_no_prompt_of_tokens_is_named_instead_of_misread(prompt, message):
     with pytest.raises(ValueError, match=message):
@@ -171,13 +159,6 @@ def test_samples_are_the_separate_calls(strategy):
     assert len({tuple(result.token_ids) for result in shared}) > 1
 
 
-def test_samples_end_at_eos_each():
-    parts = Parts(None, None, KeyedSampling(0.1))
-    with Serial().open(LanguageModel(counting_model(9)), parts) as executor:
-        run = executor.run([Job((0,), "a"), Job((0,), "b")], eos_token_ids=[4])
-    assert [result.token_ids for result in run.results] == [[1, 2, 3, 4]] * 2
-
-
 def test_a_later_turn_equals_a_fresh_decode_of_the_same_text(strategy, verifier):
     model = hashed_model(20)
     decoder = Decoder(model, *strategy(), verifier)
@@ -275,36 +256,10 @@ def test_wrong_requests_are_refused_in_one_sentence(prompt, arguments, message):
         decoder.generate(prompt, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ({"drafter": PromptLookup()}, "has no builder"),
-        ({"builder": Chain(2)}, "has no drafter"),
-        (
-            {"drafter": PromptLookup(), "builder": TokenRecyclingTree()},
-            "asks for 8 candidates a node and PromptLookup",
-        ),
-        ({"drafter": TokenRecycling(k=64), "builder": Chain(2)}, "k=64"),
-    ],
-    ids=["no-builder", "no-drafter", "narrow-drafter", "small-vocabulary"],
-)
-def test_parts_that_cannot_work_together_are_refused(parts, message):
-    with pytest.raises(ValueError, match=message):
-        Decoder(counting_model(9), **parts)
-
-
 def test_a_drafter_of_another_vocabulary_is_refused():
     drafter = TokenRecycling(k=2, state="preloaded", matrix=np.zeros((12, 2), dtype=np.int32))
     with pytest.raises(ValueError, match="12 rows, the target's vocabulary 9 tokens"):
         Decoder(counting_model(9), drafter, Chain(2))
-
-
-def test_observers_see_every_step():
-    seen = []
-    decoder = Decoder(counting_model(9), FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 9]), Chain(2))
-    result = decoder.generate([0], max_new_tokens=7, observers=[seen.append])
-    assert len(seen) == result.steps == 3
-    assert [token for outcome in seen for token in outcome.new_token_ids] == result.token_ids
 
 
 def test_decoders_that_share_a_model_do_not_mix_their_conversations(strategy, verifier):

@@ -15,7 +15,7 @@ from specexp.core.outcome import GenerationResult
 from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
-from specexp.scheduling.local import copies
+from specexp.scheduling.executor import copies
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import KeyedSampling
 

@@ -36,10 +36,6 @@ def test_beyond_falling_milliseconds_a_pass_takes_no_less():
     assert profile.target_seconds(4096) == pytest.approx(0.112)
 
 
-def test_points_may_be_stated_in_any_order():
-    assert LatencyProfile("x", {9: 180, 1: 100}).target_seconds(5) == pytest.approx(0.14)
-
-
 def test_it_says_where_it_stops_stating_milliseconds():
     assert PROFILE.max_target_tokens == 17
     assert not PROFILE.exceeded_by(17)
@@ -71,13 +67,6 @@ def test_a_draft_pass_without_milliseconds_is_refused():
 def test_profiles_that_say_nothing_of_a_pass_are_refused(target_ms, draft_ms, said):
     with pytest.raises(ValueError, match=said):
         LatencyProfile("x", target_ms, draft_ms)
-
-
-def test_what_it_models_is_called_so():
-    assert PROFILE.label == "modelled: by tokens (assumed)"
-    told = PROFILE.to_dict()
-    assert told["target_ms"] == {"1": 100, "9": 180, "17": 200}
-    assert told["step_ms"] == 4
 
 
 @given(

@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy import stats
 
-from specexp.core.context import Context
 from specexp.core.noise import NOISE_VERSION, GumbelStream, UniformStream, gumbel, philox, place_key
 
 FROZEN = [-0.11035828292369843, -0.33552026748657227, 1.6705485582351685, 0.03983944281935692]
@@ -123,15 +122,6 @@ def test_streams_of_other_places_are_independent(other, position):
     assert stats.chi2_contingency(table).pvalue > 0.01
 
 
-def test_neighbouring_positions_share_no_number():
-    seen = np.concatenate([_noise(position, 500) for position in range(50)])
-    assert len(np.unique(seen)) > 0.999 * seen.size
-
-
 def test_a_number_and_a_name_are_different_sequences():
     assert place_key(0, 1, "target") != place_key(0, "1", "target")
     assert place_key(0, np.int64(1), "target") == place_key(0, 1, "target")
-
-
-def test_a_context_keys_the_targets_noise():
-    assert Context([1], seed=3, sequence="a#0").target_noise_key == place_key(3, "a#0", "target")

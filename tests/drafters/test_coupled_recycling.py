@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain
 from specexp.core.context import Context
@@ -20,14 +21,11 @@ VOCABULARY = 6
 LOGITS = torch.tensor([[0.0, 4.0, 3.5, 3.0, 0.0, 0.0]])  # after token 0: best 1, then 2, then 3
 
 
-class TestCoupled(DrafterContract):
-    def make_drafter(self):
-        return TokenRecycling(coupled=True)
-
-
-class TestCoupledMerge(DrafterContract):
-    def make_drafter(self):
-        return TokenRecycling(k=3, update="merge", initialisation="prompt", state="carry", coupled=True)
+TestCoupled = contract_of(DrafterContract, lambda: TokenRecycling(coupled=True))
+TestCoupledMerge = contract_of(
+    DrafterContract,
+    lambda: TokenRecycling(k=3, update="merge", initialisation="prompt", state="carry", coupled=True),
+)
 
 
 def proposed_after_token_0(context: Context, k: int = 3) -> list[int]:

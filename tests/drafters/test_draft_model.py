@@ -5,13 +5,13 @@ import copy
 import numpy as np
 import pytest
 import torch
+from helpers.contracts import contract_of
 from helpers.examples import examples
 from helpers.small_models import FULL_ATTENTION, small_model
 from hypothesis import given, strategies as st
 from scipy import stats
 
 from specexp.builders import Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree
-from specexp.controllers import Fixed
 from specexp.core.context import Context
 from specexp.core.dialogue import Request
 from specexp.core.language_model import LanguageModel
@@ -26,25 +26,12 @@ from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.testing.fakes import FakeCausalLM, bigram_model, counting_model, hashed_model
 from specexp.verifiers import KeyedSampling, RejectionSampling
 
-
-class TestDefault(DrawingDrafterContract):
-    def make_drafter(self):
-        return DraftModel(hashed_model(24, seed=3))
-
-
-class TestProcessed(DrawingDrafterContract):
-    def make_drafter(self):
-        return DraftModel(hashed_model(24, seed=3), temperature=0.6, top_k=9, top_p=0.9)
-
-
-class TestCertain(DrawingDrafterContract):
-    def make_drafter(self):
-        return DraftModel(hashed_model(24, seed=3), temperature=0)
-
-
-class TestCoupled(DrafterContract):
-    def make_drafter(self):
-        return DraftModel(hashed_model(24, seed=3), coupled=True)
+TestDefault = contract_of(DrawingDrafterContract, lambda: DraftModel(hashed_model(24, seed=3)))
+TestProcessed = contract_of(
+    DrawingDrafterContract, lambda: DraftModel(hashed_model(24, seed=3), temperature=0.6, top_k=9, top_p=0.9)
+)
+TestCertain = contract_of(DrawingDrafterContract, lambda: DraftModel(hashed_model(24, seed=3), temperature=0))
+TestCoupled = contract_of(DrafterContract, lambda: DraftModel(hashed_model(24, seed=3), coupled=True))
 
 
 class TestShortContext(DrawingDrafterContract):
@@ -103,14 +90,6 @@ def test_a_grandchild_is_fed_with_the_parent_that_was_not():
     assert answer.tokens.tolist() == [[7]]
     assert answer.pass_tokens == (4,)
     assert not drafter.costs_pass(ask(context, [(4,), (4, 5)]))
-
-
-def test_a_layer_costs_a_pass():
-    model = hashed_model(20)
-    drafter = DraftModel(hashed_model(20, seed=1))
-    result = Decoder(model, drafter, KConfig([3, 2, 2])).generate([1, 2], max_new_tokens=30)
-    # the last steps have no room for three layers
-    assert 3 * (result.steps - 3) <= result.draft_passes <= 3 * result.steps
 
 
 @st.composite
@@ -414,14 +393,16 @@ def test_coupled_candidates_are_ranked_by_score_plus_the_positions_noise():
         assert answer.log_probs[depth] == pytest.approx(np.sort(log_softmax(noisy))[::-1], abs=1e-5)
 
 
-def test_a_coupled_draft_has_no_temperature_of_its_own():
-    with pytest.raises(ValueError, match=r"coupled and temperature 0\.6.*leave one of the two out"):
-        DraftModel(temperature=0.6, coupled=True)
-
-
-def test_a_draft_model_is_no_name():
-    with pytest.raises(ValueError, match=r"model 'gpt2', a name: name the draft in pair\.draft"):
-        DraftModel("gpt2")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.6, "coupled": True}, r"coupled and temperature 0\.6.*leave one of the two out"),
+        ({"model": "gpt2"}, r"model 'gpt2', a name: name the draft in pair\.draft"),
+    ],
+)
+def test_wrong_arguments_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        DraftModel(**options)
 
 
 def test_a_model_of_its_own_is_not_replaced_by_the_pairs():
@@ -477,14 +458,6 @@ def test_broken_logits_are_named_with_model_step_and_prompt(role, value, found):
         decoder.generate([0] * 8, max_new_tokens=12, sequence="p7")
 
 
-def test_impossible_tokens_are_no_fault():
-    logits = [[-np.inf, 1.0, 2.0]] * 3
-    result = Decoder(
-        bigram_model(logits), DraftModel(bigram_model(logits)), SpecInfer([2, 2]), RejectionSampling()
-    )
-    assert 0 not in result.generate([1], max_new_tokens=30, seed=0).token_ids
-
-
 class Interrupted(KConfig):
     """Fails on demand after the first layer."""
 
@@ -537,13 +510,6 @@ def test_a_drafter_shared_by_two_conversations_rereads_each():
     assert result.accepted_drafts == alone.accepted_drafts
 
 
-def test_a_plan_of_no_depth_asks_the_draft_nothing():
-    target, draft = pair()
-    drafter = DraftModel(draft)
-    decoder = Decoder(target, drafter, KConfig([2, 2]), controller=Fixed(max_depth=0))
-    assert decoder.generate([1, 2], max_new_tokens=8).draft_passes == 0
-
-
 def test_twins_prefill_an_equal_prompt_once_and_keep_their_sequences_apart():
     fed = []
     draft = hashed_model(24, seed=1)
@@ -576,16 +542,6 @@ def test_another_draft_takes_the_place_of_the_one_given_before():
         assert result.accepted_drafts == expected.accepted_drafts
     drafter.use_draft_model(None)
     assert drafter.models[0].model is one
-
-
-def test_twins_share_what_a_prompt_longer_than_the_drafts_context_left_them():
-    target = LanguageModel(hashed_model(20))
-    parts = Parts(DraftModel(hashed_model(20, context_limit=16)), Chain(3))
-    prompt = tuple(token % 20 for token in range(50))
-    with Batched().open(target, parts) as executor:
-        results = executor.run([Job(prompt, number, max_new_tokens=8) for number in range(3)]).results
-    expected = Decoder(target).generate(prompt, max_new_tokens=8).token_ids
-    assert [result.token_ids for result in results] == [expected] * 3
 
 
 class IndependentRows(LanguageModel):

@@ -1,6 +1,7 @@
 """The Jacobi window by hand on a model that counts, and the n-grams it leaves."""
 
 import pytest
+from helpers.contracts import contract_of
 
 from specexp.builders import AllCandidates, Chain
 from specexp.core.loop import Decoder
@@ -11,10 +12,7 @@ from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model, hashed_model
 from specexp.verifiers import KeyedSampling
 
-
-class TestLookahead(DrafterContract):
-    def make_drafter(self):
-        return Lookahead()
+TestLookahead = contract_of(DrafterContract, lambda: Lookahead())
 
 
 def columns(drafter):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain
 from specexp.core.contracts import Drafter
@@ -31,9 +32,7 @@ class Successor(Drafter):
         return Candidates(tokens)
 
 
-class TestSuccessor(DrafterContract):
-    def make_drafter(self):
-        return Successor()
+TestSuccessor = contract_of(DrafterContract, lambda: Successor())
 
 
 def test_it_decodes_without_any_registration():

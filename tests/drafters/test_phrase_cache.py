@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from helpers.contracts import contract_of
 
 from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, SpecInfer, StaticTree
 from specexp.core.context import Context
@@ -21,19 +22,14 @@ from specexp.verifiers import KeyedSampling, RejectionSampling
 VOCABULARY = 12
 
 
-class TestAlone(PhraseDrafterContract):
-    def make_drafter(self):
-        return PhraseCache(phrase_length=4, max_phrases=6)
-
-
-class TestAloneFromThePrompt(PhraseDrafterContract):
-    def make_drafter(self):
-        return PhraseCache(phrase_length=3, max_keys=10, initialisation="prompt", state="carry")
-
-
-class TestAroundTokenRecycling(PhraseDrafterContract):
-    def make_drafter(self):
-        return PhraseCache(TokenRecycling(k=4, state="carry"), state="carry")
+TestAlone = contract_of(PhraseDrafterContract, lambda: PhraseCache(phrase_length=4, max_phrases=6))
+TestAloneFromThePrompt = contract_of(
+    PhraseDrafterContract,
+    lambda: PhraseCache(phrase_length=3, max_keys=10, initialisation="prompt", state="carry"),
+)
+TestAroundTokenRecycling = contract_of(
+    PhraseDrafterContract, lambda: PhraseCache(TokenRecycling(k=4, state="carry"), state="carry")
+)
 
 
 class TestAroundADraftModel(DrawingDrafterContract, PhraseDrafterContract):
@@ -41,9 +37,7 @@ class TestAroundADraftModel(DrawingDrafterContract, PhraseDrafterContract):
         return PhraseCache(DraftModel(hashed_model(self.vocab_size, seed=1)), initialisation="prompt")
 
 
-class TestInAUnion(PhraseDrafterContract):
-    def make_drafter(self):
-        return Union([PromptLookup(), PhraseCache(max_phrases=4)])
+TestInAUnion = contract_of(PhraseDrafterContract, lambda: Union([PromptLookup(), PhraseCache(max_phrases=4)]))
 
 
 def chain(tokens, grafted=None):
@@ -159,15 +153,6 @@ def test_the_first_rows_of_the_frontier_take_the_rides():
     assert len(answer.pass_tokens) == 1
     cache.propose(context, request)
     assert len(inner.requests) == 3  # what is known costs no pass, and nothing rides
-
-
-def test_nothing_rides_where_nothing_is_fed():
-    inner = FakeDrafter(lambda tokens: [5])
-    cache = PhraseCache(inner, initialisation="prompt")
-    cache.begin(context := Context([1, 2, 3, 1]), None)
-    request = Request(np.array([1]), np.array([-1]), np.array([-1]), np.array([0]), 1)
-    assert cache.propose(context, request).tokens.tolist() == [[5]]
-    assert [asked.rows.tolist() for asked in inner.requests] == [[0]]
 
 
 BUILDERS = {

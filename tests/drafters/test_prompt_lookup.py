@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.contracts import contract_of
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Request
@@ -10,15 +11,8 @@ from specexp.core.tree import NO_CANDIDATE, root_tree
 from specexp.drafters import PromptLookup
 from specexp.testing.drafters import DrafterContract
 
-
-class TestPromptLookup(DrafterContract):
-    def make_drafter(self):
-        return PromptLookup()
-
-
-class TestSeveralCandidates(DrafterContract):
-    def make_drafter(self):
-        return PromptLookup(max_ngram=2, candidates=4)
+TestPromptLookup = contract_of(DrafterContract, lambda: PromptLookup())
+TestSeveralCandidates = contract_of(DrafterContract, lambda: PromptLookup(max_ngram=2, candidates=4))
 
 
 def ask(drafter, context, k, path=()):

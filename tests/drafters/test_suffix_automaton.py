@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.contracts import contract_of
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
@@ -24,24 +25,12 @@ from specexp.verifiers import KeyedSampling
 TEXTS = [[1, 2, 3, 1, 2, 4, 1, 2, 3], [7, 5, 7, 2]]
 
 
-class TestOfOneText(DrafterContract):
-    def make_drafter(self):
-        return SuffixAutomaton(candidates=6)
-
-
-class TestPublished(DrafterContract):
-    def make_drafter(self):
-        return SuffixAutomaton(estimate="frequency", reach=1.5, min_run=1)
-
-
-class TestCarried(DrafterContract):
-    def make_drafter(self):
-        return SuffixAutomaton(state="carry")
-
-
-class TestWithCorpus(DrafterContract):
-    def make_drafter(self):
-        return SuffixAutomaton(corpus_arrays(TEXTS), candidates=4)
+TestOfOneText = contract_of(DrafterContract, lambda: SuffixAutomaton(candidates=6))
+TestPublished = contract_of(
+    DrafterContract, lambda: SuffixAutomaton(estimate="frequency", reach=1.5, min_run=1)
+)
+TestCarried = contract_of(DrafterContract, lambda: SuffixAutomaton(state="carry"))
+TestWithCorpus = contract_of(DrafterContract, lambda: SuffixAutomaton(corpus_arrays(TEXTS), candidates=4))
 
 
 def begun(drafter, tokens):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.contracts import contract_of
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Request
@@ -15,29 +16,16 @@ VOCABULARY = 6
 NONE = NO_CANDIDATE
 
 
-class TestTokenRecycling(DrafterContract):
-    def make_drafter(self):
-        return TokenRecycling()
-
-
-class TestFirst(DrafterContract):
-    def make_drafter(self):
-        return TokenRecycling(k=3, update="first", state="carry")
-
-
-class TestMerge(DrafterContract):
-    def make_drafter(self):
-        return TokenRecycling(k=4, update="merge", initialisation="prompt", prefill_update=False)
-
-
-class TestRace(DrafterContract):
-    def make_drafter(self):
-        return TokenRecycling(k=3, update="race", state="carry")
-
-
-class TestAccepted(DrafterContract):
-    def make_drafter(self):
-        return TokenRecycling(k=2, update="accepted", initialisation="prompt", state="carry")
+TestTokenRecycling = contract_of(DrafterContract, lambda: TokenRecycling())
+TestFirst = contract_of(DrafterContract, lambda: TokenRecycling(k=3, update="first", state="carry"))
+TestMerge = contract_of(
+    DrafterContract,
+    lambda: TokenRecycling(k=4, update="merge", initialisation="prompt", prefill_update=False),
+)
+TestRace = contract_of(DrafterContract, lambda: TokenRecycling(k=3, update="race", state="carry"))
+TestAccepted = contract_of(
+    DrafterContract, lambda: TokenRecycling(k=2, update="accepted", initialisation="prompt", state="carry")
+)
 
 
 def logits_ranking(*rankings):

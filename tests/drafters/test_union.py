@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.contracts import contract_of
 
 from specexp.artifacts import ArtifactError
 from specexp.config.artifacts import save_artifact
@@ -11,17 +12,11 @@ from specexp.drafters import PromptLookup, TokenRecycling, Union
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import FakeDrafter
 
-
-class TestUnion(DrafterContract):
-    def make_drafter(self):
-        return Union([PromptLookup(candidates=2), TokenRecycling(k=4)])
-
-
-class TestUnionOfThree(DrafterContract):
-    def make_drafter(self):
-        return Union(
-            [TokenRecycling(k=2, state="carry"), PromptLookup(), TokenRecycling(k=3, update="merge")]
-        )
+TestUnion = contract_of(DrafterContract, lambda: Union([PromptLookup(candidates=2), TokenRecycling(k=4)]))
+TestUnionOfThree = contract_of(
+    DrafterContract,
+    lambda: Union([TokenRecycling(k=2, state="carry"), PromptLookup(), TokenRecycling(k=3, update="merge")]),
+)
 
 
 @pytest.mark.parametrize("count", [0, 1, 65])

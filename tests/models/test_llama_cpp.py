@@ -25,7 +25,7 @@ from specexp.models.gguf import WHOLE, read_tokenizer
 from specexp.models.llama_cpp import LlamaCppModel
 from specexp.models.llama_file import LlamaCppError, LlamaFile, LlamaSettings
 from specexp.scheduling import Batched, Job
-from specexp.scheduling.local import bytes_of, copies
+from specexp.scheduling.executor import bytes_of, copies
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 PROMPT = tokenizer()("ab ab cd ab").input_ids

@@ -54,10 +54,6 @@ def test_nothing_overlaps_in_one_thread(execution):
     assert hidden(run.timeline) == []
 
 
-def test_one_sequence_alone_overlaps_nothing():
-    assert hidden(run_of(Scheduled(1, workers="thread")).timeline) == []
-
-
 @pytest.fixture(scope="module")
 def draft():
     """Random, 60 MB of weights; a cache of 256 rows takes 1 MB."""

@@ -104,7 +104,3 @@ def fails_or_says_the_same(execution, parts, verifier, jobs, eos, pauses):
     for job in jobs:
         if job.sequence in executor.finished:
             assert executor.finished[job.sequence].token_ids == expected(verifier, job, eos)
-
-
-def test_families_hold_all_schedules():
-    assert sum(len(range(family, SCHEDULES, FAMILIES)) for family in range(FAMILIES)) == SCHEDULES

@@ -110,13 +110,6 @@ def test_one_pass_may_take_several_drafts():
     assert served_by(line) == {0: ["draft 1", "draft 2"]}
 
 
-def test_without_drafts_nothing_waits():
-    plain = TimeLine([Span("target", "target", 0, 1, "a", 1, 0), Span("target", "verify", 1, 2, "a", 0, 0)])
-    assert waiting_drafts(plain) == []
-    assert served_by(plain) == {}
-    assert events_of(plain, phase="C") == []
-
-
 def test_a_sequence_that_moves_to_another_drafter_is_served_there():
     def step(who, start, number):
         return [
@@ -137,10 +130,6 @@ def test_several_time_lines_are_processes_that_start_together():
     assert {event["pid"] for event in spans} == {1, 2}
     halves = [[{**event, "pid": 0} for event in spans if event["pid"] == process] for process in (1, 2)]
     assert halves[0] == halves[1]
-
-
-def test_a_time_line_without_spans_has_a_name_only():
-    assert {event["ph"] for event in events_of(TimeLine())} == {"M"}
 
 
 def test_the_run_may_begin_before_its_first_span():
@@ -171,7 +160,3 @@ def test_neighbours_never_overlap(start, lengths):
 @pytest.mark.parametrize("name", ['with "quotes"', "ümlaut", "two\nlines"])
 def test_any_name_can_be_told(name):
     assert json.loads(chrome_trace({name: LINE}))["traceEvents"][0]["args"]["name"] == name
-
-
-def test_the_same_time_line_gives_the_same_text_in_any_order_of_telling():
-    assert chrome_trace({"a": LINE}) == chrome_trace({"a": TimeLine(reversed(LINE.spans))})

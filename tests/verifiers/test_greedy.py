@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from helpers.contracts import contract_of
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Verdict
@@ -9,10 +10,7 @@ from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.verifiers import DeterministicVerifierContract
 from specexp.verifiers import Greedy
 
-
-class TestGreedy(DeterministicVerifierContract):
-    def make_verifier(self):
-        return Greedy()
+TestGreedy = contract_of(DeterministicVerifierContract, lambda: Greedy())
 
 
 def one_hot(*tokens):

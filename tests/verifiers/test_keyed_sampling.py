@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.branching import joint_p_value
+from helpers.contracts import contract_of
 from scipy import stats
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -15,25 +16,14 @@ from specexp.testing.fakes import FakeDrafter, bigram_model
 from specexp.testing.verifiers import DeterministicVerifierContract
 from specexp.verifiers import KeyedSampling
 
-
-class TestDefault(DeterministicVerifierContract):
-    def make_verifier(self):
-        return KeyedSampling()
-
-
-class TestGreedyTemperature(DeterministicVerifierContract):
-    def make_verifier(self):
-        return KeyedSampling(temperature=0, top_k=2)
-
-
-class TestHot(DeterministicVerifierContract):
-    def make_verifier(self):
-        return KeyedSampling(temperature=1.5, top_k=4, top_p=0.9)
-
-
-class TestPlain(DeterministicVerifierContract):
-    def make_verifier(self):
-        return KeyedSampling(temperature=1.0)
+TestDefault = contract_of(DeterministicVerifierContract, lambda: KeyedSampling())
+TestGreedyTemperature = contract_of(
+    DeterministicVerifierContract, lambda: KeyedSampling(temperature=0, top_k=2)
+)
+TestHot = contract_of(
+    DeterministicVerifierContract, lambda: KeyedSampling(temperature=1.5, top_k=4, top_p=0.9)
+)
+TestPlain = contract_of(DeterministicVerifierContract, lambda: KeyedSampling(temperature=1.0))
 
 
 LOGITS = np.random.default_rng(3).standard_normal((4, 4)) * 1.2
@@ -105,9 +95,3 @@ def test_top_k_of_one_and_a_tiny_top_p_leave_only_the_best():
     logits = torch.tensor([0.1, 1.0, 0.9])
     for verifier in (KeyedSampling(1.0, top_k=1), KeyedSampling(1.0, top_p=0.01)):
         assert {verifier.target_token(Context([0]), logits, position) for position in range(50)} == {1}
-
-
-def test_a_vocabulary_smaller_than_top_k_is_kept_whole():
-    logits = torch.zeros(3)
-    verifier = KeyedSampling(1.0, top_k=50)
-    assert {verifier.target_token(Context([0]), logits, position) for position in range(60)} == {0, 1, 2}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.branching import continued, joint_of, joint_p_value, logits_of, same, sampled_outcomes
+from helpers.contracts import contract_of
 
 from specexp.builders import KConfig
 from specexp.core.context import Context
@@ -16,20 +17,11 @@ from specexp.testing.fakes import FakeDrafter, bigram_model, hashed_model
 from specexp.testing.verifiers import LosslessVerifierContract
 from specexp.verifiers import Greedy, SampleMatch, sample_match
 
-
-class TestDefault(LosslessVerifierContract):
-    def make_verifier(self):
-        return SampleMatch()
-
-
-class TestProcessed(LosslessVerifierContract):
-    def make_verifier(self):
-        return SampleMatch(temperature=0.7, top_k=4, top_p=0.9)
-
-
-class TestGreedyTemperature(LosslessVerifierContract):
-    def make_verifier(self):
-        return SampleMatch(temperature=0)
+TestDefault = contract_of(LosslessVerifierContract, lambda: SampleMatch())
+TestProcessed = contract_of(
+    LosslessVerifierContract, lambda: SampleMatch(temperature=0.7, top_k=4, top_p=0.9)
+)
+TestGreedyTemperature = contract_of(LosslessVerifierContract, lambda: SampleMatch(temperature=0))
 
 
 TREE = TokenTree(TreeShape([-1, 0, 0, 1, 2, 2], [-1, 0, 1, 0, 0, 1]), np.array([9, 1, 2, 0, 3, 1]))

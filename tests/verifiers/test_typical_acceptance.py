@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.branching import logits_of
+from helpers.contracts import contract_of
 
 from specexp.builders import KConfig
 from specexp.core.context import Context
@@ -16,15 +17,10 @@ from specexp.testing.fakes import hashed_model
 from specexp.testing.verifiers import VerifierContract
 from specexp.verifiers import Greedy, TypicalAcceptance
 
-
-class TestDefault(VerifierContract):
-    def make_verifier(self):
-        return TypicalAcceptance()
-
-
-class TestProcessed(VerifierContract):
-    def make_verifier(self):
-        return TypicalAcceptance(temperature=0.7, epsilon=0.2, delta=0.4, top_k=4, top_p=0.95)
+TestDefault = contract_of(VerifierContract, lambda: TypicalAcceptance())
+TestProcessed = contract_of(
+    VerifierContract, lambda: TypicalAcceptance(temperature=0.7, epsilon=0.2, delta=0.4, top_k=4, top_p=0.95)
+)
 
 
 def accepted_tokens(probabilities, **options):

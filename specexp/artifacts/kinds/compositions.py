@@ -18,7 +18,7 @@ from specexp.core.dialogue import Selection
 TREE, THRESHOLDS, SCHEDULE = "tree.json", "thresholds.json", "schedule.json"
 LENGTHS, VERDICT, SETTINGS = "draft_lengths.json", "verdict.json", "settings.json"
 DRAFT_LENGTHS = "specexp.controllers.load_aware.DraftLengths"
-_SERIAL = "specexp.scheduling.serial.Serial"
+_SERIAL = "specexp.scheduling.strategies.Serial"
 _ALONE = "its own payload alone states it"
 
 
