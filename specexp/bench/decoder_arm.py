@@ -135,7 +135,7 @@ def foresee(
     deepest = min(oracle.max_depth, builder.max_nodes)
     depths = best_schedule(matches, latency, deepest, room, prefix=len(prompt) - 1)
     context = Context(prompt, seed=seed, sequence=sequence)
-    oracle.foresee(context, {len(prompt) + place: depth for place, depth in enumerate(depths)})
+    oracle.set_schedule(context, {len(prompt) + place: depth for place, depth in enumerate(depths)})
 
 
 def draft_matches(

@@ -100,6 +100,7 @@ class RatioArms:
             return played.index(False)
         if not any(played):
             return 0
+        # Dinkelbach: gain - rate * cost has mean 0 for the best ratio and is negative for the others
         rate = max(sums[1] / sums[2] for sums in self.sums if sums[0] > 0)
         gains = [(sums[1] - rate * sums[2]) / sums[0] if sums[0] > 0 else -inf for sums in self.sums]
         if explores and self.exploration > 0:

@@ -178,6 +178,7 @@ def best_threshold(confidences: ArrayLike, matches: ArrayLike, false_negative_we
     values, matched = values[order], matched[order]
     true = matched.cumsum()  # matches at or above each value
     false = np.arange(1, values.size + 1) - true
+    # false positive rate + weight * false negative rate, with the threshold at each value
     costs = false / false[-1] + false_negative_weight * (1 - true / true[-1])
     costs[:-1][values[:-1] == values[1:]] = np.inf  # a threshold takes all tokens of one confidence, or none
     return max(float(values[costs.argmin()]), float(np.finfo(np.float64).tiny))

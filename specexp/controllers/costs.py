@@ -143,7 +143,7 @@ def _measured(samples: Sequence[Sample]) -> LatencyProfile:
     plain = [sample for sample in samples if sample[0] == 1]
     drafted = sorted(sample for sample in samples if sample[0] > 1)
     target_ms = {1: max(median(sample[1] for sample in plain), 1e-6)}
-    middle = len(drafted) // 2
+    middle = len(drafted) // 2  # a line through the medians of small and large trees
     for half in (drafted[:middle], drafted[middle:]):
         if half:
             tokens = round(median(sample[0] for sample in half))

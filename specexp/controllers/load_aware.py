@@ -111,6 +111,7 @@ class LoadAware(Controller):
         assert self._profile is not None
         accepted, drafting = self._sums[:2, nodes] / self._sums[2, nodes] if nodes else (0.0, 0.0)
         beside = self._profile.beside_seconds(1 + nodes, int(drafting > 0), 1 + accepted)
+        # b (1 + a[n]) / (T(b, n) + b D[n])
         together = self._profile.lanes_seconds(1 + nodes, lanes)
         return float(lanes * (1 + accepted) / (together + lanes * (drafting + beside)))
 

@@ -99,7 +99,7 @@ class Oracle(Controller):
                 "verifies: verify with Greedy or KeyedSampling"
             )
 
-    def foresee(self, context: Context, depths: Mapping[int, int]) -> None:
+    def set_schedule(self, context: Context, depths: Mapping[int, int]) -> None:
         """Set the schedule of a sequence: draft length by the number of committed tokens. It outlives a reset."""
         key = context.seed, context.sequence
         self._schedules.pop(key, None)

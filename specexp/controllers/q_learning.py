@@ -345,6 +345,7 @@ class QLearning(Controller):
         if not stopped:  # the builder had ended, or there was no room: STOP was the only action left
             row = self.table.row(block, len(drafted.pass_tokens), drafted.confidence)
             points = [*points, Decision(row, drafted.depth, drafted.nodes, drafted.pass_tokens, STOP)]
+        # Q(last, STOP) takes the reward; backwards, Q(s, CONTINUE) moves towards gamma * what followed
         *earlier, last = points
         following = self._reward(last, drafted)
         change = self.table.learn(last.row, STOP, following, self.alpha)

@@ -57,16 +57,15 @@ class AcceptanceHead:
     def learn(self, features: Floats, accepted: NDArray[np.bool_]) -> None:
         """Take one step from ``[n, 4]`` features, at least one, and ``[n]`` whether each path was accepted."""
         hidden = self._hidden(features)
-        probability = 1 / (1 + np.exp(-self._log_odds(features, hidden)))
-        error = (
-            (probability - accepted) * np.where(accepted, 1.0, self.rejection_weight) / accepted.size
-        )  # [n]
+        p = 1 / (1 + np.exp(-self._log_odds(features, hidden)))
+        # gradient of the weighted cross-entropy with respect to the log-odds
+        error = (p - accepted) * np.where(accepted, 1.0, self.rejection_weight) / accepted.size  # [n]
         _, _, outer = self._layers()
         inner = (error[:, np.newaxis] * outer) * (1 - hidden**2)  # [n, width]
         gradient = np.concatenate(
             ((inner.T @ features).ravel(), inner.sum(axis=0), hidden.T @ error, [error.sum()])
         )
-        self.squares += gradient**2
+        self.squares += gradient**2  # Adagrad
         self.weights -= _RATE * gradient / (np.sqrt(self.squares) + 1e-8)
 
     def arrays(self) -> dict[str, Floats]:

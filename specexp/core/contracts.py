@@ -160,10 +160,6 @@ class Drafter(Part):
         """Answer requests of several sequences, for drafters of one team, as :meth:`propose` would."""
         return [drafter.propose(context, request) for drafter, context, request in asked]
 
-    def alone(self) -> Drafter | None:
-        """Return a new drafter with this one's own guesses and no inner drafter; None if it has no guesses."""
-        return None
-
 
 class TreeBuilder(metaclass=Checked):
     """Chooses the form of a draft tree. It never calls a drafter: its requests are answered from a drafter, a

@@ -148,7 +148,7 @@ def _check_controller(controller: Controller, drafter: Drafter | None, builder: 
     if controller.needs_log_probs and drafter is not None and not drafter.gives_log_probs:
         raise ValueError(
             f"{name} decides by draft probabilities and {type(drafter).__name__} gives none: draft with DraftModel or "
-            "take another controller"
+            "use another controller"
         )
     if builder is not None and controller.num_choices > builder.num_choices:
         raise ValueError(

@@ -114,10 +114,6 @@ class DrafterWrapper(PartWrapper, Drafter):
     def costs_pass(self, request: Request) -> bool:
         return any(one.costs_pass(request) for one in self.inner)
 
-    @override
-    def alone(self) -> Drafter | None:
-        return next((own for one in self.inner if (own := one.alone()) is not None), None)
-
 
 class BuilderWrapper(TreeBuilder):
     """A builder that builds with others, and needs whatever one of them needs."""

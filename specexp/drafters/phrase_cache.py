@@ -102,13 +102,13 @@ class PhraseCache(DrafterWrapper):
     def max_candidates(self) -> int:
         return sum(one.max_candidates for one in self.inner) or self.max_phrases
 
-    @override
-    def alone(self) -> PhraseCache:
+    def without_drafter(self) -> PhraseCache:
+        """Return a cache with these phrases that drafts alone."""
         state: StatePolicy = "cold" if self.state == "cold" else "carry"
         sizes = (self.phrase_length, self.store.max_keys, self.store.max_phrases)
-        alone = PhraseCache(None, *sizes, ride=0, initialisation=self.initialisation, state=state)
-        alone.store = self.store.copy()
-        return alone
+        other = PhraseCache(None, *sizes, ride=0, initialisation=self.initialisation, state=state)
+        other.store = self.store.copy()
+        return other
 
     @override
     def for_new_sequence(self) -> PhraseCache:

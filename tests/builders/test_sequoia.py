@@ -314,21 +314,3 @@ def test_a_file_that_holds_no_vector_is_refused_by_name(tmp_path, text, message)
         file.write_text(text)
     with pytest.raises(ConfigError, match=rf"builder\.init_args\.acceptance: .*measured\.json.* {message}"):
         configured(acceptance=str(file))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("budget", 0), ("max_depth", 0), ("max_width", 65), ("draft_ms", -1)]
-)
-def test_the_configuration_refuses_what_is_out_of_bounds(name, value):
-    annotation = arguments_of(Experiment)["builder"].annotation
-    spec = {"class_path": "Sequoia", "init_args": {"acceptance": VECTOR, name: value}}
-    with pytest.raises(ConfigError, match=rf"{name}.*{value}"):
-        Checker(lambda key: "x.yaml").value(spec, annotation, ("builder",))
-
-
-def test_a_configuration_makes_one():
-    annotation = arguments_of(Experiment)["builder"].annotation
-    arguments = {"budget": 16, "acceptance": VECTOR, "target_ms": [[1, 10], [17, 12.5]], "draft_ms": 1}
-    checker = Checker(lambda key: "x.yaml")
-    spec = checker.value({"class_path": "Sequoia", "init_args": arguments}, annotation, ("builder",))
-    assert checker.build(spec, annotation, ("builder",)).rank_paths == Sequoia(**arguments).rank_paths

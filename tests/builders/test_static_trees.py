@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from core.test_tree import shapes as any_shapes
 from helpers.contracts import contract_of
+from hypothesis import given, strategies as st
 
 from specexp.artifacts import value_of
 from specexp.bench.analysis import AcceptanceCounter
 from specexp.builders import Chain, FittedTree, ParametricTree, StaticTree, TokenRecyclingTree
+from specexp.builders.static_tree import FixedShape
 from specexp.builders.tree_search import most_accepted_paths
 from specexp.core.context import Context
 from specexp.core.dialogue import Plan
@@ -125,6 +128,37 @@ def test_counts_that_make_no_tree_are_refused(tmp_path, text, message):
         FittedTree(counts)
 
 
-def test_a_missing_file_of_counts_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"nowhere\.json"):
-        value_of("acceptance-counts", str(tmp_path / "nowhere.json"))
+def shapes():
+    return any_shapes().map(lambda shape: FixedShape(shape.parents, shape.ranks))
+
+
+@given(shapes())
+def test_levels_ask_every_parent_once_and_fill_every_node_once(shape):
+    filled = [0]
+    for depth, level in enumerate(shape.levels, start=1):
+        assert (shape.depths[level.rows] == depth).all()
+        assert (shape.parents[level.rows] == level.parents[level.parent_index]).all()
+        assert len(set(level.parents.tolist())) == level.parents.size
+        assert level.candidates == shape.ranks[level.rows].max() + 1
+        assert set(level.parents.tolist()) <= set(filled)
+        filled += level.rows.tolist()
+    assert sorted(filled) == list(range(shape.num_nodes + 1))
+
+
+@given(shapes(), st.integers(0, 8))
+def test_up_to_depth_keeps_exactly_the_shallow_rows(shape, depth):
+    part = shape.up_to_depth(depth)
+    assert sorted(part.rank_paths) == sorted(path for path in shape.rank_paths if len(path) <= depth)
+
+
+@given(shapes(), st.integers(0, 30))
+def test_first_nodes_keeps_a_prefix_of_the_rows(shape, nodes):
+    assert shape.first_nodes(nodes).rank_paths == shape.rank_paths[: nodes + 1]
+
+
+@given(shapes(), st.integers(0, 30))
+def test_a_part_that_comes_again_is_made_once(shape, nodes):
+    keep = np.arange(shape.num_nodes + 1) <= nodes
+    assert shape.select(keep) is shape.select(keep)
+    assert shape.select(keep).recurs
+    assert shape.up_to_depth(2) is shape.up_to_depth(2)

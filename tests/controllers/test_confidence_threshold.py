@@ -1,18 +1,23 @@
-"""Drafting on while the product of the confidences, or the last one, is high enough."""
+"""Thresholds on the confidence of the draft, given or fitted."""
 
 from math import log
 
+import numpy as np
 import pytest
+import torch
 from helpers.contracts import contract_of
 from hypothesis import given, strategies as st
 
 from specexp.builders import Chain
-from specexp.controllers import ConfidenceThreshold
+from specexp.controllers import AdaptiveConfidence, ConfidenceThreshold
+from specexp.controllers.confidence_threshold import best_threshold
 from specexp.core.context import Context
 from specexp.core.dialogue import DraftState
 from specexp.core.loop import Decoder
+from specexp.core.outcome import Outcome
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
-from specexp.testing.controllers import FrozenControllerContract
+from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, bigram_model
 
 TestConfidenceThreshold = contract_of(FrozenControllerContract, lambda: ConfidenceThreshold(0.4))
@@ -68,3 +73,86 @@ def test_a_drafter_without_probabilities_is_refused():
             Chain(2),
             controller=ConfidenceThreshold(),
         )
+
+
+TestAdaptiveConfidence = contract_of(ControllerContract, lambda: AdaptiveConfidence())
+TestColdAdaptiveConfidence = contract_of(
+    ControllerContract, lambda: AdaptiveConfidence(initial=0.7, max_depth=3, window=10, state="cold")
+)
+
+
+def step(controller, confidences, accepted, ended=False):
+    depth = len(confidences)
+    shape = TreeShape(range(-1, depth), [-1] + [0] * depth)
+    tree = TokenTree(shape, np.arange(depth + 1), np.log([1.0, *confidences]))
+    rows, new = tuple(range(1, accepted + 1)), tuple(range(accepted + (not ended)))
+    controller.observe(Outcome(Context([1, 2]), tree, torch.zeros(depth + 1, 3), rows, new))
+
+
+def test_the_last_token_decides_and_the_first_is_always_drafted():
+    controller = AdaptiveConfidence(initial=0.5)
+    sure = DraftState(2, 2, (1, 1), log_prob=log(0.06), last_log_prob=log(0.6))
+    unsure = DraftState(2, 2, (1, 1), log_prob=log(0.4), last_log_prob=log(0.4))
+    assert controller.keep_drafting(Context([1]), DraftState(0, 0))
+    assert controller.keep_drafting(Context([1]), sure)
+    assert not controller.keep_drafting(Context([1]), unsure)
+
+
+def test_the_accepted_and_the_first_rejected_token_are_labelled():
+    controller = AdaptiveConfidence()
+    step(controller, [0.9, 0.8, 0.3, 0.2], accepted=2)
+    assert controller.state_dict()["confidences"] == pytest.approx([0.9, 0.8, 0.3])
+    assert controller.state_dict()["matches"] == [True, True, False]
+    step(controller, [0.7, 0.6], accepted=1, ended=True)  # nobody decided about the second
+    assert controller.state_dict()["matches"] == [True, True, False, True]
+
+
+def test_it_waits_for_six_tokens_of_both_labels():
+    controller = AdaptiveConfidence(initial=0.4)
+    step(controller, [0.9, 0.8, 0.7, 0.6, 0.5], accepted=5)
+    step(controller, [0.9, 0.8], accepted=2)
+    assert controller.threshold == 0.4
+    step(controller, [0.1], accepted=0)
+    assert controller.threshold == pytest.approx(0.5)  # the least confident that was accepted
+
+
+def test_only_the_last_tokens_are_remembered():
+    controller = AdaptiveConfidence(window=10)
+    for _ in range(9):
+        step(controller, [0.9, 0.2], accepted=1)
+    assert len(controller.state_dict()["matches"]) == 10
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.booleans()), min_size=2, max_size=12).filter(
+        lambda tokens: len({matched for _, matched in tokens}) == 2
+    ),
+    st.sampled_from([0.3, 1.0, 3.0]),
+)
+def test_the_threshold_is_the_best_of_all_by_trying_each(tokens, weight):
+    """A token at or above the threshold is drafted on after; matches below it are the false negatives."""
+
+    def cost(threshold):
+        good = [value for value, matched in tokens if matched]
+        bad = [value for value, matched in tokens if not matched]
+        false_positives = sum(value >= threshold for value in bad) / len(bad)
+        false_negatives = sum(value < threshold for value in good) / len(good)
+        return false_positives + weight * false_negatives
+
+    values, matches = zip(*tokens, strict=True)
+    found = best_threshold(values, matches, weight)
+    assert found in values
+    assert cost(found) == pytest.approx(min(cost(value) for value in values))
+
+
+def test_a_cold_one_starts_every_prompt_anew():
+    controller = AdaptiveConfidence(state="cold")
+    step(controller, [0.9, 0.8, 0.7, 0.6, 0.5, 0.1], accepted=5)
+    assert controller.threshold != 0.4
+    controller.begin(Context([1]), None)
+    assert controller.threshold == 0.4
+
+
+def test_a_state_with_a_match_too_few_is_refused():
+    with pytest.raises(ValueError, match="2 confidences and 1 matches"):
+        AdaptiveConfidence().load_state_dict({"threshold": 0.3, "confidences": [0.5, 0.6], "matches": [True]})

@@ -36,7 +36,7 @@ VOCABULARY = 7
 def prepared():
     oracle = Oracle(max_depth=4)
     for sequence in range(3):
-        oracle.foresee(Context([1], sequence=sequence), {place: place % 4 for place in range(200)})
+        oracle.set_schedule(Context([1], sequence=sequence), {place: place % 4 for place in range(200)})
     return oracle
 
 

@@ -318,11 +318,6 @@ def test_bad_input_is_refused_in_a_sentence(arguments, sentence):
         QLearning(**arguments)
 
 
-def test_a_state_of_other_bins_is_refused():
-    with pytest.raises(ValueError, match="confidence_bins"):
-        QLearning().load_state_dict(QLearning(confidence_bins=[0.3]).state_dict())
-
-
 def test_it_can_learn_in_warm_up_and_then_be_frozen():
     controller, context = QLearning(draft_cost=0.14, learn="warm-up", warm_up=20), Context([1, 2])
     for _ in range(20):

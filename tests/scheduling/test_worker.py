@@ -20,7 +20,7 @@ from specexp.core.tree import TreeShape
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.scheduling import Batched, Job, Scheduled, SerialSpeculative
 from specexp.scheduling.messages import Shapes, StartSequence, memory_of
-from specexp.scheduling.serving import WorkerLanes
+from specexp.scheduling.worker import WorkerLanes
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import KeyedSampling, RejectionSampling
 from specexp.verify.toy import ToyModel, toy_models

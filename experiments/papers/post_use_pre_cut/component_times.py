@@ -27,10 +27,11 @@ from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import Breakdown, arm_names, breakdown
 from specexp.bench.table import Table
 from specexp.core.context import Context
-from specexp.core.contracts import Controller, TreeBuilder
+from specexp.core.contracts import Controller, Drafter, TreeBuilder
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
+from specexp.drafters.phrase_cache import PhraseCache
 
 Answer = TypeVar("Answer")
 Times = Mapping[str, Mapping[str, float | None]]
@@ -55,14 +56,14 @@ class Copies:
     """Copies of an arm's parts that do the same steps outside the clock of the run.
 
     Attributes:
-        cache: The drafter without its inner drafters; None if it drafts nothing by itself.
+        cache: The phrase cache without its inner drafter; None if there is none.
         controller: None where the controller decides nothing itself.
         seconds: Seconds of every step, by operation.
     """
 
     def __init__(self, parts: Parts) -> None:
         decides = not (parts.controller.same_plan or parts.controller.needs_foresight)
-        self.cache = None if parts.drafter is None else parts.drafter.alone()
+        self.cache = _cache_of(parts.drafter)
         self.builder = parts.builder
         self.controller = deepcopy(parts.controller) if decides else None
         self.context: Context | None = None
@@ -96,6 +97,13 @@ class Copies:
         answer = run()
         self.seconds[operation].append(perf_counter() - started)
         return answer
+
+
+def _cache_of(drafter: Drafter | None) -> PhraseCache | None:
+    if isinstance(drafter, PhraseCache):
+        return drafter.without_drafter()
+    inner = () if drafter is None else drafter.inner
+    return next((found for one in inner if (found := _cache_of(one)) is not None), None)
 
 
 def _finish(send: Callable[[], object]) -> None:
