@@ -48,7 +48,14 @@ class DraftSource(ABC):
     """Answers passes over a growing tree, and ranks or draws from the answers.
 
     It keeps the committed rows of one sequence, as the cache of a model does.
+
+    Attributes:
+        team: a key: sources with an equal team are answered in one pass. None for no team.
+        independent_rows: whether a row is the same, bit by bit, whatever else its pass feeds.
     """
+
+    team: Hashable = None
+    independent_rows: bool = False
 
     @property
     @abstractmethod
@@ -64,16 +71,6 @@ class DraftSource(ABC):
     @abstractmethod
     def length(self) -> int:
         """Committed rows."""
-
-    @property
-    def team(self) -> Hashable:
-        """A key: sources with an equal team are answered in one pass. None for no team."""
-        return None
-
-    @property
-    def independent_rows(self) -> bool:
-        """Whether a row is the same, bit by bit, whatever else its pass feeds."""
-        return False
 
     @abstractmethod
     def truncate(self, rows: int) -> None:
@@ -141,7 +138,8 @@ class ModelSource(DraftSource):
     """
 
     def __init__(self, model: Runtime, slots: _Slots | None = None) -> None:
-        self.model = model
+        self.model = self.team = model
+        self.independent_rows = model.independent_rows
         self._slots = slots or _Slots()
         self.slot = self._slots.take(self)
         model.cache.reserve(0, self.slot + 1)
@@ -153,16 +151,6 @@ class ModelSource(DraftSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ModelSource, (self.model,)
-
-    @property
-    @override
-    def team(self) -> Runtime:
-        return self.model
-
-    @property
-    @override
-    def independent_rows(self) -> bool:
-        return self.model.independent_rows
 
     @property
     @override

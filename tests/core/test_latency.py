@@ -16,30 +16,33 @@ from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycli
 PROFILE = LatencyProfile("by tokens", {1: 100, 9: 180, 17: 200}, {1: 10, 3: 20}, step_ms=4)
 
 
+NOISY = LatencyProfile("noisy", {1: 100, 8: 120, 16: 112})
+CONSTANT = LatencyProfile("constant", {1: 5000}, {1: 25})
+
+
 @pytest.mark.parametrize(
-    ("tokens", "seconds"), [(1, 0.1), (5, 0.14), (9, 0.18), (13, 0.19), (17, 0.2), (25, 0.22), (97, 0.4)]
+    ("profile", "tokens", "seconds"),
+    [
+        *(
+            (PROFILE, tokens, ms)
+            for tokens, ms in ((1, 0.1), (5, 0.14), (9, 0.18), (13, 0.19), (25, 0.22), (97, 0.4))
+        ),
+        (NOISY, 12, 0.116),
+        (NOISY, 4096, 0.112),  # never falling beyond the last point
+        (CONSTANT, 700, 5),
+    ],
 )
-def test_a_target_pass_lies_on_lines_between_points_and_goes_on_with_the_last_slope(tokens, seconds):
-    assert PROFILE.target_seconds(tokens) == pytest.approx(seconds)
+def test_a_target_pass_is_linear_between_points_and_continues_with_the_last_slope(profile, tokens, seconds):
+    assert profile.target_seconds(tokens) == pytest.approx(seconds)
 
 
-def test_a_single_point_holds_for_any_number_of_tokens():
-    profile = LatencyProfile("constant", {1: 5000}, {1: 25})
-    assert profile.target_seconds(700) == 5
-    assert profile.draft_seconds(64) == 0.025
-    assert not profile.exceeded_by(700)
-
-
-def test_beyond_falling_milliseconds_a_pass_takes_no_less():
-    profile = LatencyProfile("noisy", {1: 100, 8: 120, 16: 112})
-    assert profile.target_seconds(12) == pytest.approx(0.116)
-    assert profile.target_seconds(4096) == pytest.approx(0.112)
-
-
-def test_it_says_where_it_stops_stating_milliseconds():
+def test_more_tokens_than_stated_exceed_a_profile_of_several_points():
     assert PROFILE.max_target_tokens == 17
-    assert not PROFILE.exceeded_by(17)
-    assert PROFILE.exceeded_by(18)
+    assert [PROFILE.exceeded_by(17), PROFILE.exceeded_by(18), CONSTANT.exceeded_by(700)] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_step_is_its_passes_and_what_drafting_costs_beside_them():
