@@ -1,4 +1,4 @@
-"""Samplings of large trees with their inner loops in C++, where this machine has a compiler: the same trees, sooner."""
+"""Samplings of large trees with their inner loops in C++, if there is a compiler: the same trees in less time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from specexp.core.dialogue import Candidates
 from specexp.core.kernels import CannotCompileError, library
 from specexp.core.tree import NodeKind
 
-FEWEST_NODES = 128
-"""A tree of fewer is grown by numpy: the whole of it takes less than a millisecond."""
+FEWEST_NODES = 128  # numpy grows smaller trees in less than a millisecond
 _COLUMNS = (*SAMPLING, *ROW)
 
 
@@ -33,17 +32,13 @@ class _Growth(ctypes.Structure):
 
 
 def samplings_of(root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> Samplings:
-    """Samplings of a tree; a large one's compiled, unless there is no compiler or values are raised to a power."""
+    """Return the samplings of a tree, compiled for large trees without an acceptance power."""
     compiled = budget >= FEWEST_NODES and acceptance_power == 1.0 and _library() is not None
     return (CompiledSamplings if compiled else Samplings)(root, kind, budget, acceptance_power)
 
 
 class CompiledSamplings(Samplings):
-    """:class:`Samplings` whose arrays are read and written by C++ too.
-
-    Raises:
-        CannotCompileError: there is no C++ compiler.
-    """
+    """Samplings whose arrays C++ reads and writes too; raises :class:`CannotCompileError` without a compiler."""
 
     def __init__(self, root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> None:
         super().__init__(root, kind, budget, acceptance_power)

@@ -25,7 +25,7 @@ from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 
 class Columns:
-    """Columns of as many entries each."""
+    """Named columns of equal length."""
 
     def __init__(self, columns: Mapping[str, type[np.generic]], room: int) -> None:
         self._columns: dict[str, NDArray[Any]] = {
@@ -35,15 +35,15 @@ class Columns:
         self.size = 0
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """The filled part of a column, a view."""
+        """Return the filled part of a column, a view."""
         return self._columns[name][: self.size]
 
     def column(self, name: str) -> NDArray[Any]:
-        """A whole column, its unfilled part included."""
+        """Return a whole column, its unfilled part included."""
         return self._columns[name]
 
     def reserve(self, entries: int) -> bool:
-        """Make room for so many more; whether the columns stand elsewhere now."""
+        """Make room for more entries; return whether the columns were moved."""
         if self.size + entries <= self._room:
             return False
         self._room = 2 * (self.size + entries)
@@ -53,29 +53,29 @@ class Columns:
         return True
 
     def append(self, entries: int, /, **values: Any) -> None:
-        """Add entries: a value, or one for each, of every column."""
+        """Add entries: one value, or one for each entry, of every column."""
         self.reserve(entries)
         start, self.size = self.size, self.size + entries
         for name, value in values.items():
             self._columns[name][start : self.size] = value
 
     def keep(self, which: NDArray[np.int64]) -> None:
-        """Forget all entries but these, in this order."""
+        """Keep only these entries, in this order."""
         for column in self._columns.values():
             column[: which.size] = column[which]
         self.size = which.size
 
 
-_ASKED_FIRST = 32  # best candidates several rows are asked for at first; more on demand, which costs no pass
-_NARROW = 32  # drawn candidates of most rows at most
-USED_UP = 1e-6  # a distribution whose candidates hold all but this has no further one
+_ASKED_FIRST = 32  # first request of best candidates for several rows; more cost no pass
+_NARROW = 32  # most rows have at most this many drawn candidates
+USED_UP = 1e-6  # a distribution with less mass left has no further candidate
 
 SAMPLING: Mapping[str, type[np.generic]] = {
     "key": np.float64,
     "weight": np.float64,  # w of its node
     "depth": np.int64,  # of its node
-    "drafted": np.int64,  # its node's row in the requests, -1 while it was not drafted
-    "parent": np.int64,  # row it hangs below
+    "drafted": np.int64,  # its node's row in the requests, -1 before it is drafted
+    "parent": np.int64,  # row of its parent
     "rank": np.int64,
     "token": np.int64,
     "log_prob": np.float32,
@@ -87,8 +87,8 @@ ROW: Mapping[str, type[np.generic]] = {
     "log_prob": np.float32,
     "weight": np.float64,
     "depth": np.int64,
-    "count": np.int64,  # candidates it was answered with
-    "open": np.float64,  # key of the next sampling below it; 0 where there is none
+    "count": np.int64,  # candidates received
+    "open": np.float64,  # key of the next sampling below it; 0 if there is none
 }
 
 
@@ -96,8 +96,7 @@ class Samplings:
     """Samplings of one tree.
 
     Args:
-        root: last committed token.
-        kind: how the candidates asked for are chosen.
+        kind: whether candidates are the best ones or drawn.
         budget: most nodes of the tree.
         acceptance_power: power of a drawn candidate's probability; 1 is the paper's estimate.
     """
@@ -106,7 +105,7 @@ class Samplings:
         self.kind = kind
         self.acceptance_power = acceptance_power
         self.budget = budget
-        self.lowest = 0.0  # key of the budget-th best sampling: nothing below it can enter the tree any more
+        self.lowest = 0.0  # key of the budget-th best sampling: lower ones cannot enter the tree
         self._best = np.empty(0)  # keys of the best budget samplings, the lowest of them first
         self._samplings = Columns(SAMPLING, 4 * budget + 64)
         self._rows = Columns(ROW, budget + 64)
@@ -116,7 +115,7 @@ class Samplings:
         self._q: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []  # rows [f] and theirs [f, V]
 
     def draft(self, samplings: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the nodes of these samplings rows of their own; they are to be asked for next."""
+        """Give the nodes of these samplings rows, to be requested next."""
         first, number = self._rows.size, samplings.size
         drafted = ("token", "parent", "rank", "log_prob", "weight", "depth")
         known = {name: self._samplings[name][samplings] for name in drafted}
@@ -126,13 +125,7 @@ class Samplings:
         return new
 
     def request(self, rows: NDArray[np.int64], k: int, floor: float) -> Request:
-        """Ask for candidates of drafted rows.
-
-        Args:
-            rows: drafted rows, new or asked before.
-            k: most candidates of each.
-            floor: samplings of a lower key are not wanted; at least one of each row is.
-        """
+        """Request ``k`` candidates of drafted rows; samplings of a key below ``floor`` are not wanted."""
         enough = None
         if self.kind is not NodeKind.POINT_MASS and floor > 0:
             enough = np.maximum(1.0 - floor / self._rows["weight"][rows], 0.0) + USED_UP
@@ -149,12 +142,7 @@ class Samplings:
         )
 
     def candidates_to_ask(self, rows: NDArray[np.int64], floor: float) -> int:
-        """How many candidates to ask for, so that rarely more are needed.
-
-        Args:
-            rows: drafted rows, asked before or not.
-            floor: samplings of a lower key are not wanted.
-        """
+        """Return how many candidates to request, so that rarely more are needed."""
         if self.kind is not NodeKind.POINT_MASS:
             return self.budget  # drawing stops at the floor
         known = self._rows
@@ -164,14 +152,8 @@ class Samplings:
         return int(min(self.budget, matter + 1, max(first, 2 * int(known["count"][rows].max(initial=0)))))
 
     def add(self, rows: NDArray[np.int64], answer: Candidates, k: int) -> None:
-        """Take the answer for drafted rows, those of an earlier answer first.
-
-        Args:
-            answer: ``[f, j]`` candidates.
-        """
-        assert answer.log_probs is not None, (
-            "dynamic builders are composed with drafters that give probabilities"
-        )
+        """Take ``[f, j]`` candidates for drafted rows, those of an earlier answer first."""
+        assert answer.log_probs is not None  # needs_log_probs
         weight, answered = self._rows["weight"][rows], self._rows["count"][rows]
         width = answer.tokens.shape[1]
         there = answer.tokens >= 0  # [f, j]
@@ -190,9 +172,7 @@ class Samplings:
         else:
             number, rank = _places(fresh)
             key, child, following = np.empty(number.size), np.empty(number.size), np.empty(rows.size)
-            narrow = (
-                count <= _NARROW
-            )  # apart, for one row may have many times as many candidates as the others
+            narrow = count <= _NARROW  # a few rows may have many times as many candidates as the others
             for group in (narrow, ~narrow):
                 own, among = group[number], group.cumsum() - 1
                 if group.any():
@@ -201,7 +181,7 @@ class Samplings:
                     key[own], child[own] = reached[place], share[place]
             key *= weight[number]
             child *= weight[number]
-        # an answer no longer than the last one is all there is; a tree has no more children than nodes
+        # an answer no longer than the last one is complete; a tree has no more children than nodes
         more = (count > answered) & (count < self.budget)
         self._rows["open"][rows] = np.where(more, weight * following, 0.0)
         self._rows["count"][rows] = count
@@ -228,16 +208,11 @@ class Samplings:
     def _drawn(
         self, answer: Candidates, group: NDArray[np.bool_], width: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """What drawn candidates of some rows are worth, below a node that is reached.
+        """Return, for ``[g]`` rows of ``group``, the worth of their drawn candidates below a node that is reached.
 
-        Args:
-            answer: ``[f, j]`` candidates.
-            group: ``[f]`` which rows.
-            width: most candidates that one of these has.
-
-        Returns:
-            ``[g, width]`` how probably each is accepted, ``[g, width + 1]`` how probably all its elder siblings are
-            rejected, and ``[g]`` how probably a further one is tried.
+        ``[g, width]`` probability that each is accepted, ``[g, width + 1]`` that all its elder siblings are
+        rejected, and
+        ``[g]`` that a further one is tried.
         """
         assert answer.log_probs is not None
         there = answer.tokens[group, :width] >= 0
@@ -246,7 +221,7 @@ class Samplings:
         elder = np.zeros((there.shape[0], width + 1))
         elder[:, 1:] = probability.cumsum(axis=1)
         reached = np.maximum(1.0 - elder, 0.0)
-        # the last token there is may be rounded above what its elder siblings left
+        # rounding may put the last token above the mass that its elder siblings left
         accepted = np.minimum(probability, reached[:, :-1])
         if self.acceptance_power != 1.0:
             accepted, reached = self._calibrated(accepted, reached)
@@ -255,26 +230,23 @@ class Samplings:
     def _calibrated(
         self, accepted: NDArray[np.float64], reached: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The same with the acceptance of each candidate, given that it is tried, raised to the power."""
+        """Raise the acceptance of each candidate, given that it is tried, to the power."""
         tried = np.maximum(reached[:, :-1], np.finfo(np.float64).tiny)
         acceptance = (accepted / tried) ** self.acceptance_power
         reached = np.concatenate((np.ones((reached.shape[0], 1)), (1.0 - acceptance).cumprod(axis=1)), axis=1)
         return reached[:, :-1] * acceptance, reached
 
     def open_above(self, floor: float) -> NDArray[np.int64]:
-        """Drafted rows whose next sampling has at least this key."""
+        """Return drafted rows whose next sampling has at least this key."""
         following = self._rows["open"]
         return np.flatnonzero((following >= floor) & (following > 0))
 
     def waiting(self, max_depth: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
-        """What has to be known before the best ``budget`` samplings are; forgets samplings that cannot be among them.
+        """Return what must be known before the best ``budget`` samplings are; nodes at ``max_depth`` are not drafted.
 
-        Args:
-            max_depth: nodes this deep are not drafted.
-
-        Returns:
-            Drafted rows that need more candidates, samplings whose node has to be drafted (best first), and a key
-            below which no sampling is needed (0 while there are fewer than ``budget``).
+        Drafted rows that need more candidates, samplings whose node must be drafted (best first), and the least key
+        of use,
+        0 while there are fewer than ``budget``.
         """
         if self._samplings.size > self.budget + self.budget // 4:
             self._samplings.keep(np.flatnonzero(self._samplings["key"] >= self.lowest))
@@ -289,7 +261,7 @@ class Samplings:
         full = self._best.size == self.budget
         cut = float(_largest(keys, self.budget)[0]) if full or keys.size > self.budget else 0.0
         if cut > 0 and np.count_nonzero(key >= cut) >= self.budget:
-            # the tree is full: what waits at the cut itself enters only before the deepest one there
+            # the tree is full: a node at the cut itself enters only before the deepest one there
             deepest = depth[key == cut].max(initial=0)
             wanted = (first > cut) | ((first == cut) & (depth[undrafted] < deepest))
             more = (following > cut) | ((following == cut) & (rows["depth"] < deepest))
@@ -300,22 +272,22 @@ class Samplings:
 
     @property
     def size(self) -> int:
-        """Samplings known."""
+        """Number of samplings."""
         return self._samplings.size
 
     def since(self, start: int, floor: float) -> NDArray[np.int64]:
-        """Samplings added from number ``start`` on with at least this key, best first."""
+        """Return the samplings from number ``start`` on with at least this key, best first."""
         key = self._samplings["key"][start:]
         order = np.argsort(-key, kind="stable")
         return start + order[: np.count_nonzero(key >= floor)]
 
     def weights(self, samplings: NDArray[np.int64]) -> NDArray[np.float64]:
-        """``w`` of their nodes."""
+        """Return ``w`` of their nodes."""
         weights: NDArray[np.float64] = self._samplings["weight"][samplings]
         return weights
 
     def best(self) -> NDArray[np.int64]:
-        """Which samplings are the ``budget`` of the largest keys, equal ones by depth, then rank path; a closed set."""
+        """Return the ``budget`` samplings of the largest keys, ties by depth, then rank path: a closed set."""
         key = self._samplings["key"]
         if key.size <= self.budget:
             return np.arange(key.size)
@@ -327,7 +299,7 @@ class Samplings:
         return np.concatenate((sure, tied))
 
     def _place(self, sampling: int) -> tuple[int, tuple[int, ...]]:
-        """Depth and rank path of a sampling's node: an order that does not depend on when it was found."""
+        """Return depth and rank path of a sampling's node, an order independent of when it was found."""
         node, rows = self._samplings, self._rows
         ranks, row = [int(node["rank"][sampling])], int(node["parent"][sampling])
         while row > 0:
@@ -336,11 +308,7 @@ class Samplings:
         return len(ranks), tuple(reversed(ranks))
 
     def tree(self, chosen: NDArray[np.int64]) -> TokenTree:
-        """The tree of these samplings, breadth first, siblings by rank.
-
-        Args:
-            chosen: a closed set: with a sampling its parent's and its elder siblings'.
-        """
+        """Return the tree of a closed set of samplings, breadth first, siblings by rank."""
         nodes = self._samplings
         size = chosen.size + 1
         chosen, parents, new_row = self._ordered(chosen)
@@ -352,7 +320,7 @@ class Samplings:
         if self.kind is NodeKind.POINT_MASS:
             return TokenTree(shape, tokens, log_probs, values=values)
         q: dict[int, NDArray[np.float32]] = {}
-        with_children = np.zeros(size + 1, dtype=np.bool_)  # the last one stands for rows outside the tree
+        with_children = np.zeros(size + 1, dtype=np.bool_)  # the last entry is for rows outside the tree
         with_children[parents[1:]] = True
         for asked, distributions in self._q:
             placed = new_row[asked]
@@ -363,11 +331,11 @@ class Samplings:
     def _ordered(
         self, chosen: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """A closed set breadth first, siblings by rank.
+        """Order a closed set breadth first, siblings by rank.
 
-        Returns:
-            ``[n]`` the samplings in this order, ``[n + 1]`` the parent of every row of the tree, and where the drafted
-            rows are in it, -1 for those that are not, and last for what is none.
+        Return ``[n]`` samplings, ``[n + 1]`` parents of the tree's rows, and the new row of each drafted row, -1
+        outside the
+        tree; its last entry is -1.
         """
         nodes = self._samplings
         size = chosen.size + 1

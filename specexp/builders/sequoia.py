@@ -21,15 +21,15 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Above0 = Annotated[float, Field(gt=0)]
 
 _SUM_TOLERANCE = 1e-3
-_NEGLIGIBLE = 1e-12  # added to the root's 1, less would soon be rounded away
+_NEGLIGIBLE = 1e-12  # smaller values would be rounded away beside the root's 1
 
 
 class Sequoia(StaticTree):
     """The tree with most expected tokens per step for a positional acceptance vector, or a growmap.
 
     The vector holds ``W + 1`` probabilities: that the first, second, ... ``W``-th child tried below a visited node is
-    the accepted one, and that none is. It is a property of target, draft, verifier and ``candidates`` together, so it
-    has to be measured with the same ones. Without times the tree is the best of at most ``budget`` nodes (section
+    the accepted one, and that none is. It depends on target, draft, verifier and ``candidates`` together, so it
+    must be measured with the same ones. Without times the tree is the best of at most ``budget`` nodes (section
     3.1, by dynamic programming over nodes, depth and children). With times, nodes and depth are chosen as well
     (section 3.3): of all trees within the limits the one with the largest::
 
@@ -42,18 +42,19 @@ class Sequoia(StaticTree):
         budget: most nodes; a growmap has its own number.
         acceptance: the vector, e.g. ``[0.6, 0.15, 0.05, 0.2]``; in a configuration also the path of a JSON file
             ``{"acceptance": [...]}``.
-        growmap: rank paths to take as they are; in a configuration the path of a JSON growmap of Sequoia or UMbreLLa.
-        max_depth: deepest node allowed.
-        max_width: most children a node may have; the vector's length if None.
+        growmap: rank paths to use unchanged; in a configuration the path of a JSON growmap of Sequoia or UMbreLLa.
+        max_depth: greatest depth.
+        max_width: most children of a node; the vector's length if None.
         candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
         target_ms: milliseconds of a target pass by the tokens it is fed, root and nodes, as pairs ``[tokens, ms]``
             from ``[1, ms]`` to at least ``budget + 1`` tokens; times between two pairs are interpolated.
-        draft_ms: milliseconds of a draft pass, of which every depth of the tree takes one.
+        draft_ms: milliseconds of a draft pass; a tree takes one per level.
 
     Raises:
-        ValueError: not exactly one of ``acceptance`` and ``growmap`` is given; the vector's
-            numbers are no probabilities, do not sum to one within 0.001, or accept no child; one time is given without
-            the other, or not as described; a growmap comes with a limit or times, or is none.
+        ValueError: not exactly one of ``acceptance`` and ``growmap`` is given; the vector is not one of probabilities
+            that sum to 1 within 0.001, or accepts no child; one time is given without the other, or not as
+            described; or
+            a growmap is given with limits or times.
 
     Example:
         >>> Sequoia(budget=4, acceptance=[0.6, 0.2, 0.2]).rank_paths
@@ -99,17 +100,17 @@ class Sequoia(StaticTree):
 
     @property
     def depth(self) -> int:
-        """Deepest node of the tree, and draft passes of a step."""
+        """Depth of the tree, and draft passes of a step."""
         return self.shape.max_depth
 
     @property
     def expected_tokens_per_step(self) -> float | None:
-        """What the acceptance vector promises, the bonus token included; None for a growmap."""
+        """Expected tokens by the acceptance vector, the bonus token included; None for a growmap."""
         return self._tokens_per_step
 
     @property
     def predicted_speedup(self) -> float | None:
-        """Over plain decoding by the same times; None without times."""
+        """Speedup over plain decoding by the given times; None without times."""
         return self._speedup
 
 
@@ -134,7 +135,7 @@ def _accepted(vector: Sequence[float], width: int) -> tuple[float, ...]:
 
 
 def _target_times(pairs: Sequence[Sequence[float]], budget: int) -> NDArray[np.float64]:
-    """``[budget + 1]`` milliseconds of a target pass over the root and 0, 1, ... ``budget`` nodes."""
+    """Return ``[budget + 1]`` milliseconds of a target pass over the root and 0 to ``budget`` nodes."""
     tokens = [pair[0] for pair in pairs]
     if not tokens or tokens[0] != 1 or tokens[-1] < budget + 1:
         covers = f"{tokens[0]:g} to {tokens[-1]:g}" if tokens else "no"
@@ -174,12 +175,13 @@ class BestTrees:
         forest[d][k][m] = max over j of  forest[d][k - 1][m - j] + acceptance[k - 1] * best[d - 1][j]
         best[d][m] = 1 + max over k of  forest[d][k][m - 1]
 
-    The children of a node hold the first positions without a gap, and nothing is assumed of the vector: a later
-    position may be likelier than an earlier one, where taking the best path products first would be wrong.
+    The children of a node hold the first positions without a gap. A later position may be likelier than an earlier
+    one,
+    in which case taking the best path products first would be wrong.
 
     Args:
         acceptance: probability that the first, second, ... child tried below a visited node is the accepted one.
-        budget: most nodes asked for later, the root not counted.
+        budget: most nodes of any tree requested later, without the root.
     """
 
     def __init__(self, acceptance: tuple[float, ...], budget: int) -> None:
@@ -190,17 +192,17 @@ class BestTrees:
         self._complete = False
 
     def values(self, depth: int) -> NDArray[np.float64]:
-        """``[budget + 1]`` value of the best tree of at most 0, 1, ... ``budget`` nodes and this depth."""
+        """Return ``[budget + 1]`` values of the best trees of at most 0 to ``budget`` nodes and this depth."""
         return self._best[self.useful_depth(depth)][1:]
 
     def useful_depth(self, depth: int) -> int:
-        """The least depth beyond which, up to ``depth``, no tree of the budget gains anything."""
+        """Return the least depth that no depth up to ``depth`` improves on."""
         while not self._complete and len(self._best) <= depth:
             self._add_depth()
         return min(depth, len(self._best) - 1)
 
     def paths(self, nodes: int, depth: int) -> list[RankPath]:
-        """Rank paths of a best tree of at most ``nodes`` nodes and this depth; fewer nodes where more gain nothing."""
+        """Return the rank paths of a best tree of at most ``nodes`` nodes and this depth."""
         found: list[RankPath] = []
         waiting: list[tuple[RankPath, int, int]] = [((), nodes, self.useful_depth(depth))]
         while waiting:
@@ -217,7 +219,7 @@ class BestTrees:
         return found
 
     def _below(self, child: int, depth: int) -> NDArray[np.float64]:
-        """``[budget + 2]`` what the child in this place, counted from 1, is worth with so many rows."""
+        """Return ``[budget + 2]`` values of the ``child``-th child, counted from 1, by its rows."""
         return self._acceptance[child - 1] * self._best[depth - 1]
 
     def _add_depth(self) -> None:
@@ -226,7 +228,7 @@ class BestTrees:
         forest[0] = 0.0
         sums = np.empty((rows - 1, rows - 1))
         for child in range(1, len(forest)):
-            padded = np.full(2 * rows - 3, -np.inf)  # best of 1..budget rows, after what is too few
+            padded = np.full(2 * rows - 3, -np.inf)  # values of 1..budget rows; -inf below 1 row
             padded[rows - 2 :] = self._below(child, depth)[1:rows]
             with_j = sliding_window_view(padded, rows - 1)[:, ::-1]  # [m - 1, m - j]
             np.add(with_j, forest[child - 1, :-1], out=sums)
@@ -242,5 +244,5 @@ class BestTrees:
 
 @lru_cache(maxsize=16)
 def best_trees(acceptance: tuple[float, ...], budget: int) -> BestTrees:
-    """The trees of one vector, remembered: a search asks for the same again and again."""
+    """Return the trees of one vector, cached for searches."""
     return BestTrees(acceptance, budget)

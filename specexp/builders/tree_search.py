@@ -20,11 +20,11 @@ class ParametricTree(StaticTree):
     ``rank_decay`` gives a chain; a small ``depth_decay`` gives a bush of depth 1.
 
     Args:
-        nodes: nodes, the root not counted; fewer where depth and width leave no more.
-        depth: deepest node allowed.
-        rank_decay: how fast candidates lose value with their rank.
-        depth_decay: how much of its value a continuation keeps at each depth.
-        width: candidates a node may have.
+        nodes: nodes without the root; fewer if depth and width leave no more.
+        depth: greatest depth.
+        rank_decay: exponent of the loss of value with the rank.
+        depth_decay: share of its value that a continuation keeps.
+        width: most candidates of a node.
 
     Example:
         >>> ParametricTree(nodes=3, depth=3, rank_decay=4.0).rank_paths
@@ -59,13 +59,14 @@ class ParametricTree(StaticTree):
 class FittedTree(StaticTree):
     """The ``nodes`` rank paths that a run accepted most often in a wide tree.
 
-    A prefix is accepted at least as often as what continues it, so the best paths always form a tree.
+    A prefix is accepted at least as often as its continuations, so the best paths always form a tree.
 
     Args:
-        acceptance_counts: how often each rank path was accepted, as ``AcceptanceCounter`` counts.
-            In a configuration the path of the JSON file it wrote; a sweep that records them names it itself.
-        nodes: nodes, the root not counted; fewer where fewer paths were ever accepted.
-        depth: deepest node allowed.
+        acceptance_counts: number of acceptances by rank path, from ``AcceptanceCounter``. In a configuration the
+            path of
+            its JSON file; a sweep that counts them sets it.
+        nodes: nodes without the root; fewer if fewer paths were ever accepted.
+        depth: greatest depth.
 
     Raises:
         ValueError: no path of this length was ever accepted.
@@ -83,7 +84,7 @@ class FittedTree(StaticTree):
 
 
 def most_accepted_paths(counts: Mapping[RankPath, int], nodes: int, depth: int) -> list[list[int]]:
-    """The ``nodes`` most accepted rank paths at most ``depth`` long; ties go to the shorter, then lower-ranked path."""
+    """Return the most accepted rank paths; ties go to the shorter, then lower-ranked path."""
     ranked = sorted(
         (path for path, count in counts.items() if count > 0 and len(path) <= depth),
         key=lambda path: (-counts[path], len(path), path),

@@ -1,4 +1,4 @@
-"""Verifiers: what of a draft is accepted."""
+"""Verifiers decide which drafted nodes are accepted."""
 
 from __future__ import annotations
 

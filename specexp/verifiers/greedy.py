@@ -6,4 +6,4 @@ from specexp.core.contracts import ArgmaxVerifier
 
 
 class Greedy(ArgmaxVerifier):
-    """Accepts the tokens the target itself finds most probable; among equals the lowest token id."""
+    """Accepts the target's argmax (ties go to the lowest id)."""

@@ -29,8 +29,8 @@ class KeyedSampling(DeterministicVerifier):
 
     Args:
         temperature: the target's; 0 is greedy decoding.
-        top_k: keep only so many of the most probable tokens.
-        top_p: keep only the most probable tokens that hold this much probability together.
+        top_k: keep only this many of the most probable tokens.
+        top_p: keep only the smallest set of most probable tokens with at least this probability.
     """
 
     keyed_scores = True
@@ -49,13 +49,7 @@ class KeyedSampling(DeterministicVerifier):
 
     @override
     def noisy_scores(self, context: Context, logits: torch.Tensor, position: int) -> NDArray[np.float32]:
-        """``[V]`` processed scores plus the noise of the position (up to a constant, ``s_t + g_t``).
-
-        Args:
-            context: the sequence, whose noise it is.
-            logits: ``[V]`` of any float dtype.
-            position: absolute position of the token to be chosen.
-        """
+        """Return ``[V]`` processed scores plus the noise of the position: ``s_t + g_t`` up to a constant."""
         scores = self.processed_scores(logits)
         if self.temperature == 0:
             return scores
@@ -63,10 +57,7 @@ class KeyedSampling(DeterministicVerifier):
 
     @override
     def processed_scores(self, logits: torch.Tensor) -> NDArray[np.float32]:
-        """``[V]`` scores after temperature, top-k and top-p, removed tokens ``-inf`` (up to a constant, ``s_t``).
-
-        At temperature 0 the logits themselves, so that near ties stay visible.
-        """
+        """Return ``[V]`` scores ``s_t`` up to a constant, removed tokens ``-inf``; at temperature 0 the logits."""
         if self.temperature == 0:
             return np.asarray(logits.float().numpy(force=True))
         return np.asarray(self.processors.scores(logits[None])[0].float().numpy(force=True))
@@ -88,7 +79,7 @@ class KeyedSampling(DeterministicVerifier):
     @property
     @override
     def law(self) -> Hashable:
-        own = type(self) is KeyedSampling  # and not what a subclass does otherwise
+        own = type(self) is KeyedSampling  # a subclass may have another rule
         return (KeyedSampling, *self.processors.settings.values()) if own else None
 
     @override

@@ -1,4 +1,4 @@
-"""Rejection sampling: exact samples of the target that make the most of what the draft distribution says."""
+"""Rejection sampling: exact samples of the target that use the draft distribution."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class RejectionSampling(SamplingVerifier):
 
     Args:
         temperature: the target's; 0 accepts its most probable token alone.
-        top_k: keep only so many of the target's most probable tokens.
-        top_p: keep only the target's most probable tokens that hold this much probability together.
+        top_k: keep only this many of the target's most probable tokens.
+        top_p: keep only the smallest set of them with at least this probability.
     """
 
     sampling = "rejection"
@@ -55,7 +55,7 @@ class RejectionSampling(SamplingVerifier):
             row = child
 
     def uniforms(self, context: Context, tree: TokenTree) -> list[float]:
-        """Numbers in (0, 1) of this step: one for every draw and one for the bonus are enough."""
+        """Return enough numbers in (0, 1) for this step: one per draw and one for the bonus."""
         repeated = 0 if tree.draws is None else sum(map(len, tree.draws.values()))
         size = tree.num_nodes + repeated + 1
         numbers: list[float] = context.uniforms("verify", len(context) - 1, size=size).tolist()
@@ -64,14 +64,7 @@ class RejectionSampling(SamplingVerifier):
     def try_children(
         self, tree: TokenTree, row: int, left: NDArray[np.float64], uniforms: Iterator[float]
     ) -> tuple[int | None, NDArray[np.float64]]:
-        """The accepted child of a row, or None, and what is left of the target's distribution.
-
-        Args:
-            tree: drafted.
-            row: the accepted node.
-            left: ``[V]`` the target's distribution after it; may be changed in place.
-            uniforms: the step's.
-        """
+        """Return the accepted child of a row, or None, and what is left of the target's distribution ``[V]``."""
         q: NDArray[np.float64] | None = None
         for child in tree.draw_order(row):
             token, kind = int(tree.tokens[child]), tree.kind(child)
@@ -81,7 +74,7 @@ class RejectionSampling(SamplingVerifier):
                 left = without(left, token)
                 continue
             if q is None:
-                assert tree.q is not None, "drawn nodes come with their distribution"
+                assert tree.q is not None  # drawn nodes have a distribution
                 q = normalised(tree.q[row].astype(np.float64))
             if next(uniforms) * q[token] < left[token]:
                 return child, left
@@ -92,26 +85,26 @@ class RejectionSampling(SamplingVerifier):
 
 
 def residual(left: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``norm(max(left - q, 0))``; ``left`` itself where rounding leaves nothing, for then the two are equal."""
+    """Return ``norm(max(left - q, 0))``, or ``left`` if rounding leaves nothing: then the two are equal."""
     rest = np.maximum(left - q, 0.0)
     total = rest.sum()
     return rest / total if total > 0 else left
 
 
 def without(distribution: NDArray[np.float64], token: int) -> NDArray[np.float64]:
-    """The distribution given that the token is not drawn; all zeros if it held everything."""
+    """Return the distribution without a token; all zeros if that had all its mass."""
     rest = distribution.copy()
     rest[token] = 0.0
     return normalised(rest)
 
 
 def normalised(distribution: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Divided by its sum, unless that is 0."""
+    """Return the distribution divided by its sum, unless that is 0."""
     total = distribution.sum()
     return distribution / total if total > 0 else distribution
 
 
 def sample(distribution: NDArray[np.float64], uniform: float) -> int:
-    """The token at a uniform number of the distribution function; never one of probability 0."""
+    """Return the token at a uniform number of the distribution function; never one of probability 0."""
     upto = distribution.cumsum()
     return int(min(np.searchsorted(upto, uniform * upto[-1], side="right"), np.flatnonzero(distribution)[-1]))

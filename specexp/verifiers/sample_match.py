@@ -25,8 +25,8 @@ class SampleMatch(SamplingVerifier):
 
     Args:
         temperature: the target's; 0 is greedy decoding.
-        top_k: keep only so many of the target's most probable tokens.
-        top_p: keep only the target's most probable tokens that hold this much probability together.
+        top_k: keep only this many of the target's most probable tokens.
+        top_p: keep only the smallest set of them with at least this probability.
     """
 
     @override

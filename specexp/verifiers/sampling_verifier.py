@@ -1,4 +1,4 @@
-"""What verifiers that sample the target have in common: how its logits become a distribution."""
+"""The base of verifiers that sample the target: logits to its distribution."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class SamplingVerifier(Verifier, ABC):
 
     Args:
         temperature: divides the target's logits; at 0 its most probable token alone is left.
-        top_k: keep only so many of the target's most probable tokens.
-        top_p: keep only the target's most probable tokens that hold this much probability together.
+        top_k: keep only this many of the target's most probable tokens.
+        top_p: keep only the smallest set of them with at least this probability.
     """
 
     processors: Processors

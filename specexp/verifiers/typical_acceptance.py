@@ -30,8 +30,8 @@ class TypicalAcceptance(SamplingVerifier):
         temperature: the target's; 0 is greedy decoding, and then lossless in effect.
         epsilon: probability that is always enough.
         delta: share of ``exp(-H)`` that is enough.
-        top_k: keep only so many of the target's most probable tokens.
-        top_p: keep only the target's most probable tokens that hold this much probability together.
+        top_k: keep only this many of the target's most probable tokens.
+        top_p: keep only the smallest set of them with at least this probability.
     """
 
     lossless: ClassVar[bool] = False
