@@ -1,4 +1,4 @@
-"""Tree builders: which candidates become nodes."""
+"""Tree builders choose the candidates that become nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Controllers: how much to draft."""
+"""Controllers decide how much to draft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafters: who guesses the next tokens."""
+"""Drafters guess the next tokens."""
 
 from __future__ import annotations
 

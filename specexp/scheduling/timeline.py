@@ -220,4 +220,4 @@ def _in_order(spans: Iterable[Span]) -> list[Span]:
 
 
 def _microseconds(seconds: float) -> int:
-    return floor(1e6 * seconds + 1e-3)  # a thousandth is more than floats lose, and less than a clock tells
+    return floor(1e6 * seconds + 1e-3)  # 1e-3 covers the rounding of floats
