@@ -124,7 +124,7 @@ class LoadAware(Controller):
 
     @override
     def reset(self) -> None:
-        self._sums = np.zeros((len(_STATE), 1))  # [3, n + 1], by number of nodes
+        self._sums: NDArray[np.float64] = np.zeros((len(_STATE), 1))  # [3, n + 1], by number of nodes
         self._best = {}
 
     @override
