@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -26,8 +26,7 @@ from specexp.scheduling.messages import (
     StepResult,
     memory_of,
 )
-from specexp.scheduling.queue import Waiting
-from specexp.scheduling.strategies import Scheduled
+from specexp.scheduling.queue import QueuePolicy, Waiting
 from specexp.scheduling.timeline import TimeLine
 from specexp.scheduling.worker import DraftWorker
 
@@ -50,10 +49,11 @@ class ScheduledLanes(Lanes):
         observers: Iterable[OutcomeObserver],
         timeline: TimeLine,
         workers: Sequence[DraftWorker],
-        strategy: Scheduled,
+        policy: QueuePolicy,
+        most: int,
     ) -> None:
         super().__init__(target, parts, observers, timeline)
-        self.workers, self.policy, self.most = workers, strategy.policy, strategy.verify_batch
+        self.workers, self.policy, self.most = workers, policy, most
         self._queue: list[Lane] = []  # lanes with a ready draft, in the order of arrival
         self._ended: dict[int, Lane] = {}  # lanes whose parts have not yet learned from the last step
 
@@ -156,15 +156,24 @@ def _begin(lane: Lane) -> StartSequence:
 
 
 class ScheduledExecutor(Executor):
-    """Keeps the workers from run to run."""
+    """Keeps the workers from run to run; ``queue`` is the policy and the most drafts of a pass."""
 
-    def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, strategy: Scheduled) -> None:
-        super().__init__(model, parts, strategy.n, strategy.threads)
-        self.strategy = strategy
+    def __init__(
+        self,
+        model: PreTrainedModel | Runtime,
+        parts: Parts,
+        n: int,
+        threads: int | None,
+        queue: tuple[QueuePolicy, int],
+        workers: int | Literal["thread"],
+        draft_threads: int | None,
+    ) -> None:
+        super().__init__(model, parts, n, threads)
+        self.queue = queue
         # workers do not verify, and not every verifier can be pickled
         drafting = parts._replace(verifier=ArgmaxVerifier())
-        kind: Kind = "thread" if strategy.workers == "thread" else "process"
-        number = 1 if strategy.workers == "thread" else strategy.workers
+        kind: Kind = "thread" if workers == "thread" else "process"
+        number = 1 if workers == "thread" else workers
         self._workers: list[DraftWorker] = []
         try:
             for first in range(number):
@@ -172,7 +181,7 @@ class ScheduledExecutor(Executor):
                     slot: memory_of(parts, self.model.vocab_size, self.model.dtype)
                     for slot in range(first, self.n, number)
                 }
-                self._workers.append(DraftWorker(drafting, memories, kind, strategy.draft_threads))
+                self._workers.append(DraftWorker(drafting, memories, kind, draft_threads))
         except BaseException:
             self.abort()
             raise
@@ -224,7 +233,7 @@ class ScheduledExecutor(Executor):
 
     @override
     def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
-        return ScheduledLanes(self.model, self.parts, observers, timeline, self.workers, self.strategy)
+        return ScheduledLanes(self.model, self.parts, observers, timeline, self.workers, *self.queue)
 
     @override
     def _drafting(self, slot: int, context: Context) -> None:

@@ -180,4 +180,5 @@ class Scheduled(Execution):
         from specexp.scheduling.scheduler import ScheduledExecutor
 
         self.check(parts)
-        return ScheduledExecutor(model, parts, self)
+        queue = self.policy, self.verify_batch
+        return ScheduledExecutor(model, parts, self.n, self.threads, queue, self.workers, self.draft_threads)
