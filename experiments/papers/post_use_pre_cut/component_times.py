@@ -12,14 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from experiments.papers.shared import (
-    DraftingAnalysis,
-    Row,
-    add_rows,
-    check_rows,
-    report_of,
-    table_of,
-)
+from experiments.papers.shared import DraftingAnalysis, Row, add_rows, check_rows, report_of, table_of
 from specexp.bench import clock
 from specexp.bench.analysis import grafted_rows
 from specexp.bench.publish import Report
@@ -27,7 +20,7 @@ from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import Breakdown, arm_names, breakdown
 from specexp.bench.table import Table
 from specexp.core.context import Context
-from specexp.core.contracts import Controller, Drafter, TreeBuilder
+from specexp.core.contracts import Controller, TreeBuilder
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
@@ -63,7 +56,9 @@ class Copies:
 
     def __init__(self, parts: Parts) -> None:
         decides = not (parts.controller.same_plan or parts.controller.needs_foresight)
-        self.cache = _cache_of(parts.drafter)
+        drafters = () if parts.drafter is None else (parts.drafter, *parts.drafter.inner)
+        caches = [one.without_drafter() for one in drafters if isinstance(one, PhraseCache)]
+        self.cache = caches[0] if caches else None
         self.builder = parts.builder
         self.controller = deepcopy(parts.controller) if decides else None
         self.context: Context | None = None
@@ -97,13 +92,6 @@ class Copies:
         answer = run()
         self.seconds[operation].append(perf_counter() - started)
         return answer
-
-
-def _cache_of(drafter: Drafter | None) -> PhraseCache | None:
-    if isinstance(drafter, PhraseCache):
-        return drafter.without_drafter()
-    inner = () if drafter is None else drafter.inner
-    return next((found for one in inner if (found := _cache_of(one)) is not None), None)
 
 
 def _finish(send: Callable[[], object]) -> None:
