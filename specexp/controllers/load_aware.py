@@ -42,6 +42,7 @@ class LoadAware(Controller):
     """
 
     sees_load = True
+    _sums: NDArray[np.float64]
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class LoadAware(Controller):
 
     @override
     def reset(self) -> None:
-        self._sums: NDArray[np.float64] = np.zeros((len(_STATE), 1))  # [3, n + 1], by number of nodes
+        self._sums = np.zeros((len(_STATE), 1))  # [3, n + 1], by number of nodes
         self._best = {}
 
     @override
