@@ -82,11 +82,11 @@ def _act(
     if settings.storage is not None:
         check_storage(settings.storage, config.checker.error(("sweep", "storage"), ""))
     if dry_run:
-        from specexp.sweep.rehearsal import rehearse
+        from specexp.sweep.dry_run import rehearse
 
-        possible = rehearse(study_config, settings)
-        show(study_config, possible.sweep, console)
-        for name, why in possible.left_out.items():
+        possible, impossible = rehearse(study_config, settings)
+        show(study_config, possible, console)
+        for name, why in impossible.items():
             console.print(f"Left out, for it cannot be built: {name}: {why}", markup=False)
     made: list[Path] = []
     for sentence in _remarks(config, study_config, settings, left_out):

@@ -1,43 +1,31 @@
-"""A journal file that survives kill -9 and a full disk.
-
-Optuna's own file lock waits thirty seconds for a dead process, and a line half written at the moment of death
-makes the rest of the file unreadable. Here the folder is locked for one process, and a half-written last
-line is cut off: it was never acknowledged.
-"""
+"""A journal file that survives ``kill -9`` and a full disk."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from typing_extensions import override
 
 from specexp.sweep.study_config import StudyError
 
 
-class JournalFile(BaseJournalBackend):
-    """Optuna's journal file with whole lines only.
+class JournalFile(JournalFileBackend):
+    """Optuna's journal file with whole lines only, for one process at a time; it is created in a folder that exists.
 
-    Args:
-        path: The file; it is created, its folder must exist.
+    Optuna's lock waits thirty seconds for a dead process, so it is never taken here: the study's folder is locked. A
+    last line that was half written at the moment of death was never acknowledged. It is cut off, because Optuna could
+    not read the file otherwise.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.path.touch()
-        data = self.path.read_bytes()
-        os.truncate(self.path, data.rfind(b"\n") + 1)
-        # Its lock is never taken: only reading is left to Optuna.
-        self._reader = JournalFileBackend(str(path), JournalFileOpenLock(str(path)))
-
-    @override
-    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
-        return self._reader.read_logs(log_number_from)
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), JournalFileOpenLock(str(path)))
+        self.path = path
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
     @override
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
@@ -49,7 +37,7 @@ class JournalFile(BaseJournalBackend):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(before)
+                file.truncate(before)  # entries are written all or none
                 raise
 
 
@@ -59,10 +47,11 @@ def check_journal(path: Path) -> str:
     Raises:
         StudyError: A line in the middle is not an entry, so that its trial is unknown.
     """
-    others = [name for name in ("trials.csv", "reference.json", "records") if (path.parent / name).exists()]
     if not path.exists() or path.stat().st_size == 0:
+        names = ("trials.csv", "reference.json", "records")
+        other = next((name for name in names if (path.parent / name).exists()), None)
         lost = "empty" if path.exists() else "gone"
-        return f"{path} is {lost}, though {others[0]} is there: the study starts over." if others else ""
+        return f"{path} is {lost}, though {other} is there: the study starts over." if other else ""
     *lines, rest = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:

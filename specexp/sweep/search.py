@@ -6,7 +6,7 @@ import errno
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -22,16 +22,9 @@ from specexp.bench.metrics import violation
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
 from specexp.core.start import masked
-from specexp.sweep.sampler import (
-    ENUMERATING,
-    CandidatePool,
-    DistinctSampler,
-    build_pruner,
-    build_sampler,
-    seed_of,
-)
+from specexp.sweep.sampler import ExploringSampler, build_pruner, build_sampler
 from specexp.sweep.space import MAX_DRAFT_NODES, Space, directions_of, figure_of
-from specexp.sweep.storage import causes_of, is_lost, outlasting, together
+from specexp.sweep.storage import causes_of, is_lost, retry_creation, retry_lost
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trials import (
     FINISHED,
@@ -41,13 +34,15 @@ from specexp.sweep.trials import (
     distinct_finished,
     reason_of,
 )
-from specexp.sweep.workers import known_waiting, place_among_workers, put_back, requeue, worker
+from specexp.sweep.workers import known_waiting, put_back, requeue, worker
 from specexp.tracking.names import SPEEDUP
 
 if TYPE_CHECKING:
     from specexp.sweep.output import TrackedTrials
     from specexp.sweep.study import Study as OurStudy
 
+PATIENCE = 50
+"""Trials in a row without a new configuration after which a search ends: at least so many, and two for each trial."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -63,7 +58,7 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        study = together(
+        study = retry_creation(
             lambda: optuna.create_study(
                 storage=storage,
                 study_name=name,
@@ -104,24 +99,20 @@ def run_study(
     ours: OurStudy,
     after_trial: Callable[[Study, FrozenTrial], None] | None = None,
     tracked: TrackedTrials | None = None,
-    impossible: Sequence[Mapping[str, object]] = (),
 ) -> str:
     """Run trials until ``settings.n_trials`` distinct ones are finished, or the space is exhausted.
 
     Known configurations of workers that died are measured even then.
 
-    Args:
-        impossible: Choices by key that cannot be built together, which are not drawn.
-
     Returns:
-        A sentence about a space that holds fewer. Empty if all that were asked for are finished.
+        A sentence about a space that holds fewer, or an empty string.
 
     Raises:
         StudyError: Nearly every trial fails.
         OSError: The storage, or a file of a trial, cannot be written. The trial is queued again.
     """
-    search = outlasting(lambda: _Search(study, settings, ours, after_trial, tracked, impossible))
-    ended = outlasting(search.ended)
+    search = _Search(study, settings, ours, after_trial, tracked)
+    ended = retry_lost(search.ended)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         while not ended:
@@ -130,16 +121,17 @@ def run_study(
                 ended = True
             except Exception as error:
                 search.recover(error)
-                ended = outlasting(search.ended)
+                ended = retry_lost(search.ended)
     if search.unwritten is not None:
         raise search.unwritten
-    done, target, last = len(outlasting(lambda: distinct_finished(study))), settings.n_trials, search.last
+    done, target = len(retry_lost(lambda: distinct_finished(study))), settings.n_trials
     if done >= target:
         return ""
-    if done == 0 or (last is not None and last.state not in FINISHED):
+    if done == 0 or 0 < search.barren == search.failed:
+        reason = None if search.last is None else reason_of(search.last)
         raise StudyError(
-            f"the last {search.barren} trials failed, the last one because of "
-            f"{(last and reason_of(last)) or 'an unknown error'} ({done} of {target} are finished)"
+            f"the last {search.barren} trials failed, the last one because of {reason or 'an unknown error'} "
+            f"({done} of {target} are finished)"
         )
     return (
         f"The space is exhausted: {done} distinct configurations were measured, {target} were asked for, and what else "
@@ -158,6 +150,7 @@ class _Search:
     Attributes:
         last: Its last trial.
         barren: Its trials since the last that measured a new configuration.
+        failed: Those of them that failed.
         unwritten: The error of a disk that is full.
     """
 
@@ -168,49 +161,39 @@ class _Search:
         ours: OurStudy,
         after_trial: Callable[[Study, FrozenTrial], None] | None,
         tracked: TrackedTrials | None,
-        impossible: Sequence[Mapping[str, object]],
     ) -> None:
         self.last: FrozenTrial | None = None
-        self.barren = 0
+        self.barren = self.failed = 0
         self.unwritten: OSError | None = None
         self._study, self._settings, self._ours = study, settings, ours
         self._after_trial, self._tracked = after_trial, tracked
-        self._patience = max(20, 2 * settings.n_trials)
+        self._patience = max(PATIENCE, 2 * settings.n_trials)
         self._current: int | None = None  # number of the trial that is running
-        self._candidates = CandidatePool(ours.prepare)
+        self._failures: dict[str, str] = {}  # why a configuration failed in this process, by digest
         self._space = Space(settings)
-        if not isinstance(study.sampler, (DistinctSampler, *ENUMERATING)):
-            seed = seed_of(settings)
-            if seed is not None:
-                seed += len(study.get_trials(deepcopy=False)) + place_among_workers(study)
-            study.sampler = DistinctSampler(
-                study.sampler,
-                lambda trial: self._space.suggest(trial, ours.applies),
-                self._candidates,
-                seed,
-                impossible,
-            )
 
     def ended(self) -> bool:
-        exhausted = isinstance(self._study.sampler, DistinctSampler) and self._study.sampler.exhausted
-        enough = exhausted or len(distinct_finished(self._study)) >= self._settings.n_trials
+        enough = self.barren >= self._patience or (
+            len(distinct_finished(self._study)) >= self._settings.n_trials
+        )
         return enough and not known_waiting(self._study)
 
     def __call__(self, trial: Trial) -> float | tuple[float, ...]:
         self._current = trial.number
         trial.set_user_attr("worker", worker())
+        measured = None
         try:
-            _ = trial.relative_params  # drawn even if no parameter has a second value: it may repeat
             overrides = trial.user_attrs.get("overrides")
             if overrides is None:
                 overrides = self._space.suggest(trial, self._ours.applies)
-            candidate = self._candidates.take(overrides)
+            candidate = self._ours.prepare(overrides)
             original = self._claim(trial, candidate)
             if original is not None:
                 return _copy(trial, original)
             self._refuse_too_large(trial, candidate)
             if self._tracked is not None:
                 self._tracked.begin(trial, candidate.attributes)
+            measured = candidate.digest
             measurement = self._ours.measure(candidate, self._reporter(trial), trial.number)
             return self._values(trial, measurement)
         except TrialPruned:
@@ -221,21 +204,31 @@ class _Search:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-            outlasting(lambda: trial.set_user_attr("reason", reason))
+            retry_lost(lambda: trial.set_user_attr("reason", reason))
             if isinstance(error, OSError) and error.errno in _FULL:
                 self.unwritten = error  # the next one could not be written either
                 self._study.stop()
             if self.unwritten is error or is_lost(error):
-                outlasting(lambda: self._requeue(trial))
+                retry_lost(lambda: self._requeue(trial))
+            elif measured is not None:
+                self._failures[measured] = (
+                    f"trial {trial.number} failed with the same configuration: {reason}"
+                )
             raise
 
     def note(self, study: Study, trial: FrozenTrial) -> None:
         self._current, self.last = None, trial
-        fresh = trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
-        self.barren = 0 if fresh else self.barren + 1
+        if "duplicate_of" in trial.user_attrs:
+            self.barren += 1
+        elif trial.state in FINISHED:
+            self.barren = self.failed = 0
+        else:
+            self.barren, self.failed = self.barren + 1, self.failed + 1
+        if isinstance(study.sampler, ExploringSampler):
+            study.sampler.repeats = self.barren
         if self._after_trial is not None:
             self._after_trial(study, trial)
-        if self.ended() or self.barren >= self._patience:
+        if self.ended():
             study.stop()
 
     def recover(self, error: Exception) -> None:
@@ -245,10 +238,10 @@ class _Search:
         because this one was stopped for too long. Otherwise the storage's error is raised.
         """
         number, self._current = self._current, None
-        self.barren += 1
+        self.barren, self.failed = self.barren + 1, self.failed + 1
         study = self._study
         if is_lost(error):
-            outlasting(lambda: put_back(study, lambda trial: trial.number == number))
+            retry_lost(lambda: put_back(study, lambda trial: trial.number == number))
             goes_on = True
         else:
             goes_on = number is not None and study.get_trials(deepcopy=False)[number].state.is_finished()
@@ -263,39 +256,45 @@ class _Search:
     def _claim(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
         """Sign the trial with its digest, and return the trial that measured the same configuration; None if none did.
 
-        Of two workers that sign at the same moment the earlier trial goes on.
+        Raises:
+            ValueError: Another trial measures it right now, or it failed in this process.
         """
         trial.set_user_attr("digest", candidate.digest)
-        same = self._same(trial, candidate.digest)
-        self._give_way(trial, candidate, [one for one in same if "attributes" in one.user_attrs])
-        self._give_way(trial, candidate, [one for one in same if one.number < trial.number])
+        # Of two workers that sign at the same moment the earlier trial goes on, unless the later one already does.
+        self._same(trial, candidate, lambda other: "attributes" in other.user_attrs)
         trial.set_user_attr("attributes", dict(candidate.attributes))
-        # An earlier trial may have signed in between, and not have seen that this one goes on.
-        same = self._same(trial, candidate.digest)
-        self._give_way(trial, candidate, [one for one in same if one.number < trial.number])
+        # An earlier trial may have signed in between, without seeing that this one goes on.
+        same = self._same(trial, candidate)
+        if candidate.digest in self._failures and "queued" not in trial.user_attrs:
+            raise ValueError(self._failures[candidate.digest])
         # A known configuration is measured on every prompt, even if it was pruned before.
         left_out = {"duplicate_of", *(["pruned_at"] if "known" in trial.user_attrs else [])}
         whole = (one for one in same if one.state in FINISHED and not left_out & one.user_attrs.keys())
         return next(whole, None)
 
-    def _same(self, trial: Trial, digest: str) -> list[FrozenTrial]:
-        return [
-            other
-            for other in self._study.get_trials(deepcopy=False)
-            if other.user_attrs.get("digest") == digest and other.number != trial.number
-        ]
+    def _same(
+        self, trial: Trial, candidate: Candidate, later: Callable[[FrozenTrial], bool] = lambda other: False
+    ) -> list[FrozenTrial]:
+        """Return the other trials of the same configuration.
 
-    def _give_way(self, trial: Trial, candidate: Candidate, others: Sequence[FrozenTrial]) -> None:
-        """Raise ValueError if one of the others is running, so that what it measures may be drawn again if it fails."""
+        Raises:
+            ValueError: An earlier one is running, or a later one that ``later`` accepts.
+        """
         retried = trial.user_attrs.get("retry_of")
-        running = [one for one in others if one.state is TrialState.RUNNING and one.number != retried]
-        if not running:
-            return
-        if isinstance(self._study.sampler, DistinctSampler):
-            self._study.sampler.give_back(candidate.digest)
-        if "queued" in trial.user_attrs:
-            self._requeue(trial)
-        raise ValueError(f"trial {running[0].number} measures the same right now")
+        trials = self._study.get_trials(deepcopy=False)
+        same = [
+            one
+            for one in trials
+            if one.user_attrs.get("digest") == candidate.digest and one.number != trial.number
+        ]
+        for one in same:
+            goes_first = one.number < trial.number or later(one)
+            if one.state is TrialState.RUNNING and one.number != retried and goes_first:
+                trial.set_user_attr("duplicate_of", one.number)
+                if "queued" in trial.user_attrs:
+                    self._requeue(trial)
+                raise ValueError(f"trial {one.number} measures the same right now")
+        return same
 
     def _reporter(self, trial: Trial) -> Report:
         # The pruner compares speedups; a study of another single objective must not be pruned by them.

@@ -9,9 +9,9 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -25,9 +25,9 @@ from specexp.bench.trainer import quiet_libraries
 from specexp.config import save_resolved
 from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
+from specexp.sweep.dry_run import check_prompts, open_models, without_impossible
 from specexp.sweep.journal import check_journal
 from specexp.sweep.output import StudyOutput, TrackedTrials, next_steps, setting_of
-from specexp.sweep.rehearsal import check_prompts, composer, open_models, without_impossible
 from specexp.sweep.search import open_study, run_study
 from specexp.sweep.space import directions_of
 from specexp.sweep.storage import open_storage
@@ -66,7 +66,6 @@ class Session:
         self.settings = settings
         self.output = output
         self.alone = settings.storage is None
-        self._impossible: tuple[Mapping[str, Any], ...] = ()
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -114,9 +113,8 @@ class Session:
         with StageBar(self.output.console) as bar, self._only_worker_here():
             study.tick = bar.prompt
             self._count_acceptances(bar)
-            possible = without_impossible(self.config, self.settings, composer(study))
-            self.settings, self._impossible = possible.sweep, possible.pairs
-            for what, why in possible.left_out.items():
+            self.settings, left_out = without_impossible(self.config, self.settings, study.try_to_compose)
+            for what, why in left_out.items():
                 self.output.say(f"Left out, for it cannot be built: {what}: {why}.")
             stated = {"device": self.config.clock, "placement": study.device}
             again = resume(self.trials, self.turns, self.settings, alone=self.alone, stated=stated)
@@ -194,7 +192,7 @@ class Session:
             progress.update(trials)
             bar.show(progress)
             try:
-                exhausted = run_study(trials, self.settings, study, after, tracked, self._impossible)
+                exhausted = run_study(trials, self.settings, study, after, tracked)
             finally:
                 if tracked is not None:
                     tracked.interrupt()

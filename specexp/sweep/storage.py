@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS = 60
 GRACE_SECONDS = 330
-"""Longer than a worker looks for a database it lost: whoever finds it again goes on with its trial."""
+"""Longer than :data:`LOST_SECONDS`: a worker that reaches its database again goes on with its trial."""
 LOST_SECONDS = 300.0
 """Time for which a call is repeated while the database cannot be reached."""
 LONGEST_PAUSE = 5.0
-"""Seconds between two attempts, at most."""
+"""Maximum seconds between two attempts."""
 LOCK_SECONDS = 60
 """Time for which a worker waits while another one writes to an SQLite file."""
 ATTEMPTS = 6
@@ -39,14 +39,15 @@ PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
 SERVERS = ("postgresql", "mysql", "mariadb", "redis", "rediss")
 EXAMPLES = "sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name or redis://host"
 _LIBPQ = {
+    # A lost server is noticed within a minute.
     "connect_timeout": 10,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
+    # Text is Unicode whatever the database's own encoding is.
     "client_encoding": "utf8",
 }
-"""A lost server is noticed within a minute, and text is Unicode in any database."""
 
 Made = TypeVar("Made")
 
@@ -58,7 +59,7 @@ def check_storage(given: str, error: ConfigError) -> None:
         error: Its text, file and key, begins the message.
 
     Raises:
-        ConfigError: It is not a database's, its driver is not installed, its file cannot be one, or no server answers.
+        ConfigError: The URL, its driver, its file or its server cannot be used.
     """
     from sqlalchemy import NullPool, create_engine, make_url
     from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -85,9 +86,7 @@ def check_storage(given: str, error: ConfigError) -> None:
             f"{what}, and its driver {why.name} is not installed: pip install {package}"
         ) from why
     if kind == "sqlite":
-        fault = _fault_of_file(url.database or ":memory:")
-        if fault is not None:
-            raise ConfigError(f"{what}, {fault}")
+        _check_file(Path(url.database or ":memory:"), what)
     elif not redis:
         options = _LIBPQ if kind == "postgresql" else {}
         try:
@@ -98,33 +97,30 @@ def check_storage(given: str, error: ConfigError) -> None:
             raise ConfigError(f"{what}, and the database cannot be used: {refusal}") from why
 
 
-def _fault_of_file(database: str) -> str | None:
-    path = Path(database)
-    if database == ":memory:":
-        return "which is forgotten when the process ends: name a file, such as sqlite:///study.db"
-    if not path.parent.is_dir():
-        return f"and the folder {path.parent} does not exist: make it, or name another one"
-    if path.exists() and not path.is_file():
-        return f"and {path} is no file: name one"
-    if path.exists() and _head(path) not in (b"", b"SQLite format 3"):
-        return f"and {path} is no SQLite database: name another file, or a new one"
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        return f"and {path} cannot be written: name a file that can"
-    return None
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(15)
+def _check_file(path: Path, what: str) -> None:
+    fault = ""
+    if str(path) == ":memory:":
+        fault = "which is forgotten when the process ends: name a file, such as sqlite:///study.db"
+    elif not path.parent.is_dir():
+        fault = f"and the folder {path.parent} does not exist: make it, or name another one"
+    elif path.exists() and not path.is_file():
+        fault = f"and {path} is no file: name one"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        fault = f"and {path} cannot be written: name a file that can"
+    elif path.exists():
+        with path.open("rb") as file:
+            if file.read(15) not in (b"", b"SQLite format 3"):
+                fault = f"and {path} is no SQLite database: name another file, or a new one"
+    if fault:
+        raise ConfigError(f"{what}, {fault}")
 
 
 def open_storage(
     given: str | None, folder: Path, requeue: Callable[[Study, FrozenTrial], None]
 ) -> BaseStorage:
-    """Open the storage of a study.
+    """Open the storage of a study: the URL of a database, or None for the journal in ``folder``.
 
     Args:
-        given: The URL of a database. None: the journal in ``folder``.
         requeue: Called with each trial that failed because its heartbeat stopped.
 
     Raises:
@@ -153,14 +149,14 @@ def open_storage(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         try:
-            return together(connect)
+            return retry_creation(connect)
         except Exception as error:  # of any database's driver
             why = masked(first_line(error))
             raise StudyError(f"storage {masked(given)!r} cannot be opened: {why}") from error
 
 
-def together(make: Callable[[], Made]) -> Made:
-    """Make what other workers may make at the same moment: the second one tries again and finds it made.
+def retry_creation(make: Callable[[], Made]) -> Made:
+    """Call a function that creates tables or a study, again if another worker creates the same at the same moment.
 
     Raises:
         Exception: The error of the last attempt, or one that is not the database's.
@@ -190,13 +186,13 @@ def engine_arguments(url: str) -> dict[str, Any]:
     named = {**named, **(_LIBPQ if made.get_backend_name() == "postgresql" else {})}
 
     def connect() -> Any:
-        return outlasting(lambda: driver.connect(*positional, **named), driver.OperationalError)
+        return retry_lost(lambda: driver.connect(*positional, **named), driver.OperationalError)
 
     return {"creator": connect, "pool_pre_ping": True}
 
 
-def outlasting(call: Callable[[], Made], lost: type[Exception] | None = None) -> Made:
-    """Repeat a call until the database is back, for :data:`LOST_SECONDS`.
+def retry_lost(call: Callable[[], Made], lost: type[Exception] | None = None) -> Made:
+    """Repeat a call for up to :data:`LOST_SECONDS` while the database cannot be reached.
 
     Args:
         lost: The driver's own error of a lost connection, for calls below SQLAlchemy.

@@ -216,6 +216,14 @@ class Study:
             attributes["depth"] = max(map(len, builder.rank_paths))
         return Candidate(digest_of(made_of), attributes, arm)
 
+    def try_to_compose(self, overrides: Mapping[str, Any]) -> None:
+        """Compose a candidate and stop what it keeps running.
+
+        Raises:
+            ValueError: The parts cannot be made, or do not go together or with the target.
+        """
+        self.compose("candidate", self.config.with_overrides(overrides)).close()
+
     def attributes_of(self, arm: EngineArm) -> dict[str, Any]:
         """Attributes of a candidate for tables: the clock of its seconds, or its engine's settings."""
         engine = getattr(arm, "engine", None) if self.config.of_engine else None

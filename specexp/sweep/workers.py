@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 from specexp.config.sweep import Sweep
 from specexp.sweep.sampler import build_sampler
 from specexp.sweep.space import Space
-from specexp.sweep.storage import GRACE_SECONDS, is_lost, outlasting, together
+from specexp.sweep.storage import GRACE_SECONDS, is_lost, retry_creation, retry_lost
 
 WORKER = "worker "
 """Begins the study's attributes that name its workers."""
@@ -127,7 +127,7 @@ def running(study: Study, dead: Callable[[FrozenTrial], bool] | None = None) -> 
         put_back(study, dead or is_dead)
         return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
-    return outlasting(look)
+    return retry_lost(look)
 
 
 def others_running(study: Study) -> bool:
@@ -137,7 +137,7 @@ def others_running(study: Study) -> bool:
 
 def open_turns(name: str, storage: BaseStorage) -> Study:
     """Open the turns of a study's workers: a second study in its storage, each trial of which one worker claims."""
-    return together(
+    return retry_creation(
         lambda: optuna.create_study(
             storage=storage,
             study_name=f"{name}: turns",
@@ -211,7 +211,7 @@ def in_turn(turns: Study, kind: str, work: Callable[[Turn], None], *, alone: boo
             if not is_lost(error):
                 raise
             # It was cut off before its work began, and is queued for the next attempt.
-            outlasting(lambda: put_back(turns, lambda one: one.number == number))
+            retry_lost(lambda: put_back(turns, lambda one: one.number == number))
 
 
 def place_among_workers(study: Study) -> int:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from specexp.config import ConfigError
 from specexp.core.start import masked
-from specexp.sweep.storage import check_storage, open_storage, together
+from specexp.sweep.storage import check_storage, open_storage, retry_creation
 from specexp.sweep.study_config import StudyError
 
 TAKEN = {"taken": ""}
@@ -119,9 +119,9 @@ def test_tables_that_another_worker_makes_first_are_found_at_the_next_attempt() 
             raise left.pop()("create table", {}, Exception("it exists"))
         return "made"
 
-    assert together(make_tables) == "made"
+    assert retry_creation(make_tables) == "made"
     with pytest.raises(RuntimeError, match="no such host"):
-        together(lambda: (_ for _ in ()).throw(RuntimeError("no such host")))
+        retry_creation(lambda: (_ for _ in ()).throw(RuntimeError("no such host")))
 
 
 def _open(url: str, folder: str) -> None:

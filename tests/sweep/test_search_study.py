@@ -13,10 +13,10 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from specexp.config import ConfigError
-from specexp.sweep.sampler import build_pruner, build_sampler
-from specexp.sweep.search import Candidate, Measurement, Report, run_study
+from specexp.sweep.sampler import ExploringSampler, build_pruner, build_sampler
+from specexp.sweep.search import PATIENCE, Candidate, Measurement, Report, run_study
 from specexp.sweep.study_config import StudyError
-from specexp.sweep.trials import confirmable, distinct_finished, state_of, write_trials
+from specexp.sweep.trials import confirmable, distinct_finished, reason_of, state_of, write_trials
 
 FIXED: dict[str, Any] = {
     "builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}
@@ -124,7 +124,7 @@ def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path: Path) -> N
         "The space is exhausted: 3 distinct configurations were measured, 5 were asked for"
     )
     assert len(bench.measured) == 3
-    assert [state_of(trial) for trial in study.trials] == ["complete"] * 3 + ["duplicate"]
+    assert [state_of(trial) for trial in study.trials] == ["complete"] * 3 + ["duplicate"] * PATIENCE
 
 
 def test_what_a_sampler_repeats_is_replaced_by_what_is_new(tmp_path: Path) -> None:
@@ -136,18 +136,22 @@ def test_what_a_sampler_repeats_is_replaced_by_what_is_new(tmp_path: Path) -> No
 
     chosen = settings(n_trials=20, enqueue=[])
     study = opened(chosen, tmp_path)
-    study.sampler = Settled()
+    study.sampler = ExploringSampler(Settled(), seed=0)
     bench = FakeBench()
     assert run_study(study, chosen, bench) == ""
     assert bench.measured[0] == "Chain/64"
     assert len(set(bench.measured)) == len(bench.measured) == 20
-    assert not any("duplicate_of" in trial.user_attrs for trial in study.trials)
+    repeated = [trial for trial in study.trials if "duplicate_of" in trial.user_attrs]
+    assert all(trial.values == study.trials[trial.user_attrs["duplicate_of"]].values for trial in repeated)
 
 
-def test_what_failed_is_not_suggested_again(tmp_path: Path) -> None:
+def test_a_configuration_that_failed_is_not_measured_again(tmp_path: Path) -> None:
+    failed = []
+
     class Half(FakeBench):
         def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
             if candidate.attributes["nodes"] == 2:
+                failed.append(trial)
                 raise RuntimeError("out of memory")
             return super().measure(candidate, report, trial)
 
@@ -155,7 +159,8 @@ def test_what_failed_is_not_suggested_again(tmp_path: Path) -> None:
     chosen = settings(space=two, n_trials=5, enqueue=[])
     study = opened(chosen, tmp_path)
     assert "1 distinct configurations were measured" in run_study(study, chosen, Half())
-    assert sum(state_of(trial) == "failed" for trial in study.trials) == 1
+    assert len(failed) == 1
+    assert all("out of memory" in str(reason_of(one)) for one in study.trials if state_of(one) == "failed")
 
 
 def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path: Path) -> None:

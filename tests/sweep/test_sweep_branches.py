@@ -1,4 +1,4 @@
-"""What of a space cannot be built is told once, before the first trial, and is never drawn."""
+"""Choices that cannot be built are named once, before the first trial, and never drawn."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fake_bench import FakeBench, opened, settings
 from helpers.first_hour import FILE
 
 from specexp.config import ConfigError, build_sweep, load_config
-from specexp.sweep.rehearsal import Possible, without_impossible
-from specexp.sweep.search import run_study
+from specexp.config.sweep import Sweep
+from specexp.sweep.dry_run import without_impossible
 from specexp.sweep.study_config import StudyConfig
 
 SPACE = """\
@@ -36,64 +35,54 @@ sweep:
 """
 
 
-def branches_of(tmp_path: Path, *refused: tuple[str, str]) -> tuple[Possible, list[dict[str, Any]]]:
-    """What is left of the space where these drafters do not go with these builders; ``*`` is any."""
+def left_of(tmp_path: Path, *refused: tuple[str, str]) -> tuple[Sweep, dict[str, str], list[Any]]:
+    """The rest of the space if these drafters do not go with these builders (``*`` is any), the reasons for what was
+    left out, and the lengths of chain that were tried.
+    """
     path = tmp_path / "mine.yaml"
     path.write_text(FILE + SPACE)
     config = load_config(path)
     sweep = build_sweep(config)
     assert sweep is not None
-    asked = []
+    lengths = []
 
     def compose(overrides: Mapping[str, Any]) -> None:
-        asked.append(dict(overrides))
+        lengths.append(overrides.get("builder.init_args.length"))
         drafter, builder = (overrides[part]["class_path"] for part in ("drafter", "builder"))
         for pair in refused:
             if pair[0] in (drafter, "*") and pair[1] in (builder, "*"):
                 raise ValueError(f"{pair[0]} and {pair[1]} do not go together")
 
-    return without_impossible(StudyConfig(config), sweep, compose), asked
+    return *without_impossible(StudyConfig(config), sweep, compose), lengths
 
 
-def choices_of(possible: Possible, key: str) -> list[str]:
-    return [choice["name"] for choice in possible.sweep.space[key].choices]  # type: ignore[union-attr]
+def choices_of(sweep: Sweep, key: str) -> list[str]:
+    return [choice["name"] for choice in sweep.space[key].choices]  # type: ignore[union-attr]
 
 
-def test_a_choice_that_goes_with_no_other_is_left_out_once(tmp_path: Path) -> None:
-    possible, _ = branches_of(tmp_path, ("*", "DySpecGreedy"))
-    assert possible.left_out == {"builder 'grown'": "* and DySpecGreedy do not go together"}
-    assert choices_of(possible, "builder") == ["chain", "wide"]
-    assert possible.pairs == ()
+def test_a_choice_that_goes_with_no_other_is_left_out(tmp_path: Path) -> None:
+    sweep, left_out, _ = left_of(tmp_path, ("*", "DySpecGreedy"))
+    assert left_out == {"builder 'grown'": "* and DySpecGreedy do not go together"}
+    assert choices_of(sweep, "builder") == ["chain", "wide"]
 
 
-def test_a_pair_that_is_impossible_only_together_is_told_with_both_choices(tmp_path: Path) -> None:
-    possible, _ = branches_of(tmp_path, ("PromptLookup", "ParametricTree"))
-    assert possible.left_out == {
-        "drafter 'looked up' with builder 'wide'": "PromptLookup and ParametricTree do not go together"
-    }
-    assert possible.pairs == ({"drafter": "looked up", "builder": "wide"},)
-    assert choices_of(possible, "builder") == ["chain", "wide", "grown"]
+def test_a_choice_that_goes_with_another_stays(tmp_path: Path) -> None:
+    sweep, left_out, _ = left_of(tmp_path, ("PromptLookup", "ParametricTree"))
+    assert left_out == {}
+    assert choices_of(sweep, "builder") == ["chain", "wide", "grown"]
 
 
-def test_what_is_measured_first_and_cannot_be_built_is_left_out(tmp_path: Path) -> None:
-    possible, _ = branches_of(tmp_path, ("TokenRecycling", "Chain"))
-    assert possible.left_out["ours"] == "TokenRecycling and Chain do not go together"
-    assert possible.sweep.enqueue == []
+def test_a_known_configuration_that_cannot_be_built_is_left_out(tmp_path: Path) -> None:
+    sweep, left_out, _ = left_of(tmp_path, ("TokenRecycling", "Chain"))
+    assert left_out == {"ours": "TokenRecycling and Chain do not go together"}
+    assert sweep.enqueue == []
 
 
 def test_a_space_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"mine.yaml: sweep.space.drafter: no choice can be built: "):
-        branches_of(tmp_path, ("*", "*"))
+        left_of(tmp_path, ("*", "*"))
 
 
 def test_numbers_are_tried_at_both_ends(tmp_path: Path) -> None:
-    _, asked = branches_of(tmp_path, ("*", "Chain"))
-    lengths = {overrides.get("builder.init_args.length") for overrides in asked}
-    assert lengths >= {1, 4}
-
-
-def test_what_cannot_be_built_together_is_not_drawn(tmp_path: Path) -> None:
-    chosen = settings(enqueue=[], n_trials=8)
-    study = opened(chosen, tmp_path)
-    run_study(study, chosen, FakeBench(), impossible=[{"builder": "chain"}])
-    assert {trial.params["builder"] for trial in study.trials} == {"bush"}
+    *_, lengths = left_of(tmp_path, ("*", "Chain"))
+    assert {1, 4} <= set(lengths)

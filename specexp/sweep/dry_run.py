@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations, product
+from itertools import product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts import StudyKind, kind_named
-from specexp.config import Config, build_pair
+from specexp.config import build_pair
 from specexp.config.load import STAGES, awaits_counts
 from specexp.config.sweep import Categorical, Sweep
 from specexp.core.messages import first_line
@@ -17,40 +16,24 @@ from specexp.core.parts import Parts
 from specexp.sweep.space import Space
 from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig
-from specexp.sweep.trials import Candidate
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
-Compose = Callable[[Mapping[str, Any]], object]
-"""Composes a candidate of these overrides; ValueError where it cannot be."""
 
+def without_impossible(
+    config: StudyConfig, sweep: Sweep, compose: Callable[[Mapping[str, Any]], object]
+) -> tuple[Sweep, dict[str, str]]:
+    """Leave out the choices of whole parts, and the known configurations, that cannot be built.
 
-def composer(study: Study) -> Compose:
-    """Return a function that composes a candidate of a study, and stops what it keeps running."""
+    A choice is left out if it can be built with no combination of the others, at either end of its numbers. A candidate
+    that awaits acceptance counts stays.
 
-    def compose(overrides: Mapping[str, Any]) -> None:
-        study.compose("candidate", study.config.with_overrides(overrides)).close()
+    Args:
+        compose: Composes a candidate of these overrides; raises ValueError if it cannot be built.
 
-    return compose
-
-
-@dataclass(frozen=True)
-class Possible:
-    """The part of a study that can be built."""
-
-    sweep: Sweep  # the study without the choices that cannot be built at all
-    # choices by key that cannot be built together, whatever the others are; the search avoids them
-    pairs: tuple[Mapping[str, Any], ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)  # why not, by the name of what is left out
-
-
-def without_impossible(config: StudyConfig, sweep: Sweep, compose: Compose) -> Possible:
-    """A study without the choices of whole parts, and without what is measured first, that cannot be built.
-
-    A choice goes with others: it is left out where it can be built with none of them, its numbers as small or as large
-    as the space allows; where there is only one choice that it does not go with, the two are a pair. A candidate that
-    awaits acceptance counts that are not there yet stays.
+    Returns:
+        The remaining study, and why each other choice and configuration was left out, by its name.
 
     Raises:
         ConfigError: Nothing is left.
@@ -64,38 +47,29 @@ def without_impossible(config: StudyConfig, sweep: Sweep, compose: Compose) -> P
             return first_line(error)
         return None
 
-    def why_not(space: Sweep, chosen: Mapping[str, Any]) -> str | None:
-        """Why no candidate with these choices can be built; None where one can."""
+    def refusal_of_choice(chosen: Mapping[str, Any]) -> str | None:
         first = None
-        for overrides in branches(config, space, chosen):
-            found = refusal(overrides)
-            if found is None:
+        for overrides in branches(config, sweep, chosen):
+            reason = refusal(overrides)
+            if reason is None:
                 return None
-            first = first or found
+            first = first or reason
         return first
 
-    out, entries = dict[str, str](), dict(sweep.space)
+    left_out, entries = dict[str, str](), dict(sweep.space)
     for key, entry in _whole_parts(sweep).items():
-        whys = {label: why_not(sweep, {key: label}) for label in entry.by_label}
-        out |= {f"{key} {label!r}": why for label, why in whys.items() if why is not None}
-        kept = [choice for choice in entry.choices if whys[_label(choice)] is None]
+        reasons = {label: refusal_of_choice({key: label}) for label in entry.by_label}
+        refused = {f"{key} {label!r}": why for label, why in reasons.items() if why is not None}
+        # ``by_label`` is in the order of the choices.
+        kept = [choice for choice, why in zip(entry.choices, reasons.values(), strict=True) if why is None]
         if not kept:
-            raise config.config.checker.error(
-                ("sweep", "space", key), f": no choice can be built: {next(filter(None, whys.values()))}"
-            )
-        entries[key] = entry.with_changes(choices=kept)
-    kept_choices = sweep.with_changes(space=entries, enqueue=[])
-    pairs = []
-    for (one, entry), (other, beside) in combinations(_whole_parts(kept_choices).items(), 2):
-        for label, second in product(entry.by_label, beside.by_label):
-            why = why_not(kept_choices, {one: label, other: second})
-            if why is not None:
-                pairs.append({one: label, other: second})
-                out[f"{one} {label!r} with {other} {second!r}"] = why
-    refused = [refusal(known.overrides) for known in sweep.known]
-    out |= {known.name: why for known, why in zip(sweep.known, refused, strict=True) if why is not None}
-    first = [given for given, why in zip(sweep.enqueue, refused, strict=True) if why is None]
-    return Possible(sweep.with_changes(space=entries, enqueue=first), tuple(pairs), out)
+            first = next(iter(refused.values()))
+            raise config.config.checker.error(("sweep", "space", key), f": no choice can be built: {first}")
+        entries[key], left_out = entry.with_changes(choices=kept), left_out | refused
+    known = {one.name: refusal(one.overrides) for one in sweep.known}
+    left_out |= {name: why for name, why in known.items() if why is not None}
+    first = [given for given, why in zip(sweep.enqueue, known.values(), strict=True) if why is None]
+    return sweep.with_changes(space=entries, enqueue=first), left_out
 
 
 def _whole_parts(sweep: Sweep) -> dict[str, Categorical]:
@@ -140,10 +114,6 @@ class _Fixed:
         return (low, high)[self._end]
 
 
-def _label(choice: Any) -> Any:
-    return choice["name"] if isinstance(choice, Mapping) else choice
-
-
 def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Study:
     """A study that a recording answers, or models that decode.
 
@@ -176,14 +146,14 @@ def check_prompts(study: Study) -> None:
             )
 
 
-def rehearse(study_config: StudyConfig, settings: Sweep) -> Possible:
+def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str]]:
     """Read the prompts of all stages and compose every branch of the space, with models that have no weights.
 
     Returns:
-        The study without the choices that cannot be built.
+        As :func:`without_impossible`.
 
     Raises:
-        ValueError: sampler, pruner, trainer, models, prompts or parts cannot be used, or do not go together; or no
+        ValueError: Sampler, pruner, trainer, models, prompts or parts cannot be used, or do not go together; or no
             candidate can leave the artifact that ``sweep.export`` names.
     """
     from specexp.bench.trainer import build_trainer
@@ -195,44 +165,43 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> Possible:
     build_trainer(config)
     study = open_models(study_config, settings, None if study_config.replayed else build_outline(config))
     check_prompts(study)
-    possible = without_impossible(study_config, settings, composer(study))
+    possible, left_out = without_impossible(study_config, settings, study.try_to_compose)
     _check_export(possible, study)
-    return possible
+    return possible, left_out
 
 
-def _check_export(possible: Possible, study: Study) -> None:
-    study_config, sweep = study.config, possible.sweep
+def _check_export(sweep: Sweep, study: Study) -> None:
+    config = study.config
     if sweep.export is None:
         return
     fitting: set[str] = set()
-    for overrides in (*branches(study_config, sweep), *(known.overrides for known in sweep.known)):
-        if awaits_counts(study_config.with_overrides(overrides), sweep):
+    for overrides in (*branches(config, sweep), *(known.overrides for known in sweep.known)):
+        if awaits_counts(config.with_overrides(overrides), sweep):
             return
         try:
             candidate = study.prepare(overrides)
-        except ValueError:  # of a pair that does not go together
+        except ValueError:  # choices that do not go together
             continue
-        fitting |= _kinds_of(candidate, study_config.config, learns=sweep.learn is not None)
+        parts, attributes = candidate.arm.parts, candidate.attributes
+        state = {
+            "controller": parts.controller.state_dict(),
+            "drafter": None if parts.drafter is None else parts.drafter.state_dict(),
+        }
         candidate.arm.close()
+        learned = {"learned": state} if sweep.learn is not None else {}
+        specs = {
+            family: attributes["resolved"].get(family, config.config.get(family)) for family in Parts._fields
+        }
+        filled = {**attributes, **learned}
+        fitting |= {
+            kind for kind in get_args(StudyKind) if kind_named(kind).payloads_of(specs, filled) is not None
+        }
         if sweep.export.kind in fitting:
             return
-    learned = kind_named(sweep.export.kind).learned
-    unlearned = f"; a {learned} is kept only with sweep.learn" if learned and sweep.learn is None else ""
-    raise study_config.config.checker.error(
+    part = kind_named(sweep.export.kind).learned
+    needs = f"; a {part} is kept only with sweep.learn" if part and sweep.learn is None else ""
+    raise config.config.checker.error(
         ("sweep", "export", "kind"),
         f" is {sweep.export.kind!r}, and no candidate of this space is one; allowed are "
-        f"{', '.join(sorted(fitting)) or 'none'}{unlearned}",
+        f"{', '.join(sorted(fitting)) or 'none'}{needs}",
     )
-
-
-def _kinds_of(candidate: Candidate, config: Config, *, learns: bool) -> set[str]:
-    parts, resolved = candidate.arm.parts, candidate.attributes["resolved"]
-    specs = {family: resolved.get(family, config.get(family)) for family in Parts._fields}
-    state = {
-        "controller": parts.controller.state_dict(),
-        "drafter": None if parts.drafter is None else parts.drafter.state_dict(),
-    }
-    attributes = {**candidate.attributes, **({"learned": state} if learns else {})}
-    return {
-        kind for kind in get_args(StudyKind) if kind_named(kind).payloads_of(specs, attributes) is not None
-    }
