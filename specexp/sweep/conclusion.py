@@ -1,4 +1,4 @@
-"""The end of a sweep: the best few measured again on other prompts, compared with what was known, and exported."""
+"""The conclusion of a sweep: the best few are confirmed on other prompts by one worker, published, and exported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -24,8 +24,7 @@ from specexp.bench.record import PromptRecord, line_of, read_records
 from specexp.bench.report import failed_answers
 from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
-from specexp.sweep.confirm import AR, Confirmation, confirm, select
-from specexp.sweep.confirmation_table import answer, sentences, table
+from specexp.sweep.confirmation import AR, BASELINES, Confirmation, answer, confirm, select, sentences, table
 from specexp.sweep.export import Deployed, Exported, Exporter
 from specexp.sweep.output import (
     BEST_TREE,
@@ -46,28 +45,27 @@ if TYPE_CHECKING:
 
 CONCLUDED = "concluded.json"
 CONFIRM = "confirm.jsonl"
-SECONDS = 2.0
-"""Between two looks whether other workers still measure."""
+POLL_SECONDS = 2.0
+"""Pause between two checks whether other workers still measure."""
 
 
 @dataclass(frozen=True)
 class Concluded:
-    """The end of a study, in ``concluded.json``."""
+    """The conclusion of a study, as ``concluded.json`` keeps it."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    # digest of what was concluded from: the study, what was confirmed of it, and what was to be exported
-    of: str
+    of: str  # digest of the study, its confirmed trials, and the settings of the export
     measured_on: str  # digest of what confirmations must share to be pooled
     confirmations: int
     said: str  # table and sentences, as they were printed
-    gain: bool  # whether what is deployed is faster than plain decoding, by the interval
+    gain: bool  # whether the deployed composition is faster than plain decoding, by the interval
     answer: str = ""
-    deployed: Deployed | None = None  # what was exported; None where nothing was
+    deployed: Deployed | None = None  # None if nothing was exported
 
     @staticmethod
     def load(folder: Path) -> Concluded | None:
-        """The end of the study in a folder; None where it has not ended yet.
+        """The conclusion of the study in a folder; None if it has not ended yet.
 
         Raises:
             StudyError: The file holds something else.
@@ -104,12 +102,9 @@ def earlier_records(
 def keep_records(
     folder: Path, kept: Concluded | None, measured_on: str, records: Iterable[PromptRecord]
 ) -> None:
-    """Write ``confirm.jsonl``, whole or not at all, once a confirmation is done.
+    """Write the records of all pooled confirmations to ``confirm.jsonl``, whole or not at all.
 
-    Records of other prompts, models or lengths cannot be pooled: their file is put aside, as ``confirm.1.jsonl``.
-
-    Args:
-        records: Of the new confirmation, and of those that it is pooled with.
+    An earlier file with records of other prompts, models or lengths is renamed, to ``confirm.1.jsonl``.
     """
     path = folder / CONFIRM
     if kept is not None and kept.measured_on != measured_on and path.exists():
@@ -125,7 +120,7 @@ class _TakenOverError(Exception):
 
 
 class Conclusion:
-    """The end of a study."""
+    """The conclusion of a study by one of its workers."""
 
     def __init__(
         self, trials: optuna.Study, settings: Sweep, config: StudyConfig, output: StudyOutput
@@ -135,7 +130,7 @@ class Conclusion:
         self._stage = settings.confirm
 
     def unchanged(self) -> Concluded | None:
-        """The end of a study that has one, where nothing has changed since; None where there is something to measure.
+        """The kept conclusion if nothing has changed since; None if there is something to measure.
 
         Raises:
             StudyError: It cannot be read.
@@ -145,15 +140,16 @@ class Conclusion:
         return kept if same and not self._stage.again else None
 
     def in_turn(self, study: Study, turns: optuna.Study, search: Callable[[], None]) -> Concluded | None:
-        """Conclude a searched study unless another worker does; None where one does, or did.
+        """Conclude a searched study; None if another worker does, or did.
 
-        A worker that dies over it gives the study back: whoever comes next concludes it. One whose turn another worker
-        took meanwhile, because it was stopped for too long, writes nothing.
+        A worker that dies over it gives its turn back to the next one. A worker that lost its turn, because it was
+        stopped for too long, writes nothing.
 
         Args:
             search: Measures the known configurations of workers that died meanwhile.
 
-        Raises StudyError as :meth:`conclude`.
+        Raises:
+            StudyError: As :meth:`conclude`.
         """
         found: Concluded | None = None
         shared, say = self.settings.storage is not None, self.output.say
@@ -164,80 +160,73 @@ class Conclusion:
                 say("The best trials are confirmed once the other workers have measured their last.")
             while shared and (others_running(self.trials) or known_waiting(self.trials)):
                 while others_running(self.trials):
-                    time.sleep(SECONDS)
+                    time.sleep(POLL_SECONDS)
                 search()  # even if nothing is left: trials.csv then has the last trials of the other workers
             found = self.unchanged() if shared else None
-            earlier = self._earlier(turns)
             if found is not None:
                 return
+            # A worker on another machine has no ``concluded.json``.
+            ends = [one.user_attrs.get("concluded") for one in turns.get_trials(deepcopy=False)]
+            earlier = next(filter(None, reversed(ends)), {})
             if shared and earlier.get("of") == self._digest() and not self._stage.again:
                 say(f"The best trials were confirmed by {earlier['worker']}, in {earlier['folder']}.")
                 return
-
             try:
                 found = self.conclude(study, turn)
             except _TakenOverError:
-                say(
-                    "Another worker took the confirmation over: it exports, and what was confirmed here is left."
-                )
+                say("Another worker took the confirmation over and exports; this one writes nothing.")
 
         if not in_turn(turns, CONFIRMATION, work, alone=not shared):
             say("Another worker confirms the best trials.")
         return found
 
-    @staticmethod
-    def _earlier(turns: optuna.Study) -> dict[str, Any]:
-        """The last conclusion, with its worker and folder: a worker on another machine has no ``concluded.json``."""
-        ends = [turn.user_attrs.get("concluded") for turn in turns.get_trials(deepcopy=False)]
-        return next(filter(None, reversed(ends)), {})
-
     def conclude(self, study: Study, turn: Turn) -> Concluded:
         """Confirm the best trials, export the winner, publish both, and keep what was printed.
 
-        What was confirmed before on the same prompts is pooled with it.
+        Earlier confirmations on the same prompts are pooled with this one.
 
         Args:
-            turn: The worker's, which it must still have once all is measured and again before the export.
+            turn: The worker's turn, which it must still hold once all is measured and again before the export.
 
         Raises:
-            StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, and nothing is
+            StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, so nothing is
                 exported; or, once all is published, prompts of the confirmation failed.
         """
-        folder = self.output.folder
+        folder, confirming = self.output.folder, study.confirming
         kept, measured_on = Concluded.load(folder), self._measured_on()
-        earlier = earlier_records(folder, kept, measured_on, study.confirming.samples)
+        earlier = earlier_records(folder, kept, measured_on, confirming.samples)
         pooled = None if kept is None or kept.measured_on != measured_on else kept
         confirmation = self._confirm(study, pooled, earlier)
-        records, winner = confirmation.records, confirmation.winner
+        confirmed, records, winner = confirmation.confirmed, confirmation.records, confirmation.winner
         _check(turn)
         keep_records(folder, kept, measured_on, records)
-        float32 = study.confirming.in_float32(confirmation.confirmed, records)
+        float32 = confirming.in_float32(confirmed, records)
         shown = table(
             self.config.name,
             self.config.question,
-            confirmation.confirmed,
+            confirmed,
             records,
             study.predict(None),
             confirmations=confirmation.confirmations,
             warm=any(arm.parts.keeps_learning for arm in confirmation.arms.values()),
             float32=float32,
         )
-        prompts = study.confirming.data("confirm")
-        texts, preparation = texts_of(prompts.prompts), prompts.workload.preparation
+        data = confirming.data("confirm")
+        texts, preparation = texts_of(data.prompts), data.workload.preparation
         shown.notes += preparation.notes()
-        titles = {**{one.name: one.label for one in confirmation.confirmed}, AR: "AR (engine)"}
-        said = [*sentences(confirmation.confirmed, records), *study.sentences(winner)]
+        titles = {**{one.name: one.label for one in confirmed}, AR: BASELINES[AR]}
+        said = [*sentences(confirmed, records), *study.sentences(winner)]
         report = Report(
             tables={"confirm": shown},
             data={"confirm": shown},
             files=preparation.files(),
             sentences=said,
-            answer=answer(confirmation.confirmed, records),
+            answer=answer(confirmed, records),
             charts=charts_of(self.trials, self.settings, confirmation, texts),
             next_steps=next_steps(self.settings, self.config),
             page="confirm",
             parts=[
-                prompts_shown(texts, records, titles, study.confirming.backend.tokenizer),
+                prompts_shown(texts, records, titles, confirming.backend.tokenizer),
                 pictures_of_winner(confirmation, study.data("confirm").prompts),
             ],
         )
@@ -262,7 +251,8 @@ class Conclusion:
             exported.deployed,
         )
         failed = failed_answers(records)
-        if failed is None:  # at once: a worker that dies while it is tracked has exported
+        if failed is None:
+            # Before W&B is written: a worker that dies meanwhile has exported.
             where = {"of": found.of, "worker": worker(), "folder": str(folder.resolve())}
             turn.sign("concluded", where)
             found.save(folder)
@@ -275,20 +265,12 @@ class Conclusion:
         return found
 
     def _confirm(self, study: Study, kept: Concluded | None, earlier: Sequence[PromptRecord]) -> Confirmation:
-        trials = self._selected(kept)
-        confirming = study.confirming
+        trials, confirming = self._selected(kept), study.confirming
         confirmations = 1 if kept is None or not earlier else kept.confirmations + 1
         with StageBar(self.output.console) as bar:
             prompts = len(confirming.data("confirm").prompts)
             bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * confirming.samples)
-            found = confirm(
-                trials,
-                confirming,
-                bar.prompt,
-                self._stage.of_each,
-                earlier=earlier,
-                confirmations=confirmations,
-            )
+            found = confirm(trials, confirming, bar.prompt, self._stage.of_each, earlier, confirmations)
         predicted = [
             replace(one, predicted=study.predict(one.attributes["resolved"])) for one in found.confirmed
         ]
@@ -311,8 +293,8 @@ class Conclusion:
         return digest_of([self._measured_on(), [trial.user_attrs.get("digest") for trial in trials], export])
 
     def _measured_on(self) -> str:
-        """Digest of what confirmations share that can be pooled; a study that started over has trials of its own."""
         learn = None if self.settings.learn is None else self.settings.learn.model_dump()
+        # A study that started over has trials of its own.
         begun = self.trials.get_trials(deepcopy=False)[0].datetime_start
         return digest_of([self.config.workload(), self._stage.data, learn, str(begun)])
 

@@ -1,4 +1,4 @@
-"""The winner of a study as an artifact; where nothing beats plain decoding, that as an artifact."""
+"""The winner of a study as an artifact, or plain decoding if nothing beats it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.sweep import Export
 from specexp.core.messages import size_of
 from specexp.core.parts import Parts
-from specexp.sweep.confirm import Confirmation, cold_figures, promoted
-from specexp.sweep.confirmation_table import about_plain, noun_of
+from specexp.sweep.confirmation import Confirmation, about_plain, cold_figures, noun_of, promoted
 from specexp.sweep.output import BEST_TREE, StudyOutput
 from specexp.sweep.study import Study
 from specexp.sweep.study_config import digest_of
@@ -33,8 +32,8 @@ class Deployed:
     """The aliases of a study's artifact."""
 
     asked: str  # digest of the export's settings: the kind, the folder, whether it starts cold
-    trial: int | None  # trial that ``best`` decodes with; None where it decodes plainly
-    tree: int
+    trial: int | None  # trial that ``best`` decodes with; None if it decodes plainly
+    tree: int  # trial that ``best-tree`` decodes with
     folder: str
 
 
@@ -44,20 +43,18 @@ class Exported:
 
     said: Sequence[str]
     gain: bool
-    # what the aliases name now; None where no candidate is of the kind asked for
-    deployed: Deployed | None = None
-    # artifacts that were written, none where those of before stay
-    written: Sequence[LoadedArtifact] = field(default=())
+    deployed: Deployed | None = None  # the current aliases; None if no candidate is of the wanted kind
+    written: Sequence[LoadedArtifact] = field(default=())  # new artifacts; empty if the earlier ones stay
 
 
 class Exporter:
-    """Writes what a study leaves: the promoted candidate as ``best``, or plain decoding where there is none.
+    """Writes the artifacts of a study.
 
-    ``best-tree`` is always the fastest composition found, ``best`` what a deployment should load: the same version, or
-    one that tells not to speculate, and why.
+    The alias ``best-tree`` names the fastest composition found. ``best`` is for deployments: it names the same version,
+    or one that decodes plainly and holds the reason.
 
     Args:
-        export: The kind of the artifact, the folder ``to`` which it goes, and whether it starts cold.
+        export: Kind and folder of the artifact, and whether it starts cold.
     """
 
     def __init__(self, export: Export, confirmation: Confirmation, study: Study, output: StudyOutput) -> None:

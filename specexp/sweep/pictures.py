@@ -14,7 +14,7 @@ from specexp.bench.page.charts import importances_chart, ratios_chart, search_ch
 from specexp.bench.publish import Report
 from specexp.config.sweep import Sweep
 from specexp.core.tree import RankPath, TreeShape
-from specexp.sweep.confirm import AR, Confirmation
+from specexp.sweep.confirmation import AR, Confirmation
 from specexp.sweep.trials import is_modelled, trial_row
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from specexp.replay.backend import (
 from specexp.replay.play.fidelity import fidelity_note, fixed_shape_of, is_plain_static
 from specexp.replay.play.ranks import RankTable, StaticCounts
 from specexp.replay.play.replay_arm import recorded_turns
-from specexp.sweep.confirmation_table import predicted_sentence
+from specexp.sweep.confirmation import predicted_sentence
 from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trials import Confirmed, Predicted

@@ -29,7 +29,7 @@ from specexp.config.load import with_prompts_of
 from specexp.core.outcome import GenerationResult
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.sweep.command import main
-from specexp.sweep.confirm import promoted
+from specexp.sweep.confirmation import promoted
 from specexp.sweep.trials import Confirmed
 
 FREE = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}

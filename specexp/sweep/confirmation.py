@@ -1,0 +1,443 @@
+"""The confirmation: the best few trials measured again on prompts the search did not see, as a table and in
+sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import optuna
+from optuna.trial import FrozenTrial
+from typing_extensions import override
+
+from specexp.bench import clock
+from specexp.bench.analysis import AcceptanceCounter, Analysis
+from specexp.bench.arm import Arm, EngineArm
+from specexp.bench.equality import Equality, InFloat32, near_tie_sentence, token_equality
+from specexp.bench.experiment import EAGER
+from specexp.bench.module import EvaluationModule
+from specexp.bench.publish import Report
+from specexp.bench.record import MEASURED, PromptRecord
+from specexp.bench.report import busy_machine_of, clock_notes, failed_answers, short_answers
+from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
+from specexp.bench.table import Cell, Column, Table
+from specexp.core.latency import MOST_OFF
+from specexp.sweep.study import Study
+from specexp.sweep.trials import Confirmed, Predicted, confirmable, name_of_trial
+
+if TYPE_CHECKING:
+    from specexp.core.outcome import Outcome
+    from specexp.core.parts import Parts
+    from specexp.data import Prompt
+    from specexp.scheduling import TimeLine
+
+AR = "engine"
+BASELINES = {AR: "AR (engine)", EAGER: "hf-eager"}
+"""Labels of the arms that decode plainly."""
+
+
+class Watch(Analysis):
+    """Counts accepted rank paths of the confirmed candidates, and keeps the time lines of the first prompt.
+
+    Attributes:
+        acceptance_counts: Counts by arm; empty if several sequences are decoded together.
+        time_lines: Time lines by arm; empty if one sequence is decoded at a time.
+    """
+
+    name = "confirmation"
+
+    def __init__(self) -> None:
+        self.acceptance_counts: dict[str, AcceptanceCounter] = {}
+        self.time_lines: dict[str, TimeLine] = {}
+
+    @override
+    def begin(self, arms: Mapping[str, Parts]) -> None:
+        self.acceptance_counts = {name: AcceptanceCounter() for name in arms}
+        self.time_lines = {}
+
+    @override
+    def observe(self, arm: str, outcome: Outcome) -> None:
+        self.acceptance_counts[arm].observe(outcome)
+
+    @override
+    def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
+        self.time_lines.setdefault(arm, timeline)
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        return Report()  # pictures are drawn of the winner alone
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """The result of a confirmation."""
+
+    confirmed: Sequence[Confirmed]  # fastest first
+    records: Sequence[PromptRecord]  # records of all arms, of this confirmation and those it is pooled with
+    arms: Mapping[str, EngineArm]  # the candidates' arms by name, closed
+    watch: Watch
+    confirmations: int = 1
+
+    @property
+    def winner(self) -> Confirmed:
+        """The fastest."""
+        return self.confirmed[0]
+
+
+def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[FrozenTrial]:
+    """The trials to confirm: the ``best`` fastest of the search, then the fastest of every choice of the key
+    ``of_each`` or, without such a key, every known configuration.
+
+    Only trials measured on every prompt and within the constraints are taken. If a study has several objectives, the
+    trials that none dominates come first.
+    """
+    finished = confirmable(study)
+    several = len(study.directions) > 1
+    front = {trial.number for trial in study.best_trials} if several else set()
+    sign = -1 if several or study.direction.name == "MAXIMIZE" else 1
+    ranked = sorted(finished, key=lambda trial: (trial.number not in front, sign * trial.values[0]))
+    if of_each is None:
+        others = [trial for trial in finished if "known" in trial.user_attrs]
+    else:
+        fastest = {trial.params.get(of_each, trial.number): trial for trial in reversed(ranked)}
+        others = [*reversed(fastest.values())]
+    return ranked[:best] + [trial for trial in others if trial not in ranked[:best]]
+
+
+def confirm(
+    trials: Sequence[FrozenTrial],
+    study: Study,
+    tick: Callable[[], None],
+    of_each: str | None = None,
+    earlier: Sequence[PromptRecord] = (),
+    confirmations: int = 1,
+) -> Confirmation:
+    """Decode the prompts of the confirmation by every candidate, interleaved with plain decoding.
+
+    Every candidate starts as a deployment of it would, see :meth:`~specexp.sweep.study.Study.deployed`. A further
+    confirmation takes further samples of the same prompts, each paired with plain decoding of the same time.
+
+    Args:
+        tick: Called after every prompt.
+        earlier: Records of the confirmations that this one is pooled with.
+        confirmations: Their number, with this one.
+    """
+    arms = {}
+    for trial in trials:
+        config = study.config.with_overrides(trial.user_attrs["attributes"]["resolved"])
+        arm = study.compose(name_of_trial(trial), config)
+        arms[arm.name] = study.deployed(arm)
+    watch = Watch()
+    module = EvaluationModule(
+        [study.plain(), *study.other_arms(), *arms.values()],
+        baseline=AR,
+        samples=study.samples,
+        first_sample=(confirmations - 1) * study.samples,
+        on_records=lambda records: tick(),
+        analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
+    )
+    try:
+        study.test(module, "confirm")
+    finally:
+        module.close()
+    records = [*earlier, *module.records]
+    confirmed = [_confirmed(trial, arm, records, of_each) for trial, arm in zip(trials, arms, strict=True)]
+    # Fastest first; those whose speedup was refused last.
+    confirmed.sort(key=lambda one: (one.over_ar.refused is not None, -one.over_ar.mean_log_ratio))
+    return Confirmation(confirmed, records, arms, watch, confirmations)
+
+
+def cold_figures(one: Confirmed, study: Study, records_path: Path) -> tuple[float, Speedup] | None:
+    """Return the tokens per step of a candidate that has learned nothing before a prompt, and its speedup over plain
+    decoding, on the prompts of the confirmation; None if it does not learn from prompt to prompt.
+
+    Args:
+        records_path: File for its records and those of plain decoding.
+    """
+    arm = study.compose(one.name, study.config.with_overrides(one.attributes["resolved"]))
+    if not arm.parts.keeps_learning:
+        arm.close()
+        return None
+    records_path.unlink(missing_ok=True)
+    cold = _FirstAnswers(study.warm_started(arm))
+    module = EvaluationModule(
+        [study.plain(), cold], baseline=AR, records_path=records_path, samples=study.samples
+    )
+    try:
+        study.test(module, "confirm")
+    finally:
+        module.close()
+    speedup = paired_speedup(module.records, cold.name, AR)
+    return summarise(module.records, cold.name).tokens_per_step, speedup
+
+
+class _FirstAnswers(Arm):
+    """A candidate that forgets what it learned before every prompt, as a deployment answers its first request."""
+
+    def __init__(self, arm: EngineArm) -> None:
+        self.arm = arm
+        self.name = f"{arm.name}, cold"
+        self.generation, self.verifier, self.latency = arm.generation, arm.verifier, arm.latency
+        self.dtype, self.device, self.state = arm.dtype, arm.device, "cold"
+
+    @override
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        self.arm.reset()
+        return replace(self.arm.decode(prompt, sample, max_new_tokens), arm=self.name, state=self.state)
+
+    @override
+    def close(self) -> None:
+        self.arm.close()
+
+
+def _confirmed(
+    trial: FrozenTrial, arm: str, records: Sequence[PromptRecord], of_each: str | None
+) -> Confirmed:
+    summary, params = summarise(records, arm), trial.params
+    attributes = dict(trial.user_attrs.get("attributes", {}))
+    fixed_tree = "rank_paths" in attributes
+    return Confirmed(
+        name=arm,
+        trial=trial.number,
+        chosen=tuple(
+            value if isinstance(value, str) else f"{key.rpartition('.')[2]}={value:.3g}"
+            for key, value in params.items()
+            # The numbers of a fixed tree are in its columns.
+            if isinstance(value, str) or not fixed_tree or key.startswith("execution.")
+        ),
+        attributes=attributes,
+        tokens_per_step=summary.tokens_per_step,
+        tokens_per_second=summary.tokens_per_second,
+        over_ar=paired_speedup(records, arm, AR),
+        over_eager=paired_speedup(records, arm, EAGER) if EAGER in arm_names(records) else None,
+        choice=None if of_each is None else str(params.get(of_each, arm)),
+    )
+
+
+def promoted(
+    candidates: Sequence[Confirmed], records: Sequence[PromptRecord], deployed: int | None = None
+) -> Confirmed | None:
+    """The candidate to deploy, or None if plain decoding is to be deployed.
+
+    It is the fastest of those whose interval lies above plain decoding. A deployed one that still does stays until
+    another one is faster than it, prompt by prompt, by the interval.
+
+    Args:
+        candidates: The confirmed candidates that can be exported, fastest first.
+        deployed: Trial that is deployed already.
+    """
+    gains = [one for one in candidates if one.over_ar.is_faster]
+    if not gains:
+        return None
+    fastest = gains[0]
+    held = next((one for one in gains if one.trial == deployed), fastest)
+    if held is not fastest and paired_speedup(records, fastest.name, held.name).is_faster:
+        return fastest
+    return held
+
+
+def table(
+    name: str,
+    question: str | None,
+    confirmed: Sequence[Confirmed],
+    records: Sequence[PromptRecord],
+    predicted_ar: Predicted | None = None,
+    *,
+    confirmations: int = 1,
+    warm: bool = False,
+    float32: InFloat32 | None = None,
+) -> Table:
+    """The candidates, fastest first, and the baselines, which come first if no candidate is faster than plain decoding.
+
+    Args:
+        warm: Whether what is carried from prompt to prompt was learned on the search's prompts first.
+        float32: The outputs compared once more in float32; None if they were not.
+    """
+    own, noun = summarise(records, AR), noun_of(confirmed, records)
+    present = arm_names(records)
+    baselines = {arm: label for arm, label in BASELINES.items() if arm == AR or arm in present}
+    predicts, several = any(one.predicted is not None for one in confirmed), _is_multi_sequence(records)
+    adjective = clock.adjective(own.clock)
+    predicted_columns = [
+        Column(f"predicted {what}") for what in ("tokens per step", "tokens/s", "speedup over AR")
+    ]
+    columns = [
+        Column(noun),
+        Column("nodes", digits=1),
+        Column("depth"),
+        Column("tokens per step"),
+        Column(f"{adjective}tokens/s", digits=0 if own.clock == MEASURED else 2),
+        *(predicted_columns if predicts else []),
+        *([Column("target busy")] if several else []),
+        *(
+            Column(f"{adjective}speedup over {'AR' if one == AR else one}", interval=True)
+            for one in baselines
+        ),
+    ]
+
+    def row(
+        arm: str, label: str, nodes: Cell, depth: Cell, predicted: Predicted | None, speedups: Sequence[Cell]
+    ) -> list[Cell]:
+        summary = summarise(records, arm)
+        cells: list[Cell] = [label, nodes, depth, summary.tokens_per_step, summary.tokens_per_second]
+        if predicts and predicted is None:
+            cells += [None, None, None]
+        elif predicts:
+            over_ar = None if predicted.over_ar is None else predicted.over_ar.unlabelled
+            cells += [predicted.tokens_per_step, predicted.tokens_per_second, over_ar]
+        if several:
+            groups = [record.group for record in records if record.arm == arm and record.group is not None]
+            wall = sum(group.wall_seconds for group in groups)
+            cells.append(sum(group.busy_seconds for group in groups) / wall if wall else None)
+        return [*cells, *speedups]
+
+    candidates = [
+        row(
+            one.name,
+            one.label,
+            # The nodes of a tree that differs from step to step are a mean.
+            one.attributes["nodes"]
+            if "rank_paths" in one.attributes
+            else summarise(records, one.name).nodes_per_step,
+            one.attributes.get("depth"),
+            one.predicted,
+            [speedup for speedup in (one.over_ar, one.over_eager) if speedup is not None],
+        )
+        for one in confirmed
+    ]
+    plain = [
+        row(
+            arm,
+            label,
+            0,
+            0,
+            predicted_ar if arm == AR else None,
+            [1 if other == arm else paired_speedup(records, arm, other) for other in baselines],
+        )
+        for arm, label in baselines.items()
+    ]
+    pays = confirmed[0].over_ar.is_faster
+    shown = Table(
+        clock.titled(question or f"{name}: confirmed on prompts the search did not see", own.clock), columns
+    )
+    shown.rows = [*candidates, *plain] if pays else [*plain, *candidates]
+    prompts = len({record.prompt_id for record in records})
+    failed = failed_answers(records)
+    pooled = "" if confirmations == 1 else f" in {confirmations} confirmations"
+    taught = ", begun with what the search's prompts taught" if warm else ""
+    states = " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"
+    names = [one.name for one in confirmed]
+    equality = Equality.sum(token_equality(records, name, AR) for name in names)
+    notes = [
+        misprediction(confirmed),
+        None if pays else about_plain(confirmed[0], noun),
+        f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, state {states}{taught}"
+        "; speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
+        f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "
+        "loop (which flatters every method)",
+        None if float32 is None else float32.sentence(names, AR),
+        f"outputs of the {noun}s that equal plain decoding's: {equality}",
+        near_tie_sentence(own.dtype) if equality.near_ties else None,
+        short_answers(records, AR),
+        None if failed is None else f"{failed}; the figures are of the others",
+        busy_machine_of(records, AR),
+        *clock_notes([record for record in records if not record.error]),
+    ]
+    shown.notes = [note for note in notes if note]
+    return shown
+
+
+def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
+    """Compare the winner with the best of every other choice; if no choices are compared, with the best chain, and with
+    every known tree that is not a chain.
+    """
+    winner = confirmed[0]
+    if winner.choice is not None:
+        best = {one.choice: one for one in reversed(confirmed) if one.choice != winner.choice}
+        others = {f"the best of {one.choice} ({one.name})": one for one in reversed(best.values())}
+    else:
+        chains = [] if _is_multi_sequence(records) else [one for one in confirmed if one.is_chain]
+        others = {f"the best chain ({one.name})": one for one in chains[:1]}
+        known = [one for one in confirmed if not one.name.startswith("trial ") and one not in chains]
+        others |= {f"the {one.name}": one for one in known}
+    found = []
+    for kind, other in others.items():
+        if other is winner:
+            found.append(f"The fastest {noun_of(confirmed, records)} is {kind} itself.")
+            continue
+        paired = paired_speedup(records, winner.name, other.name)
+        if paired.refused is not None:
+            found.append(f"{winner.label} cannot be compared with {kind}: {paired.refused}.")
+            continue
+        verdict = "faster" if paired.is_faster else "slower" if paired.is_slower else None
+        verdict = verdict or "not told apart on these prompts"
+        found.append(f"{winner.label} against {kind}, prompt by prompt: {paired}, {verdict}.")
+    return found
+
+
+def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
+    """Return the verdict. A misprediction of replay comes before it, a busy machine after it."""
+    best = confirmed[0]
+    verdict = (
+        f"{best.label} decodes {best.over_ar} as fast as plain decoding, with the same output."
+        if best.over_ar.is_faster
+        else about_plain(best, noun_of(confirmed, records))
+    )
+    return " ".join(filter(None, (misprediction(confirmed), verdict, busy_machine_of(records, AR))))
+
+
+def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
+    """Return a sentence if a replayed speedup differs from the confirmed one by more than 10 %: the winner's, or else
+    the one furthest off.
+    """
+    wrong = [one for one in confirmed if abs(one.predicted_error or 0.0) > MOST_OFF]
+    if not wrong:
+        return None
+    furthest = max(wrong, key=lambda one: abs(one.predicted_error or 0))
+    worst = wrong[0] if wrong[0] is confirmed[0] else furthest
+    assert worst.predicted is not None
+    assert worst.predicted.over_ar is not None
+    return (
+        f"Replayed speedups are off by more than {100 * MOST_OFF:.0f} %: {worst.label} was predicted at "
+        f"{worst.predicted.over_ar.unlabelled}, and {_clocked(worst)} it is {worst.over_ar}."
+    )
+
+
+def predicted_sentence(one: Confirmed, predicted: Predicted) -> str:
+    """Compare the speedup and the tokens per step that replay predicted with the confirmed ones."""
+    where = " on the search's prompts, because these were not recorded" if predicted.searched else ""
+    off = one.predicted_error
+    difference = "" if off is None else f" (off by {100 * off:+.1f} %)"
+    return (
+        f"Replay predicted a speedup of {predicted.over_ar} for {one.label}{where}; {_clocked(one)} it is "
+        f"{one.over_ar}{difference}. Tokens per step: {predicted.tokens_per_step:.3f} predicted, "
+        f"{one.tokens_per_step:.3f} live."
+    )
+
+
+def _clocked(one: Confirmed) -> str:
+    return "live" if one.over_ar.clock == MEASURED else "with live steps, timed by the same profile,"
+
+
+def about_plain(best: Confirmed, noun: str) -> str:
+    """Return why the fastest candidate is not preferred to plain decoding; ``noun`` is the word for a candidate."""
+    speedup = best.over_ar
+    if speedup.refused is not None:
+        return f"{best.label} cannot be compared with plain decoding: {speedup.refused}."
+    if speedup.is_slower:
+        return f"No {noun} is faster than plain decoding here: the best, {best.label}, reaches {speedup}."
+    return f"{best.label} is not told apart from plain decoding on these prompts: {speedup}."
+
+
+def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
+    """The noun for the candidates."""
+    if any(one.choice is not None for one in confirmed):
+        return "method"
+    return "setting" if _is_multi_sequence(records) else "tree"
+
+
+def _is_multi_sequence(records: Sequence[PromptRecord]) -> bool:
+    return any(record.group is not None for record in records)
