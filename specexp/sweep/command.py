@@ -45,18 +45,17 @@ FLAGS = {
 SHORT = {"n-trials": "sweep.n_trials", "storage": "sweep.storage"}
 
 NO_GAIN = 3
-"""Exit code of ``--require-gain`` where nothing is faster than plain decoding."""
+"""Exit code of ``--require-gain`` if nothing is faster than plain decoding."""
 
 WIDTH = 120
-"""Of tables that go to a file, where 80 columns would break them up."""
+"""Width of tables in a redirected output, because 80 columns would break them up."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        Its exit code: 0, 1 for a study that cannot go on, 2 for a mistake, 3 for a study without a gain where one is
-        required.
+        The exit code: 1 for a study that cannot go on, 2 for a mistake, 3 for a study without a required gain.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -87,7 +86,7 @@ def _act(
         possible, impossible = rehearse(study_config, settings)
         show(study_config, possible, console)
         for name, why in impossible.items():
-            console.print(f"Left out, for it cannot be built: {name}: {why}", markup=False)
+            console.print(f"Left out, because it cannot be built: {name}: {why}", markup=False)
     made: list[Path] = []
     for sentence in _remarks(config, study_config, settings, left_out):
         console.print(sentence, markup=False)
@@ -158,13 +157,13 @@ def _remarks(
 ) -> Iterator[str]:
     if settings.enqueue[settings.n_trials :]:
         names = ", ".join(known.name for known in settings.known[settings.n_trials :])
-        yield f"Not measured, for sweep.n_trials is {settings.n_trials}: {names}."
+        yield f"Not measured, because sweep.n_trials is {settings.n_trials}: {names}."
     space = Space(settings)
     for known in settings.known:
         for at, value in space.beyond(known.overrides).items():
             yield (
-                f"{known.name}: {at} is {value}, outside the space ({space.entries[at]}): it is measured and compared, "
-                "not searched from."
+                f"{known.name}: {at} is {value}, outside the space ({space.entries[at]}), so it is measured and "
+                "compared only."
             )
     again = settings.confirm is not None and settings.confirm.again
     if again and settings.storage is None and not (study_config.folder / "journal.log").exists():
@@ -172,15 +171,16 @@ def _remarks(
             f"--confirm-again: there is no study in {study_config.folder}, so there is nothing to confirm again"
         )
     if config.get("arms"):
-        yield f"arms: is for python -m specexp.run {config.file}; a study measures its space alone."
+        yield f"The section arms: is used by python -m specexp.run {config.file} only."
     if left_out:
-        yield f"Left out, for the pair has no draft model: {', '.join(left_out)}."
+        yield f"Left out, because the pair has no draft model: {', '.join(left_out)}."
 
 
 def _make_folders(study_config: StudyConfig, settings: Sweep) -> list[Path]:
     """Check that the folders of results and artifact can be written, now rather than at the end.
 
-    Return the folders that were made for the results, the innermost first.
+    Returns:
+        The folders that were made for the results, the innermost first.
     """
     folders = {"output": study_config.folder}
     if settings.export is not None:
@@ -191,12 +191,11 @@ def _make_folders(study_config: StudyConfig, settings: Sweep) -> list[Path]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder) as file:
-                file.write(bytes(4096))
+                file.write(bytes(4096))  # an empty file can be made on a full disk
         except OSError as error:
             remove_unused(folder, made)
-            why = error.strerror or error
             raise ConfigError(
-                f"{key}: {folder} cannot be written ({why}): set --{key} to a folder that can"
+                f"{key}: {folder} cannot be written ({error.strerror or error}): set --{key} to a folder that can"
             ) from error
         if key != "output":
             remove_unused(folder, made)
@@ -204,8 +203,7 @@ def _make_folders(study_config: StudyConfig, settings: Sweep) -> list[Path]:
 
 
 def read_sweep(config: Config) -> tuple[StudyConfig, Sweep, tuple[str, ...]]:
-    """The study and the sweep section of an experiment, and the methods that were left out because the pair has no
-    draft model.
+    """Read an experiment's study and sweep section, and the methods left out because the pair has no draft model.
 
     Raises:
         ConfigError: The file has no sweep section, or all its methods need a draft model.
@@ -266,11 +264,10 @@ def run_study_workers(
     """Run a study by workers on a cluster, and print its conclusion.
 
     Returns:
-        The exit code, 1 if a worker failed; and whether the study found something faster than plain decoding, true if
-        nothing was confirmed in its folder.
+        The exit code, 1 if a worker failed; and whether the study has a gain, true if it is not known here.
 
     Raises:
-        ConfigError: The cluster does not exist or refuses the workers, or no database is set that all workers reach.
+        ConfigError: The cluster refuses the workers, or no database is set that all workers reach.
         StudyError: The conclusion cannot be read.
     """
     from sqlalchemy import make_url
@@ -310,8 +307,8 @@ def checked_storage(storage: str | None, options: ClusterOptions) -> str:
     """
     local_file = storage is not None and storage.startswith("sqlite") and options.on != "local"
     if storage is None or local_file:
-        why = "an SQLite file serves one machine alone" if local_file else "all workers must reach the study"
+        why = "an SQLite file serves one machine only" if local_file else "all workers must reach the study"
         raise ConfigError(
-            f"command line: --on {options.on} needs a database, for {why}: --storage postgresql://user@host/name"
+            f"command line: --on {options.on} needs a database, because {why}: --storage postgresql://user@host/name"
         )
     return storage

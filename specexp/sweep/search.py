@@ -185,7 +185,7 @@ class _Search:
         try:
             overrides = trial.user_attrs.get("overrides")
             if overrides is None:
-                overrides = self._space.suggest(trial, self._ours.applies)
+                overrides = self._space.suggest(trial, self._ours.config.applies)
             candidate = self._ours.prepare(overrides)
             original = self._claim(trial, candidate)
             if original is not None:

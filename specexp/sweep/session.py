@@ -1,6 +1,4 @@
-"""One sweep from the loaded models, or a recording of them, to the exported winner: acceptance counts, reference,
-search, confirmation, export.
-"""
+"""One sweep in one process: acceptance counts, reference, search, confirmation, export."""
 
 from __future__ import annotations
 
@@ -55,10 +53,10 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A sweep over one experiment, whose folder or database it holds from :meth:`__enter__` on.
+    """A sweep over one experiment. Within its context a folder without a database is locked.
 
     Raises:
-        FolderBusyError: Another process runs it.
+        FolderBusyError: Another process holds the folder.
     """
 
     def __init__(self, config: StudyConfig, settings: Sweep, output: StudyOutput) -> None:
@@ -78,26 +76,25 @@ class Session:
         self._held.close()
 
     def ended(self) -> Concluded | None:
-        """The end of a study that has one; None where there is something to do. No model is loaded for it.
+        """The conclusion of a study that has ended; None if there is something to do. No model is loaded.
 
         Raises:
-            StudyError: The journal is damaged, or the end cannot be read.
+            StudyError: The journal is damaged, or the conclusion cannot be read.
         """
         if self.alone and (damage := check_journal(self.output.folder / "journal.log")):
             self.output.say(damage)
         if not (self.output.folder / "concluded.json").exists() or self.settings.confirm is None:
             return None
         self._open()
-        trials = self.trials
-        left = self.settings.n_trials > len(distinct_finished(trials)) and not trials.user_attrs.get(
-            "exhausted"
+        done = self.trials.user_attrs.get("exhausted") or (
+            len(distinct_finished(self.trials)) >= self.settings.n_trials
         )
-        if left or others_running(trials) or known_waiting(trials):
+        if not done or others_running(self.trials) or known_waiting(self.trials):
             return None
         return self._conclusion().unchanged()
 
     def prepare(self) -> None:
-        """Load the models or the recording, open the study, and measure what all trials are compared with.
+        """Load the models or the recording, open the study, and measure plain decoding.
 
         Raises:
             ValueError: Models, recording, prompts and parts do not go together.
@@ -115,18 +112,14 @@ class Session:
             self._count_acceptances(bar)
             self.settings, left_out = without_impossible(self.config, self.settings, study.try_to_compose)
             for what, why in left_out.items():
-                self.output.say(f"Left out, for it cannot be built: {what}: {why}.")
+                self.output.say(f"Left out, because it cannot be built: {what}: {why}.")
             stated = {"device": self.config.clock, "placement": study.device}
             again = resume(self.trials, self.turns, self.settings, alone=self.alone, stated=stated)
             done = len(distinct_finished(self.trials))
             if done or again:
-                cut = (
-                    f", {again} had been cut off and {'is' if again == 1 else 'are'} repeated"
-                    if again
-                    else ""
-                )
+                cut = f", {again} had been cut off and {'is' if again == 1 else 'are'} repeated"
                 of = f"{done} of {self.settings.n_trials} trials are finished"
-                self.output.say(f"Going on with study {name}: {of}{cut}.")
+                self.output.say(f"Going on with study {name}: {of}{cut if again else ''}.")
             if not study.load_reference():
                 bar.stage("AR on every prompt", len(study.data().prompts))
                 study.measure_reference()
@@ -146,9 +139,10 @@ class Session:
 
     @contextmanager
     def _only_worker_here(self) -> Iterator[None]:
+        """Wait until no other worker prepares in the same folder."""
         while True:
-            with nullcontext(True) if self.alone else held(self.output.folder / ".preparation") as mine:
-                if mine:
+            with nullcontext(True) if self.alone else held(self.output.folder / ".preparation") as is_mine:
+                if is_mine:
                     yield
                     return
             time.sleep(TURN_SECONDS)
@@ -226,7 +220,7 @@ class Session:
         found.folder = str(folder)
         if (folder / PAGE).exists():
             found.page = str(folder / PAGE)
-        # Without an end of its own another worker confirms and exports.
+        # If this worker did not conclude the study, another one does.
         exports = self.settings.confirm is not None if ended is None else ended.deployed is not None
         if export is not None and found.answer and exports:
             found.artifact = f"{export.to}/best"

@@ -52,10 +52,10 @@ CANDIDATES = {
 WARM_UP_TOKENS = 8
 
 WINDOW = 3
-"""Runs of plain decoding whose median tells how fast the machine is now, so that one disturbed run does not."""
+"""Runs of plain decoding whose median is the machine's present speed: one disturbed run changes nothing."""
 
 EVERY = 4
-"""In a search, plain decoding runs beside the strategy on every fourth prompt."""
+"""In a search, plain decoding runs on every fourth prompt too."""
 
 
 class Study:
@@ -91,7 +91,7 @@ class Study:
 
     @property
     def device(self) -> str:
-        """Where the models run, or ran."""
+        """The placement of the models."""
         assert self.pair is not None
         return placement(self.pair.target)
 
@@ -117,12 +117,8 @@ class Study:
 
     @cached_property
     def warm_start_prompts(self) -> Sequence[Prompt]:
-        """Prompts that every candidate's drafter and controller learn from before it is measured."""
+        """Prompts from which every candidate learns before it is measured."""
         return self.data("learn").prompts if self.config.config.get("sweep.learn") else ()
-
-    def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
-        """Whether a dotted key exists in the composition with these overrides."""
-        return self.config.applies(key, overrides)
 
     def compose(self, name: str, config: Config) -> EngineArm:
         """A candidate in its initial state; one that keeps something running is to be closed.
@@ -145,7 +141,7 @@ class Study:
             raise config.checker.error(("engine",), f": {first_line(error)}") from error
 
     def other_arms(self) -> list[Arm]:
-        """Hugging Face's plain ``generate``, where it can draw what the verifier draws, and takes one sequence."""
+        """Hugging Face's plain ``generate``, if the verifier is deterministic and one sequence is decoded at a time."""
         plain, execution = self.config.compose_plain()
         follows = plain.verifier.sampling == "deterministic" and execution is None
         if self.config.of_engine or not follows or EAGER not in self.backend.references:
@@ -162,15 +158,16 @@ class Study:
         return arm
 
     def warm_started(self, arm: EngineArm) -> EngineArm:
-        """The arm, having learned from :attr:`warm_start_prompts`, from where every later reset of it starts."""
+        """Teach the arm :attr:`warm_start_prompts`; later resets return to that state."""
         if self.warm_start_prompts:
             arm.reset()
             self._teach(arm, self.warm_start_prompts)
         return arm
 
     def deployed(self, arm: EngineArm) -> EngineArm:
-        """The arm as a deployment of it starts: what it carries from prompt to prompt it has learned on the search's
-        prompts too, and every later reset of it returns to that.
+        """Bring the arm to the state in which a deployment starts; later resets return to it.
+
+        What an arm carries from prompt to prompt is learned on the search's prompts too.
         """
         self.warm_started(arm)
         if arm.parts.keeps_learning:
@@ -187,7 +184,7 @@ class Study:
         arm.remember()
 
     def decode(self, arm: Arm, prompt: Prompt) -> list[PromptRecord]:
-        """Decode every continuation of a prompt."""
+        """Decode all samples of a prompt."""
         return [arm.decode(prompt, sample) for sample in range(self.samples)]
 
     def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
@@ -233,9 +230,8 @@ class Study:
         return {} if self.latency is None else {"clock": self.latency.label}
 
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:
-        """Seconds per token of plain decoding; None where that must be measured.
-
-        By the latency profile, for answers of full length, where a token is a plain step.
+        """Seconds per token of plain decoding by the latency profile, for answers of full length; None if it must be
+        measured.
         """
         if self.latency is None:
             return None
@@ -250,8 +246,10 @@ class Study:
         return self.config.folder / "reference.json"
 
     def load_reference(self) -> bool:
-        """Take plain decoding's seconds where they are known, by a profile, a recording or an earlier process of this
-        study. Return whether they are.
+        """Take plain decoding's seconds from a profile, a recording or an earlier process of this study.
+
+        Returns:
+            Whether they are known.
         """
         found = {prompt.prompt_id: self.plain_seconds_per_token(prompt) for prompt in self.data().prompts}
         seconds = {prompt_id: known for prompt_id, known in found.items() if known is not None}
@@ -301,7 +299,7 @@ class Study:
     def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
         """Decode the prompts in order until the last, or until ``report`` returns true.
 
-        A candidate that is looked up is not reported: it is whole at once, so there is nothing to save by pruning.
+        A candidate that is looked up is not reported, because pruning would save nothing.
         """
         arm: EngineArm = candidate.arm
         prompts = self.data().prompts
@@ -350,15 +348,11 @@ class Study:
         return Measurement(log_speedups, {**figures_of(own), **drift})
 
     def look_up(self, arm: EngineArm) -> tuple[list[float], dict[str, float]] | None:
-        """Seconds per token of each of the search's prompts, and metrics of all, where no step need be taken."""
+        """Seconds per token of each of the search's prompts, and metrics of all; None if they must be decoded."""
         return None
 
     def count_acceptances(self, overrides: Mapping[str, Any], path: Path) -> None:
-        """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted.
-
-        Args:
-            path: File of the counts; written whole or not at all.
-        """
+        """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted."""
         counter = AcceptanceCounter()
         arm = self.compose("acceptance counts", self.config.with_overrides(overrides))
         for prompt in self.data("count_acceptances").prompts:
@@ -369,12 +363,14 @@ class Study:
 
     @property
     def confirming(self) -> Study:
-        """The study by which the best few are confirmed: a recording's models, if they are there."""
+        """The study that confirms the best few: of the models, if a recording's are at hand."""
         return self
 
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
-        """Outputs of a confirmation that part from plain decoding's at near ties, compared once more in float32; None
-        where none part, or where none of our models decode.
+        """Compare outputs that differ from plain decoding's at near ties once more in float32.
+
+        Returns:
+            None if none differ, or no model of ours decodes.
         """
         parted = {record.arm for record in records if record.difference is not None}
         parted &= {one.name for one in confirmed}
@@ -397,9 +393,7 @@ class Study:
         return in_float32(self.pair, arms_of, self.data("confirm").prompts, records, most)
 
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
-        """Predict a candidate, or plain decoding without overrides, on the confirmation's prompts, or on the search's
-        if those were not recorded; None if this study confirms its own trials.
-        """
+        """Predict a candidate, or plain decoding if ``overrides`` is None; None if nothing was replayed."""
         return None
 
     def sentences(self, winner: Confirmed) -> list[str]:
@@ -411,7 +405,7 @@ class Study:
         return dict(metrics)
 
     def provenance(self, best: Confirmed) -> dict[str, Any]:
-        """Where an artifact's figures come from, beside study and command."""
+        """Further provenance of an artifact's figures."""
         own = isinstance(self.backend, LiveBackend) and not self.config.of_engine
         return self.backend.provenance(self._engine) if own else {}
 
@@ -455,7 +449,7 @@ def seconds_per_token(records: Sequence[PromptRecord]) -> float:
 
 
 class PlainSeconds:
-    """Plain decoding's seconds per token for every prompt, measured once, and rescaled by what it takes now.
+    """Plain decoding's seconds per token for every prompt, measured once, and rescaled by the machine's present speed.
 
     Args:
         seconds_per_token: Seconds per token by prompt id, measured at the start of the study.
@@ -472,7 +466,7 @@ class PlainSeconds:
         self._ratios: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, prompt_id: str, seconds_per_token: float) -> None:
-        """Plain decoding was run again on a prompt."""
+        """Take in another run of plain decoding on a prompt."""
         self._ratios.append(seconds_per_token / self.seconds_per_token[prompt_id])
 
     @property
@@ -481,7 +475,7 @@ class PlainSeconds:
         return statistics.median(self._ratios) if self._ratios else 1.0
 
     def now(self, prompt_id: str) -> float:
-        """Seconds per token on a prompt, as the machine is now."""
+        """Seconds per token on a prompt at the machine's present speed."""
         return self.seconds_per_token[prompt_id] * self.drift
 
     def save(self, path: Path, digest: str) -> None:
@@ -491,7 +485,7 @@ class PlainSeconds:
 
     @classmethod
     def load(cls, path: Path, digest: str) -> PlainSeconds | None:
-        """The seconds that :meth:`save` kept, or None where there are none, or they are of another workload."""
+        """The kept seconds; None if there are none, or they are of another workload."""
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             if kept["digest"] == digest:

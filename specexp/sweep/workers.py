@@ -1,6 +1,4 @@
-"""Workers of a study that come and go: each signs in, trials of dead ones are queued again, and some work is done in
-turn.
-"""
+"""Workers of a study: they sign in, queue the trials of dead ones again, and take turns."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from typing import Any
 from zlib import crc32
 
 import optuna
+import psutil
 from optuna import Study, Trial
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
@@ -29,25 +28,27 @@ WORKER = "worker "
 """Begins the study's attributes that name its workers."""
 
 MAX_RETRIES = 3
-"""How often a trial is measured again after its worker died: a configuration that kills every worker ends with it."""
+"""How often a trial is measured again after its worker died, because its configuration may kill every worker."""
 
 CONFIRMATION = "confirmation"
-"""The one kind of work for which a worker does not wait: who finds another one at it leaves it to that."""
+"""The kind of turn for which a worker does not wait: another worker's confirmation is enough."""
 
 TURN_SECONDS = 0.2
-"""Between two looks at the turns before one's own."""
+"""Pause between two checks of the earlier turns."""
 
 
 def resume(
     study: Study, turns: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, Any] | None = None
 ) -> int:
-    """Sign in, and queue the known configurations that never were. Return how many trials of dead processes are queued
-    again.
+    """Sign in, and queue the known configurations that never were.
 
     Args:
-        alone: Whether no other process can be running trials of it, so that every running one is dead. Otherwise only
-            those of dead processes of this machine are, and the storage's heartbeat finds the others.
-        stated: The worker's device, and where its models are placed.
+        alone: Whether no other process can run trials of the study, so that every running one is dead. Otherwise only
+            dead processes of this machine are known, and the storage's heartbeat finds the others.
+        stated: Attributes of the worker: its device, and the placement of its models.
+
+    Returns:
+        The number of dead processes' trials that are queued again.
     """
     begun = len(study.get_trials(deepcopy=False))
     study.set_user_attr(f"{WORKER}{worker()}", dict(stated or {}))
@@ -65,7 +66,7 @@ def resume(
 
 
 def _queue_known(study: Study, settings: Sweep) -> None:
-    # A process that died between taking a trial and signing it left nothing but a known name: queue that again.
+    # A process that died between taking a trial and signing it left only its known name, which is queued again.
     queued = {
         trial.user_attrs.get("known")
         for trial in study.get_trials(deepcopy=False)
@@ -80,7 +81,7 @@ def _queue_known(study: Study, settings: Sweep) -> None:
 
 
 def enqueue(study: Study, params: dict[str, Any], attributes: Mapping[str, Any]) -> None:
-    """Queue a trial, and keep its parameters for a retry: the storage has only those drawn so far."""
+    """Queue a trial, and keep its parameters for a retry, because the storage has only those drawn so far."""
     study.enqueue_trial(params, user_attrs={**attributes, "queued": params})
 
 
@@ -118,7 +119,7 @@ def known_waiting(study: Study) -> bool:
 
 
 def running(study: Study, dead: Callable[[FrozenTrial], bool] | None = None) -> list[FrozenTrial]:
-    """Return the running trials, after those of dead processes were ended and queued again."""
+    """Return the running trials after ending and queueing again those of dead processes."""
 
     def look() -> list[FrozenTrial]:
         with warnings.catch_warnings():
@@ -131,12 +132,12 @@ def running(study: Study, dead: Callable[[FrozenTrial], bool] | None = None) -> 
 
 
 def others_running(study: Study) -> bool:
-    """Whether another process is measuring a trial right now."""
+    """Whether another process is measuring a trial."""
     return any("worker" in trial.user_attrs for trial in running(study))
 
 
 def open_turns(name: str, storage: BaseStorage) -> Study:
-    """Open the turns of a study's workers: a second study in its storage, each trial of which one worker claims."""
+    """Open the turns of a study's workers: a second study in its storage, whose trials are claimed one by one."""
     return retry_creation(
         lambda: optuna.create_study(
             storage=storage,
@@ -154,7 +155,7 @@ class Turn:
         self._turns, self._trial = turns, trial
 
     def is_mine(self) -> bool:
-        """Whether it is still this worker's: one that was stopped for too long loses it to another worker."""
+        """Whether this worker still holds it; one that was stopped for too long loses it."""
         kept = self._turns.get_trials(deepcopy=False)[self._trial.number]
         return kept.state is TrialState.RUNNING
 
@@ -164,18 +165,16 @@ class Turn:
 
 
 def in_turn(turns: Study, kind: str, work: Callable[[Turn], None], *, alone: bool) -> bool:
-    """Do work once no other worker of the study is at work in a turn that it claimed earlier.
-
-    A worker that dies over its turn gives it back: its process or its heartbeat is missed.
+    """Do work once all earlier turns of other workers have ended. The turn of a dead worker ends by itself.
 
     Args:
-        alone: Whether no other process can have a turn, so that every running one is a dead process's.
+        alone: Whether no other process can have a turn, so that every other one is a dead process's.
 
     Returns:
-        Whether it was done. It is not if another worker is at a confirmation, and this would be one.
+        Whether it was done; false if this is a confirmation and another worker confirms.
 
     Raises:
-        Exception: What ``work`` raises.
+        Exception: The error of ``work``.
     """
     done, number, problem = False, -1, list[Exception]()
 
@@ -215,7 +214,7 @@ def in_turn(turns: Study, kind: str, work: Callable[[Turn], None], *, alone: boo
 
 
 def place_among_workers(study: Study) -> int:
-    """An offset for seeds, so that workers do not draw the same: 0 for one that begins a study alone."""
+    """An offset for seeds that differs between workers; 0 for one that begins a study alone."""
     own = f"{WORKER}{worker()}"
     alone = not any(name.startswith(WORKER) and name != own for name in study.user_attrs)
     return 0 if alone else crc32(own.encode()) >> 1
@@ -231,12 +230,4 @@ def is_dead(trial: FrozenTrial) -> bool:
     if "worker" not in trial.user_attrs and trial.datetime_start is not None:
         return (datetime.now() - trial.datetime_start).total_seconds() > GRACE_SECONDS
     host, _, process = str(trial.user_attrs.get("worker", "")).rpartition(":")
-    if host != socket.gethostname():
-        return False
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError):
-        return False
-    return False
+    return host == socket.gethostname() and process.isdecimal() and not psutil.pid_exists(int(process))

@@ -1,4 +1,4 @@
-"""What compares runs in W&B, kept as code: the panels of a study, or of a project's studies, and their workspace."""
+"""Workspaces of W&B as code: the panels that compare the trials of a study, or the studies of a project."""
 
 from __future__ import annotations
 
@@ -29,46 +29,32 @@ TRIAL_TABLE = "trials"
 
 @dataclass(frozen=True)
 class DashboardPanel:
-    """One panel.
+    """A panel."""
 
-    Attributes:
-        kind: Name of its class in ``wandb_workspaces.reports.v2``.
-        title: Heading; may be empty.
-        options: Its other arguments; ``x`` and ``y`` are names of summary values, ``searched`` keys of the space,
-            ``by`` is the configuration's key that groups runs, or ``Group``.
-    """
-
-    kind: str
+    kind: str  # name of its class in ``wandb_workspaces.reports.v2``
     title: str = ""
+    # Its other arguments: ``x`` and ``y`` are names of summary values, ``searched`` keys of the space, ``by`` is the
+    # configuration's key that groups runs, or ``Group``.
     options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Dashboard:
-    """A workspace, before anything of W&B is needed.
-
-    Attributes:
-        runs: Attribute of the runs that it shows, ``Group`` or ``JobType``, and its value.
-        speedup: Summary value that the runs are ordered by.
-        pinned: Summary values next to a run's name.
-        sections: Panels by heading.
-    """
+    """A workspace, described without W&B."""
 
     name: str
-    runs: tuple[str, str]
+    runs: tuple[str, str]  # attribute of the runs that it shows, ``Group`` or ``JobType``, and its value
     entity: str
     project: str
-    speedup: str
-    pinned: tuple[str, ...]
-    sections: dict[str, list[DashboardPanel]]
+    speedup: str  # summary value that orders the runs
+    pinned: tuple[str, ...]  # summary values next to a run's name
+    sections: dict[str, list[DashboardPanel]]  # panels by heading
 
 
 def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashboard:
     """Return the workspace of all studies of a project: their winners, by study, method, model and device.
 
     Args:
-        entity: W&B entity that will own it.
-        project: W&B project of the runs.
         modelled: Whether to show the studies with seconds of a latency profile instead.
     """
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
@@ -97,11 +83,8 @@ def describe_dashboard(
     """Return the workspace of a study.
 
     Args:
-        study: Name of the study.
-        searched: Dotted keys of the search space, as in ``sweep.space``; an axis of the plot each.
-        entity: W&B entity that will own it.
-        project: W&B project of the runs.
-        modelled: Whether the study's seconds are a latency profile's, so that its runs call them modelled.
+        searched: Dotted keys of the search space, each an axis of the plot.
+        modelled: Whether the study's seconds are a latency profile's.
 
     Example:
         >>> describe_dashboard("tree_shape", ["builder.init_args.nodes"], "me", "specexp").name

@@ -17,10 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def logged_in() -> bool:
-    """Return whether W&B has an account: its environment variables or ``wandb login``.
-
-    Reads the environment and the netrc file itself, which needs neither wandb nor the network.
-    """
+    """Return whether W&B has an account, by its environment variables or the netrc file of ``wandb login``."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
@@ -36,11 +33,7 @@ def logged_in() -> bool:
 
 
 def asked_mode(mode: str | None = None) -> Mode:
-    """Return the mode as :func:`resolve_mode` does, but keep ``online`` without an account.
-
-    Raises:
-        ValueError: The mode is none of the three.
-    """
+    """Return the mode as :func:`resolve_mode` does, but keep ``online`` without an account."""
     wanted = mode or os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
     wanted = {"dryrun": "offline", "run": "online"}.get(wanted, wanted)  # W&B's own older spellings
     for known in MODES:
@@ -51,17 +44,12 @@ def asked_mode(mode: str | None = None) -> Mode:
 
 
 def resolve_mode(mode: str | None = None) -> Mode:
-    """Choose the mode of a command's runs.
+    """Choose the mode of a command's runs: ``mode``, ``WANDB_MODE``, or online with an account and offline without.
 
-    Args:
-        mode: ``online``, ``offline`` or ``disabled``; None takes the environment variable ``WANDB_MODE``, else online
-            with an account and offline without.
-
-    Returns:
-        The mode; ``offline`` instead of ``online`` without an account, so that W&B never prompts for one.
+    Without an account ``online`` becomes ``offline``, so that W&B never prompts for one.
 
     Raises:
-        ValueError: The mode is none of the three.
+        ValueError: The mode is unknown.
 
     Example:
         >>> resolve_mode("disabled")
@@ -69,6 +57,8 @@ def resolve_mode(mode: str | None = None) -> Mode:
     """
     asked = asked_mode(mode)
     if asked == "online" and not logged_in():
-        log.warning("W&B mode is online, but nobody is logged in (`wandb login`): runs are written offline")
+        log.warning(
+            "W&B mode is online, but no account is logged in (`wandb login`): runs are written offline"
+        )
         return "offline"
     return asked

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -45,9 +45,8 @@ class Guard:
         """Run the block; if it raises, warn that ``what`` failed, once, and go on."""
         try:
             yield
-        # A broad except on purpose: what wandb raises (its own errors, those of sockets, disks,
-        # Pillow, a dead service process) is not a closed set, and none of it is worth an hour of measuring.
-        # The records, the journal and the artifact are written by specexp itself, so nothing is lost.
+        # Broad on purpose: errors of wandb, sockets, disks, Pillow and a dead service process are not a closed set.
+        # Records, journal and artifact are written by specexp itself, so nothing is lost.
         except Exception as error:
             self.failures[what] = self.failures.get(what, 0) + 1
             if self.failures[what] == 1:
@@ -72,14 +71,13 @@ def staging_in(folder: Path) -> Iterator[None]:
 
 
 class TrackedRun:
-    """A run of W&B that may be missing, and whose failures never reach the caller.
+    """A run of W&B that may be missing. Its failures never reach the caller.
 
-    As a context manager it finishes itself and lets the caller's exceptions pass; ``state`` in the summary
-    then is ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it (a pruned trial).
+    As a context manager it finishes itself and lets the caller's exceptions pass. The summary's ``state`` is then
+    ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it.
 
     Args:
         run: None in mode ``disabled``, or if W&B failed to start it.
-        guard: Counts and reports failures.
         folder: W&B's folder of the study, for runs that wait to be synced.
         unsent: Takes the run's own folder if its connection is lost before all was sent.
 
@@ -91,10 +89,7 @@ class TrackedRun:
     def __init__(
         self, run: wandb.Run | None, guard: Guard, folder: Path, unsent: list[str] | None = None
     ) -> None:
-        self._run = run
-        self._guard = guard
-        self._folder = folder
-        self._unsent = unsent
+        self._run, self._guard, self._folder, self._unsent = run, guard, folder, unsent
         self._state: str | None = None
 
     @property
@@ -102,52 +97,62 @@ class TrackedRun:
         """Address of an online run, None offline."""
         return self._run.url if self._run is not None else None
 
+    def _write(self, what: str, write: Callable[[wandb.Run], object]) -> None:
+        """Call a function with the run, if there is one; a failure is reported as one to do ``what``."""
+        if self._run is not None:
+            with self._guard(what):
+                write(self._run)
+
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
         """Append values to the run's history, as the next step or as ``step``."""
-        if self._run is not None:
-            with self._guard("log values"):
-                # commit at once: a later step would be sent after the summary and overwrite it
-                self._run.log(plain(values), step=step, commit=True)
+        # Committed at once: a later step would be sent after the summary and overwrite it.
+        self._write("log values", lambda run: run.log(plain(values), step=step, commit=True))
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Set values of the run as a whole, which tables and panels compare."""
         self._state = values.get(STATE, self._state)
-        if self._run is not None:
-            with self._guard("write a summary"):
-                self._run.summary.update(plain(values))
+        self._write("write a summary", lambda run: run.summary.update(plain(values)))
 
     def table(self, key: str, records: Sequence[Mapping[str, Any]]) -> None:
-        """Show records (one mapping a row) as a ``wandb.Table``."""
-        if self._run is not None and records:
-            with self._guard("write a table"):
-                import wandb
+        """Show records, one mapping a row, as a ``wandb.Table``."""
 
-                columns, rows = table_columns(records)
-                with staging_in(self._folder):  # a table is an artifact too
-                    self._run.log({key: wandb.Table(columns=columns, data=rows)})
+        def write(run: wandb.Run) -> None:
+            import wandb
+
+            columns, rows = table_columns(records)
+            with staging_in(self._folder):  # a table is an artifact too
+                run.log({key: wandb.Table(columns=columns, data=rows)})
+
+        if records:
+            self._write("write a table", write)
 
     def picture(self, key: str, picture: Figure | str | Path, caption: str | None = None) -> None:
         """Show a matplotlib figure or an image file."""
-        if self._run is not None:
-            with self._guard("write a picture"):
-                import wandb
-                from PIL import Image
 
-                if isinstance(picture, (str, Path)):
-                    source: Any = str(picture)
-                else:
-                    png = io.BytesIO()
-                    picture.savefig(png, format="png")
-                    source = Image.open(png)
-                self._run.log({key: wandb.Image(source, caption=caption)})
+        def write(run: wandb.Run) -> None:
+            import wandb
+            from PIL import Image
+
+            source: Any = picture
+            if isinstance(picture, (str, Path)):
+                source = str(picture)
+            else:
+                png = io.BytesIO()
+                picture.savefig(png, format="png")
+                source = Image.open(png)
+            run.log({key: wandb.Image(source, caption=caption)})
+
+        self._write("write a picture", write)
 
     def html(self, key: str, page: str) -> None:
         """Show a whole page of HTML as a panel."""
-        if self._run is not None:
-            with self._guard("write a page"):
-                import wandb
 
-                self._run.log({key: wandb.Html(page, inject=False, data_is_not_path=True)})
+        def write(run: wandb.Run) -> None:
+            import wandb
+
+            run.log({key: wandb.Html(page, inject=False, data_is_not_path=True)})
+
+        self._write("write a page", write)
 
     def artifact(
         self,
@@ -157,39 +162,36 @@ class TrackedRun:
         aliases: Sequence[str] = ("latest", "best"),
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Attach an exported artifact to the run.
+        """Attach an exported artifact, whose kind is W&B's ``type``, to the run.
 
-        W&B keeps a copy beside the runs until they are synced, because the next study may replace the folder.
-
-        Args:
-            folder: The artifact's folder; it stays the canonical copy.
-            name: Name of the artifact in W&B.
-            kind: Artifact kind, W&B's ``type``.
-            aliases: Names of this version.
-            metadata: Shown with it.
+        The folder stays the canonical copy. W&B keeps another one until the run is synced, because the next study may
+        replace the folder.
         """
-        if self._run is not None:
-            with self._guard("attach an artifact"):
-                import wandb
 
-                artifact = wandb.Artifact(name, type=kind, metadata=plain(metadata or {}))
-                with staging_in(self._folder):
-                    for file in sorted(Path(folder).rglob("*")):  # add_dir would print
-                        if file.is_file():
-                            artifact.add_file(str(file), str(file.relative_to(folder)), skip_cache=True)
-                self._run.log_artifact(artifact, aliases=list(aliases))
+        def write(run: wandb.Run) -> None:
+            import wandb
+
+            artifact = wandb.Artifact(name, type=kind, metadata=plain(metadata or {}))
+            with staging_in(self._folder):
+                for file in sorted(Path(folder).rglob("*")):  # add_dir would print
+                    if file.is_file():
+                        artifact.add_file(str(file), str(file.relative_to(folder)), skip_cache=True)
+            run.log_artifact(artifact, aliases=list(aliases))
+
+        self._write("attach an artifact", write)
 
     def finish(self, exit_code: int = 0) -> None:
         """Close the run; further calls do nothing."""
         run, self._run = self._run, None
-        if run is not None:
-            sent = False
-            with self._guard("finish a run"):
-                run.finish(exit_code=exit_code)
-                sent = True
-            if not sent and self._unsent is not None and not run.offline:
-                with self._guard("tell where a run waits to be synced"):
-                    self._unsent.append(os.path.relpath(Path(run.dir).parent))
+        if run is None:
+            return
+        sent = False
+        with self._guard("finish a run"):
+            run.finish(exit_code=exit_code)
+            sent = True
+        if not sent and self._unsent is not None and not run.offline:
+            with self._guard("tell where a run waits to be synced"):
+                self._unsent.append(os.path.relpath(Path(run.dir).parent))
 
     def __enter__(self) -> Self:
         return self
@@ -205,19 +207,16 @@ class TrackedRun:
 class Tracker:
     """Writes the W&B runs of one study or one ``specexp.run``.
 
-    No method raises: what fails is reported once and the work goes on. Mode ``disabled`` does not import
-    wandb.
+    No method raises: a failure is reported once and the work goes on. Mode ``disabled`` does not import wandb.
 
     Args:
-        name: The study: the group of its runs.
+        name: The study, which is the group of its runs.
         folder: ``<output>/<name>``; runs are written to ``<folder>/wandb``.
-        project: W&B project.
         mode: See :func:`~specexp.tracking.mode.resolve_mode`.
-        entity: W&B entity; the account's default if None.
-        tags: Tags of every run.
+        entity: The account's default if None.
 
     Raises:
-        ValueError: The mode is unknown (the only error, found before the first trial).
+        ValueError: The mode is unknown.
 
     Example:
         >>> tracker = Tracker("tree_shape", "runs/tree_shape", mode="disabled")
@@ -235,12 +234,9 @@ class Tracker:
         entity: str | None = None,
         tags: Sequence[str] = (),
     ) -> None:
-        self.name = name
-        self.folder = Path(folder)
-        self.project = project
-        self.entity = entity
+        self.name, self.folder, self.tags = name, Path(folder), tuple(tags)
+        self.project, self.entity = project, entity
         self.mode: Mode = resolve_mode(mode)
-        self.tags = tuple(tags)
         self._guard = Guard()
         self._offline_runs = 0
         self._unsent: list[str] = []  # folders of online runs whose connection was lost

@@ -50,9 +50,9 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 def test_a_study_of_many_machines_needs_a_database() -> None:
     with pytest.raises(
         ConfigError,
-        match="--on ray needs a database, for all workers must reach the study: --storage postgresql:",
+        match="--on ray needs a database, because all workers must reach the study: --storage postgresql:",
     ):
         checked_storage(None, ClusterOptions("ray"))
-    with pytest.raises(ConfigError, match="an SQLite file serves one machine alone"):
+    with pytest.raises(ConfigError, match="an SQLite file serves one machine only"):
         checked_storage("sqlite:///x.db", ClusterOptions("slurm"))
     assert checked_storage("sqlite:///x.db", ClusterOptions("local")) == "sqlite:///x.db"

@@ -107,7 +107,7 @@ STUDIES = [
     ),
     study(
         f"--n-trials 1 --arms '{{a: {{}}}}' --sweep.enqueue '{TWO}'",
-        "Not measured, for sweep.n_trials is 1: two. ... arms: is for python -m specexp.run sweep.yaml",
+        "Not measured, because sweep.n_trials is 1: two. ... arms: is used by python -m specexp.run sweep.yaml",
         code=0,
     ),
     study("--confirm-again --name nosuch", "--confirm-again: there is no study in runs/nosuch"),
@@ -118,7 +118,7 @@ STUDIES = [
     ),
     Row(
         "sweep known.yaml --dry-run",
-        "big: builder.init_args.length is 40, outside the space (int 1 to 4) ... not searched from",
+        "big: builder.init_args.length is 40, outside the space (int 1 to 4) ... measured and compared only",
         {"known.yaml": KNOWN},
         code=0,
     ),

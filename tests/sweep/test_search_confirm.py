@@ -14,8 +14,7 @@ from helpers.made_records import record as made_record
 from specexp.bench.record import PromptRecord, SequenceGroup, read_records
 from specexp.bench.statistics import paired_speedup
 from specexp.sweep.conclusion import CONFIRM, Concluded, earlier_records, keep_records
-from specexp.sweep.confirmation import Confirmed, select
-from specexp.sweep.confirmation import answer, sentences, table
+from specexp.sweep.confirmation import Confirmed, answer, select, sentences, table
 
 TREE = "80-node tree"
 

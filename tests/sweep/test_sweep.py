@@ -176,7 +176,9 @@ def test_a_known_configuration_that_cannot_be_built_is_no_trial(
     experiment["sweep"] |= search(1, 9, n_trials=2, enqueue=[known])
     del experiment["sweep"]["export"]
     assert main([write(experiment)]) == 0
-    assert "Left out, for it cannot be built: of a draft model: " in " ".join(capsys.readouterr().out.split())
+    assert "Left out, because it cannot be built: of a draft model: " in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert [row["name"] for row in trials()] == ["trial 0", "trial 1"]
 
 

@@ -77,7 +77,7 @@ def test_without_a_draft_model_its_methods_are_left_out_and_named(
     assert left_out == ("chain",)
     assert [known.name for known in settings.known] == ["looks up 2"]
     assert main(["small.yaml", "--dry-run"]) == 0
-    assert "Left out, for the pair has no draft model: chain." in capsys.readouterr().out
+    assert "Left out, because the pair has no draft model: chain." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
