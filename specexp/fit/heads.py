@@ -33,13 +33,10 @@ class HeadTraining(BudgetedTraining):
         lr: Peak learning rate of AdamW.
         plateau: Share of the budget after which the learning rate falls.
         seed: Seed of the initial weights.
-
-    Attributes:
-        drafter: Name of the drafter in ``parts.json``.
-        head: The network.
     """
 
     drafter: str
+    """Class of the drafter in ``parts.json``."""
     head: nn.Module
 
     def __init__(
@@ -74,10 +71,8 @@ class HeadTraining(BudgetedTraining):
     ) -> dict[str, torch.Tensor]:
         """Return the terms of the loss by name.
 
-        Args:
-            hidden: ``[batch, length, d]``, the target's states.
-            batch: ``[batch, length]`` token ids.
-            logits: ``[batch, length, V]``, the target's logits.
+        ``hidden`` ``[batch, length, d]`` and ``logits`` ``[batch, length, V]`` are the target's, ``batch``
+        ``[batch, length]`` are token ids.
         """
         raise NotImplementedError
 
@@ -196,9 +191,7 @@ class EagleTraining(HeadTraining):
         **training: Any,
     ) -> None:
         super().__init__(target, **training)
-        self.regression = regression
-        self.rounds = rounds
-        self.replaced = replaced
+        self.regression, self.rounds, self.replaced = regression, rounds, replaced
         self.head = EagleHead(self.width, heads, inner)
 
     @override

@@ -170,14 +170,10 @@ class CorpusRows(lightning.LightningDataModule):
         unknown = sorted((weights or {}).keys() - sources.keys())
         if unknown:
             raise ValueError(f"weights names {unknown[0]!r}, but the sources are {', '.join(sources)}")
-        self.cache_dir = Path(cache_dir)
-        self.sources = sources
-        self.tokenizer_from = tokenizer_from
-        self.weights = weights or dict.fromkeys(sources, 1.0)
-        self.row_length = row_length
-        self.batch_size = batch_size
-        self.validation_rows = validation_rows
-        self.seed = seed
+        self.cache_dir, self.tokenizer_from = Path(cache_dir), tokenizer_from
+        self.sources, self.weights = sources, weights or dict.fromkeys(sources, 1.0)
+        self.row_length, self.batch_size = row_length, batch_size
+        self.validation_rows, self.seed = validation_rows, seed
         self._documents: dict[str, list[list[int]]] = {}
         self._validation: dict[str, list[int]] = {}
 

@@ -26,23 +26,14 @@ _NODES = (4, 16)  # per step, of the trees decoded
 
 @dataclass(frozen=True)
 class LiveCheck:
-    """An arm decoded once more after the profile was fitted, and the profile's price of the very steps it took.
-
-    Attributes:
-        arm: Name of the arm, behind its backend's if several are profiled.
-        live_ms: Milliseconds per token, mean over prompts.
-        predicted_ms: The same by the profile.
-        off: Predicted / live time, paired by prompt.
-        predicted: Speedup over plain decoding by the profile; None for plain decoding.
-        live: Measured speedup over plain decoding; None for plain decoding.
-    """
+    """An arm decoded once more after the profile was fitted, and the profile's price of the very steps it took."""
 
     arm: str
-    live_ms: float
+    live_ms: float  # milliseconds per token, mean over prompts
     predicted_ms: float
-    off: Speedup
-    predicted: Speedup | None = None
-    live: Speedup | None = None
+    off: Speedup  # predicted / live time, paired by prompt
+    predicted: Speedup | None = None  # speedup over plain decoding by the profile; None for plain decoding
+    live: Speedup | None = None  # measured speedup
 
     @property
     def error(self) -> float:
@@ -53,7 +44,6 @@ class LiveCheck:
         return max(errors)
 
     def __str__(self) -> str:
-        """Predicted / live time, and for a tree both speedups."""
         time = f"{self.arm} at {self.off} of its live time"
         return time if self.live is None else f"{time} (speedup {self.predicted} predicted, {self.live} live)"
 

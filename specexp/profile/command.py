@@ -1,4 +1,4 @@
-"""``python -m specexp.profile CONFIG.yaml [--key value]``: what steps cost on this device, as a ``latency-profile``.
+"""``python -m specexp.profile CONFIG.yaml [--key value]``: measure step costs on this device as a ``latency-profile``.
 
 Writes the artifact and ``<output>/<name>/{config.yaml,environment.json,profile.md,profile.csv,profile.png}``. A second
 run of the same name replaces the latter and adds a version of the artifact.
@@ -66,11 +66,10 @@ def _act(config: Config, dry_run: bool) -> int:
 
 
 def check_profiling(config: Config) -> list[ComposedArm]:
-    """Return the compositions of the file; neither models nor data are touched.
+    """Return the compositions of the file, without opening models or data.
 
     Raises:
-        ConfigError: the file decodes several sequences for a prompt, its arms cannot be compared, or the artifact's
-            folder cannot be used.
+        ConfigError: The file cannot be profiled, or the artifact's folder cannot be used.
     """
     if is_multi_sequence(config):
         raise config.checker.error(
@@ -87,11 +86,7 @@ def check_profiling(config: Config) -> list[ComposedArm]:
 
 
 def list_measurements(config: Config, arms: Sequence[ComposedArm]) -> None:
-    """Print what would be measured, after a dry run.
-
-    Raises:
-        ConfigError: the models or data cannot be used, or a prefix does not fit.
-    """
+    """Print the passes and arms to be measured, after a dry run that raises a ConfigError."""
     from specexp.bench.experiment import rehearse
     from specexp.bench.live import LiveBackend
     from specexp.profile.measure import check_prefixes
@@ -108,9 +103,9 @@ def run(config: Config) -> Profiled:
     """Measure, print the tables, and write the artifact and the folder.
 
     Raises:
-        ConfigError: the file, its models, data or output folder cannot be used; nothing was measured then.
-        ArtifactError: the artifact cannot be written.
-        OSError: the folder cannot be written.
+        ConfigError: The file, its models, data or output folder cannot be used; nothing was measured.
+        ArtifactError: The artifact cannot be written.
+        OSError: The folder cannot be written.
     """
     from specexp.bench.experiment import load_prompts, use_threads
     from specexp.bench.live import LiveBackend
@@ -139,11 +134,7 @@ def run(config: Config) -> Profiled:
 
 
 def save_profile(config: Config, timed: TimedBackend, prompts: Sequence[Prompt]) -> Profiled:
-    """Fit a profile to a measured backend, check it against live decoding, and write the artifact.
-
-    Raises:
-        ArtifactError: the artifact cannot be written.
-    """
+    """Fit a profile to a measured backend, check it against live decoding, and write the artifact."""
     from specexp.config.artifacts import save_artifact
     from specexp.profile.check import check_live
     from specexp.profile.fit import profile_of

@@ -20,8 +20,10 @@ from specexp.core.messages import counted
 from specexp.profile.measure import StepTiming, TimedBackend, TimedSteps
 from specexp.profile.passes import TargetPass
 
-_TRIMMED = 0.01  # share of steps at either end: what a disturbance made far longer, or a lucky cache shorter
-_RIDGE = 1e-3
+_TRIMMED = (
+    0.01  # share of outliers at either end: a disturbance makes a step far longer, a lucky cache shorter
+)
+_RIDGE = 1e-3  # relative to a column's norm: columns of trees of one size are collinear
 
 
 def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
@@ -46,19 +48,12 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
 
 @dataclass(frozen=True)
 class FittedPass:
-    """A pass as a profile states it.
+    """A pass as a profile states it."""
 
-    Attributes:
-        prefix: Tokens in the cache it is stated at.
-        ms: There, by tokens fed.
-        prefix_ms: Milliseconds for every 1,000 tokens of prefix more.
-        prefix_token_ms: The same for every token fed.
-    """
-
-    prefix: int
-    ms: dict[int, float]
-    prefix_ms: float
-    prefix_token_ms: float
+    prefix: int  # tokens in the cache
+    ms: dict[int, float]  # milliseconds at that prefix, by tokens fed
+    prefix_ms: float  # further milliseconds for 1,000 tokens of prefix more
+    prefix_token_ms: float  # the same for each token fed
 
 
 def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
@@ -104,7 +99,7 @@ def fit_overhead(profile: LatencyProfile, steps: Sequence[StepTiming]) -> Overhe
     rest = np.array([1e3 * (step.seconds - _predicted(bare, step)) for step in steps])
     kept = np.ones(len(steps), dtype=np.bool_)
     found = np.zeros(3)
-    for _ in range(2):
+    for _ in range(2):  # all steps, then those within the quantiles of the first fit's residuals
         scale = np.linalg.norm(rows[kept], axis=0)
         scale[scale == 0] = np.inf  # a column of zeros costs nothing
         scaled = np.vstack((rows[kept] / scale, _RIDGE * np.eye(3)))
@@ -121,7 +116,7 @@ def fit_profile(
     draft: Sequence[MeasuredPass],
     arms: Iterable[TimedSteps],
 ) -> LatencyProfile:
-    """The whole profile; its top-level costs are those of all compositions that draft, together."""
+    """Fit the whole profile. Its top-level costs are those of all compositions that draft, together."""
     of_target = fit_pass(target)
     of_draft = fit_pass(draft) if draft else FittedPass(of_target.prefix, {}, 0.0, 0.0)
     profile = LatencyProfile(
@@ -145,9 +140,7 @@ def fit_profile(
 
 
 def predicted(profile: LatencyProfile, arms: Iterable[TimedSteps]) -> list[MeasuredArm]:
-    """Every arm's milliseconds per token beside those the profile has for the same steps; arms that were over before
-    anything was measured are left out.
-    """
+    """Every arm's milliseconds per token, measured and by the profile; arms without a measured step are left out."""
     found = []
     for arm in arms:
         tokens = sum(step.new_tokens for step in arm.steps)

@@ -67,33 +67,21 @@ class MethodClock:
 
 @dataclass(frozen=True)
 class StepTiming:
-    """One step of decoding.
+    """One step of decoding."""
 
-    Attributes:
-        tokens: Fed to the target, the root among them.
-        pass_tokens: Fed in each draft pass.
-        new_tokens: Committed.
-        prefix: Tokens in the cache before it.
-        seconds: From the end of the step before to its own, learning included.
-        pass_seconds: Part of it in passes of target and draft. On a GPU a draft pass counts until the host goes on.
-        draft_seconds: Part of it in drafter and builder, the draft's passes included.
-    """
-
-    tokens: int
-    pass_tokens: tuple[int, ...]
+    tokens: int  # tokens fed to the target, the root included
+    pass_tokens: tuple[int, ...]  # tokens fed in each draft pass
     new_tokens: int
-    prefix: int
-    seconds: float
-    pass_seconds: float
-    draft_seconds: float
+    prefix: int  # tokens in the cache before the step
+    seconds: float  # from the end of the step before to its own, learning included
+    pass_seconds: (
+        float  # part in passes of target and draft; on a GPU a draft pass counts until the host goes on
+    )
+    draft_seconds: float  # part in drafter and builder, the draft's passes included
 
 
 class TimedDecoding(ABC):
-    """Decodes prompts and keeps the time of every step.
-
-    Attributes:
-        answers: Steps so far, a list for each prompt.
-    """
+    """Decodes prompts and keeps the steps of each in ``answers``."""
 
     def __init__(self) -> None:
         self.answers: list[list[Any]] = []
@@ -121,13 +109,9 @@ class TimedSteps(TimedDecoding):
         super().__init__()
         arm.latency = None
         arm.observers = (self._note,)
-        self.arm = arm
-        self.composition = arm.parts.label
-        drafter = arm.parts.drafter
+        self.arm, self.composition, drafter = arm, arm.parts.label, arm.parts.drafter
         self._draft_passes = [MethodClock(model, "grow") for model in (drafter.models if drafter else ())]
-        self._taken = 0
-        self._answer = -1
-        self._left = 0.0
+        self._taken, self._answer, self._left = 0, -1, 0.0
 
     @property
     def steps(self) -> list[StepTiming]:
@@ -178,21 +162,13 @@ class TimedSteps(TimedDecoding):
 
 @dataclass
 class TimedBackend:
-    """A pair in one backend, while it is measured.
-
-    Attributes:
-        backend: The models.
-        dtypes: Of the weights of target and draft; None without a draft.
-        passes: By ``target``, ``draft`` if there is one, and ``N lanes``.
-        arms: Plain decoding, then every composition of the file.
-        name: The backend's; empty if it is the only one.
-    """
+    """A pair in one backend, while it is measured."""
 
     backend: LiveBackend
-    dtypes: tuple[str, str | None]
-    passes: dict[str, PassSamples]
-    arms: list[TimedSteps]
-    name: str = ""
+    dtypes: tuple[str, str | None]  # dtypes of the weights of target and draft
+    passes: dict[str, PassSamples]  # by ``target``, ``draft`` if there is one, and ``N lanes``
+    arms: list[TimedSteps]  # plain decoding, then every composition of the file
+    name: str = ""  # label of the backend if several are compared
 
 
 def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) -> TimedBackend:
@@ -254,11 +230,7 @@ def text_of(config: Config, prompts: Iterable[Prompt]) -> NDArray[np.int64]:
 
 
 def check_prefixes(config: Config, backend: LiveBackend) -> None:
-    """Raise if a prefix exceeds the models' contexts; the models may have no weights.
-
-    Raises:
-        ConfigError: one sentence with the longest prefix that fits.
-    """
+    """Raise a ConfigError if a prefix exceeds the models' contexts; the models may have no weights."""
     section = config.get("profile")
     limit = min(model.context_limit for model in (backend.model, backend.draft) if model is not None)
     try:

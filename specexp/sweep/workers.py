@@ -13,7 +13,6 @@ from typing import Any
 from zlib import crc32
 
 import optuna
-import psutil
 from optuna import Study, Trial
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
@@ -230,4 +229,12 @@ def is_dead(trial: FrozenTrial) -> bool:
     if "worker" not in trial.user_attrs and trial.datetime_start is not None:
         return (datetime.now() - trial.datetime_start).total_seconds() > GRACE_SECONDS
     host, _, process = str(trial.user_attrs.get("worker", "")).rpartition(":")
-    return host == socket.gethostname() and process.isdecimal() and not psutil.pid_exists(int(process))
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):  # another user's process, or no number
+        pass
+    return False
