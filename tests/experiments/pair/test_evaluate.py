@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from experiments.pair.evaluate import agreement, answers, gap, losses, shares, tables, text_losses
+from experiments.pair.evaluate import agreement, answers, gap, losses, tables, text_losses
 from specexp.data.tasks.task import Ending
 from specexp.data.training_text import Probe, Text
 
@@ -81,12 +81,6 @@ def test_answers_are_read_up_to_their_ending() -> None:
     others = [probe._replace(prompt="b", ending=Ending(("e",), 4)), probe._replace(prompt="f")]
     found = answers(SURE, TOKENIZER, [probe, *others])
     assert found["next"] == {"right": pytest.approx(1 / 3), "readable": pytest.approx(2 / 3), "problems": 3}
-
-
-def test_shares_of_how_continuations_end() -> None:
-    looping = [1, 2] * 40
-    told = {"loops": 0.5, "ended by EOS": 0.5, "of 96 or more": 0.5, "tokens": 49.0}
-    assert shares([[*looping, *looping[:16]], [5, 9]], 9) == told
 
 
 def test_losses_alone_generate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

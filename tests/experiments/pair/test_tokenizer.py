@@ -45,12 +45,6 @@ def test_any_text_is_restored_by_the_shipped_tokenizer(text: str) -> None:
     assert shipped().decode(shipped()(text)["input_ids"], skip_special_tokens=True) == text
 
 
-def test_a_text_begins_with_bos_and_does_not_end_with_eos(tokenizer: PreTrainedTokenizerBase) -> None:
-    ids = tokenizer(CODE)["input_ids"]
-    assert ids[0] == tokenizer.bos_token_id
-    assert tokenizer.eos_token_id not in ids
-
-
 def test_digits_are_single_and_line_breaks_stand_apart_from_indentation(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:

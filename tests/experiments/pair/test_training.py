@@ -107,13 +107,6 @@ def test_a_killed_run_continues_with_the_same_losses_and_weights(
         assert torch.equal(value, resumed.model.state_dict()[name]), name
 
 
-def test_a_finished_run_trains_no_further(whole: tuple[Path, Any], cache: Path) -> None:
-    before = {name: value.clone() for name, value in whole[1].model.state_dict().items()}
-    again = train(whole[0], cache)
-    assert again.tokens_done == 6 * STEP
-    assert all(torch.equal(value, again.model.state_dict()[name]) for name, value in before.items())
-
-
 def test_an_export_loads_as_a_pair_and_has_no_pickle(whole: tuple[Path, Any]) -> None:
     folder = whole[0] / "export"
     assert not {file.suffix for file in folder.iterdir()} & {".bin", ".pt", ".pkl", ".ckpt"}
@@ -192,11 +185,6 @@ def test_a_source_that_is_not_there_is_named_in_one_sentence(
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
     assert main([str(tmp_path / "config.yaml")]) == 2
     assert "error: missing: there is no page" in capsys.readouterr().err
-
-
-def test_the_command_names_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["missing.yaml"]) == 2
-    assert "missing.yaml" in capsys.readouterr().err
 
 
 @pytest.mark.slow

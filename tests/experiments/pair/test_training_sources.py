@@ -22,7 +22,6 @@ from experiments.pair.corpus.word_problems import (
     problems,
     solution,
     word_problem,
-    worked_of,
 )
 from specexp.data.tasks.blocks import Action, BlocksProblem, run_plan
 from specexp.data.tasks.blocksworld import Blocksworld
@@ -68,18 +67,6 @@ def test_a_corrupted_step_has_another_result_and_is_scored_low() -> None:
         assert given.endswith("\nRemark:")
 
 
-def test_a_problem_of_the_original_file_gets_questions_of_its_own() -> None:
-    worked = worked_of(
-        "Ann had 48 clips. How many are left?",
-        "She sold 48/2 = <<48/2=24>>24 clips in May.\nThat is half.\nSo 48-24 = <<48-24=24>>24 are left.\n#### 24",
-    )
-    assert [step.question for step in worked.steps] == [
-        "She sold how much clips in May?",
-        "How many are left?",
-    ]
-    assert worked.steps[1].answer == "That is half. So 48-24 = 24 are left."
-
-
 def test_plans_are_shortest_and_reach_the_goal() -> None:
     rng = random.Random(1)
     for _ in range(20):
@@ -119,12 +106,6 @@ def test_remarks_on_actions_say_why() -> None:
     }
     goal = blocks_plans.Planned(BlocksProblem(("a", "b"), start, frozenset({on})), (), {"a": "x", "b": "y"})
     assert blocks_plans.remark(goal, start, None) == "The goal is reached."
-
-
-def test_half_of_the_plans_are_long() -> None:
-    rng = random.Random(0)
-    lengths = [len(blocks_plans.random_problem(rng).plan) for _ in range(200)]
-    assert 70 <= sum(length > blocks_plans.SHORT for length in lengths) <= 130
 
 
 def test_what_is_drawn_at_random_is_given_in_order() -> None:

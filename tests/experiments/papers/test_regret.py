@@ -45,17 +45,6 @@ def test_arms_are_told_against_each_other_in_pairs():
     assert list(rows) == ["learned", "fixed"]
 
 
-def test_modelled_regrets_say_so():
-    records = [
-        record(one.arm, int(one.prompt_id[1:]), one.decode_seconds, clock="modelled: made up")
-        for one in RECORDS
-    ]
-    tables = report(records).tables
-    assert all("modelled: made up" in table.title for table in tables.values())
-    assert "modelled regret" in tables["regret"].to_markdown()
-    assert "modelled over fixed" in tables["regret_pairs"].to_csv()
-
-
 def test_without_an_oracle_the_fastest_arm_takes_its_place():
     analysis = Regret()
     analysis.begin({name: Parts(None, None, Greedy(), Fixed()) for name in ("learned", "fixed")})

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from experiments.papers.seed.speedups import ReasoningTable, Roles, depth_of
-from experiments.papers.seed.time_lines import MOST_BINS, TargetUtilisation, TimeLines, busy_shares
+from experiments.papers.seed.speedups import ReasoningTable, Roles
+from experiments.papers.seed.time_lines import TargetUtilisation, TimeLines, busy_shares
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.scheduling.timeline import TimeLine
 
@@ -63,11 +63,6 @@ def rows_in(analysis, table, records, **wanted):
 
 # --- Table 1 ------------------------------------------------------------------------------------------------------
 
-PUBLISHED = [
-    {"task": "GSM8K", "method": "SEED, (4,2,1,1)", "speedup": 1.43},
-    {"task": "GSM8K", "method": "SEED, (1,1,1)", "speedup": 1.13, "depth": 3},
-    {"task": "Blocksworld", "method": "SEED, (8,2,1,1,1)", "speedup": 1.39},
-]
 SEARCHES = [
     group_of("engine", 0, 4.0, correct=True),
     group_of("seed", 0, 2.0, decode=0.8, correct=True, unparsable=2),
@@ -106,26 +101,6 @@ def test_answers_are_counted_and_what_failed_has_no_speed():
     assert reasoning(arm="seed", task="Creative Writing") == []
     (row,) = reasoning("reasoning_table_answers", arm="seed", task="Creative Writing")
     assert (row["items"], row["failed"], row["correct"]) == (1, 1, None)
-
-
-def test_published_rows_are_in_their_task():
-    rows = reasoning(published=PUBLISHED)
-    theirs = [row for row in rows if "(not run here)" in row["arm"]]
-    assert [(row["task"], row["tree depth"], row["arm"], row["end to end"]) for row in theirs] == [
-        ("GSM8K", 4, "SEED, (4,2,1,1) (not run here)", "1.43x published"),
-        ("GSM8K", 3, "SEED, (1,1,1) (not run here)", "1.13x published"),
-        ("Blocksworld", 7, "SEED, (8,2,1,1,1) (not run here)", "1.39x published"),
-    ]
-    assert depth_of("stdlib") is None
-
-
-def test_tasks_are_panels_and_arms_are_rows():
-    panels = ReasoningTable(published=PUBLISHED).report(SEARCHES).figures["reasoning_table"].axes
-    assert [panel.get_title(loc="left") for panel in panels] == ["GSM8K", "Creative Writing", "Blocksworld"]
-    methods = [f"{row['method']} (not run here)" for row in PUBLISHED]
-    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["seed", *methods]
-    texts = [[(text.get_text().strip(), text.get_position()[1]) for text in panel.texts] for panel in panels]
-    assert texts == [[("4.00x", 0), ("1.43x", 1), ("1.13x", 2)], [], [("1.39x", 3)]]
 
 
 # --- Table 2: generator and evaluator apart -----------------------------------------------------------------------
@@ -208,21 +183,6 @@ def test_prompts_follow_each_other_whatever_ran_between_them():
     assert row["target busy"] == pytest.approx(0.8)
 
 
-def test_plain_decoding_drafts_nothing():
-    line = TimeLine()
-    line.add("target", "target", 0.0, 1.0, "a", 1, 0)
-    row, _ = utilisation(line)
-    assert (row["target busy"], row["drafting"], row["drafting hidden"]) == (1, None, None)
-
-
-def test_a_curve_has_a_point_for_every_bin_and_a_long_run_wider_bins():
-    _, patches = utilisation(overlapping(), bin_ms=250)
-    (shares,) = {tuple(np.round(patch.get_data().values, 6)) for patch in patches}
-    assert shares == pytest.approx((100, 100, 80, 40))
-    _, patches = utilisation(overlapping(), bin_ms=0.1)
-    assert 100 <= len(patches[0].get_data().values) <= MOST_BINS
-
-
 @given(st.lists(st.floats(0.01, 5), min_size=2, max_size=20), st.floats(0.05, 3))
 def test_bins_hold_all_of_the_busy_time(lengths, width):
     """Lengths are of busy and idle times in turn."""
@@ -250,14 +210,6 @@ def test_an_arm_has_a_trace_of_the_first_prompt():
     events = json.loads(report.files["time_lines_trace_seed_n_3.json"])["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert names == ["SEED, n=3: p0"]
-
-
-def test_arms_are_drawn_below_each_other_and_a_window_beside_the_whole():
-    (figure,) = time_lines(["engine", "seed"], ["p0", "p1"], window_ms=1001).figures.values()
-    assert len(figure.axes) == 2
-    figures = time_lines(["engine"], ["p0"], window_ms=200).figures
-    assert list(figures) == ["time_lines", "time_lines_whole"]
-    assert [round(figure.axes[0].get_xlim()[1]) for figure in figures.values()] == [200, 1000]
 
 
 def test_of_several_samples_of_a_prompt_the_first_is_kept():

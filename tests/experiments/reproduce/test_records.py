@@ -59,11 +59,6 @@ def test_a_record_of_something_else_does_not_count(record, row_of, monkeypatch, 
     assert why in markdown([found], "results")
 
 
-def test_only_runs_and_test_make_the_declaration(row_of):
-    assert row_of(test=("alpha{tree} > 1",)).declaration != row_of().declaration
-    assert row_of(claim="Other.", cause=row_of()).declaration == row_of().declaration
-
-
 def test_a_cause_is_tested_on_the_record_of_its_row(record, row_of, tmp_path):
     test = ("tokens_per_step{tree} > 2.5", "sizes: share{tree / 32} < 0.5")
     row = row_of(cause={"claim": "Trees are dear.", "test": test})
@@ -90,12 +85,6 @@ def test_a_file_that_is_not_a_record_is_refused(tmp_path, text, row_of):
     (tmp_path / "dyspec.made.json").write_text(text)
     with pytest.raises(ConfigError, match=r"dyspec\.made\.json: must be the record of a row"):
         RowRecord.read(tmp_path, row_of())
-
-
-def test_a_figure_that_the_record_lacks_is_reported(record, row_of):
-    row = row_of(test=("alpha{wide} > 0.5",))
-    (found,) = assess([row], record(row))
-    assert found.why_not.startswith("the record of dyspec.made has no alpha of wide")
 
 
 def test_a_pair_is_identified_by_its_files():

@@ -42,12 +42,6 @@ def test_a_term_names_a_metric_or_a_column_of_a_table_and_its_place():
     assert (other.figure, other.place, other.factor) == ("alpha", ("x",), 0.9)
 
 
-def test_an_outcome_says_figures_with_intervals_and_what_became_of_them():
-    assert str(outcome_of("tokens_per_step{tree} > 2 * tokens_per_step{chain}")) == (
-        "tokens_per_step of tree 3 [2.8, 3.2] > 2 * tokens_per_step of chain 4 [3.8, 4.2]: does not hold"
-    )
-
-
 def test_a_verdict_counts_clauses():
     right, wrong = outcome_of("tokens_per_step{tree} > 1"), outcome_of("tokens_per_step{tree} < 1")
     assert verdict([right, right]) == "agrees"

@@ -22,8 +22,6 @@ from specexp.verifiers import Greedy
 
 PROFILE = {"name": "x", "target_ms": {1: 5}}
 
-OFFLOADED = LatencyProfile("offloaded", {1: 5000}, {1: 25}, source="published")
-
 
 def constant(target_ms: float, draft_ms: float) -> LatencyProfile:
     return LatencyProfile("made up", {1: target_ms}, {1: draft_ms})
@@ -65,29 +63,6 @@ def test_the_interval_is_of_prompts_not_of_tokens() -> None:
     speedup: Any = row[-1]
     assert speedup.ratio == pytest.approx(2.0)  # sqrt(4 * 1), the second prompt once
     assert (speedup.low, speedup.high, speedup.n) == (pytest.approx(1.0), pytest.approx(4.0), 2)
-
-
-def test_published_rows_stand_beside_and_everything_is_called_modelled() -> None:
-    published = [C4, {"method": "somebody's"}]
-    report = ModelledLatency(OFFLOADED, published).report(RECORDS)
-    table = report.tables["modelled_latency"]
-
-    assert table.rows[-2] == ["DySpec, C4 (not run here)", 9.1, None, 0.537, "10.42x published"]
-    assert table.rows[-1] == ["somebody's (not run here)", None, None, None, None]
-    assert (
-        table.title == "Modelled latency: offloaded (published), a target pass of 5 s, a draft pass of 25 ms"
-    )
-    assert all("s/token" not in column.title or "modelled" in column.title for column in table.columns)
-    (axes,) = report.figures["modelled_latency"].axes
-    labels = [text.get_text() for text in axes.get_yticklabels()]
-    assert labels == ["engine", "tree", "DySpec, C4 (not run here)"]
-    assert "Modelled" in str(report.figures["modelled_latency"].get_suptitle())
-
-
-def test_without_an_answer_there_is_no_picture() -> None:
-    report = ModelledLatency(OFFLOADED).report(RECORDS[-3:])
-    assert report.figures == {}
-    assert "refused" in report.tables["modelled_latency"].to_markdown()
 
 
 BY_TOKENS = LatencyProfile("by tokens", {1: 100, 9: 180}, {1: 10, 3: 20}, step_ms=4)

@@ -55,13 +55,6 @@ def test_a_ratio_is_of_totals_and_its_interval_of_prompts():
     assert tokens_per_step(records, *steps)["tree"]["over the arm below"] == "1.60x [1.00, 4.00]"
 
 
-def test_an_arm_that_answered_nothing_has_no_figure():
-    records = [record("tree", 0, 12, 3), record("chain", 0, 0, 0, error="ValueError: no")]
-    found = tokens_per_step(records, "tree", "chain")
-    assert found["chain"]["tokens/step"] is None
-    assert "no prompt was answered by both" in found["tree"]["over the arm below"]
-
-
 def test_all_may_be_compared_with_one_arm():
     steps = {"tree": 3, "bush": 4, "chain": 6}
     found = tokens_per_step([record(arm, 0, 12, steps[arm]) for arm in steps], *steps, over="chain")
@@ -165,13 +158,6 @@ def test_p_is_the_law_of_the_verifier(verifier, means):
     law = np.tile([0.0, 0.5, 0.3, 0.2, 0.0, 0.0, 0.0, 0.0], (5, 1))
     rows = heat(verifier, outcome_of(PARENTS, [], q=Q, p=law))[:-1]
     assert [row["mean p"] for row in rows] == pytest.approx(means)
-
-
-def test_the_correlation_is_of_all_nodes():
-    law = np.tile([0.0, 0.65, 0.25, 0.05, 0.05, 0.0, 0.0, 0.0], (5, 1))
-    total = heat(RejectionSampling(), outcome_of(PARENTS, [], q=Q, p=law))[-1]
-    assert total["correlation q, p"] == pytest.approx(1, abs=1e-6)
-    assert total["correlation q, accepted"] is None  # nothing was
 
 
 def test_rates_are_of_whole_groups_of_a_column():

@@ -51,12 +51,6 @@ def test_grafted_phrases_are_counted_apart():
     assert (row["of the drafter's"], row["of grafted phrases'"], row["accepted / drafted"]) == (1, 0.5, 0.75)
 
 
-def test_a_step_without_drafts_is_a_step():
-    row = utilisation(outcome_of([-1], []), outcome_of(CHAIN, [1, 2, 3, 4]))
-    assert (row["accepted/step"], row["accepted / drafted"]) == (2, 1)
-    assert row["of grafted phrases'"] is None
-
-
 def test_published_rows_are_marked_and_drawn_hollow():
     report = report_of(Utilisation([LLAMA]), outcome_of(CHAIN, [1]))
     label, accepted, tokens, _, share, *rest = report.tables["utilisation"].rows[-1]
@@ -131,13 +125,6 @@ def test_which_prefixes_count(outcome, prefixes, accepted):
 
 def test_drafters_without_probabilities_are_left_out():
     assert confidence(outcome_of(PREFIXES, [1])) == []
-
-
-def test_the_interval_counts_steps():
-    """Two prefixes of one step in one bin are one try: Wilson's of 0 of 1."""
-    (row, _) = confidence(outcome_of([-1, 0, 1], [], q=[1.0, 0.9, 0.95]))
-    assert (row["prefixes"], row["steps"], row["from"]) == (2, 1, 0)
-    assert row["to"] == pytest.approx(1.96**2 / (1 + 1.96**2), abs=1e-4)
 
 
 @examples(50)

@@ -15,20 +15,10 @@ from experiments.papers.post_use_pre_cut.component_times import (
 )
 from specexp.bench.record import PromptRecord
 from specexp.builders import Chain, Graft
-from specexp.controllers import Oracle, ThresholdTracker
+from specexp.controllers import ThresholdTracker
 from specexp.core.parts import Parts
 from specexp.drafters import PhraseCache
 from specexp.verifiers import Greedy
-
-PUBLISHED = {
-    "method": "Llama 2",
-    "draft_ms": 21,
-    "target_ms": 152,
-    "cache_ms": 0.1,
-    "roll_back_ms": 2,
-    "controller_ms": 0.1,
-}
-
 
 PHASES = {"draft": 0.6, "build": 0.1, "target": 1.0, "verify": 0.1, "commit": 0.02, "update": 0.18}
 REUSE = Parts(PhraseCache(), Graft(Chain(4), num_anchors=2), Greedy(), ThresholdTracker(budget=8))
@@ -81,14 +71,6 @@ def test_the_copy_of_a_cache_learns_as_the_cache_does():
     assert analysis.states["a"].cache.store.lookup(5, 1) == [(6, 7)]
 
 
-def test_an_oracle_decides_nothing():
-    """It is told before a prompt what to do, and a copy would not be."""
-    analysis = ComponentTimes()
-    analysis.begin({"a": Parts(PhraseCache(), Chain(4), Greedy(), Oracle())})
-    analysis.observe("a", outcome_of([-1, 0, 1], [1]))
-    assert set(analysis.milliseconds("a")) == {INSERTION}
-
-
 def test_modelled_passes_are_called_so_and_have_no_roll_back():
     analysis = ComponentTimes()
     analysis.begin({"a": strategy(Greedy())})
@@ -98,12 +80,3 @@ def test_modelled_passes_are_called_so_and_have_no_roll_back():
     assert row["modelled target forward"] == pytest.approx(100)
     assert row["roll back"] is None
     assert "modelled: 7B for 70B" in table.title
-
-
-def test_published_rows_are_marked():
-    analysis = ComponentTimes([PUBLISHED])
-    analysis.begin({"a": strategy(Greedy())})
-    row = table_of(analysis, record("a")).records()[-1]
-    assert row["arm"] == "Llama 2 (not run here)"
-    assert (row["draft forward"], row["target forward"], row[CACHE]) == (21, 152, 0.1)
-    assert (row["roll back"], row[DECISION], row[GRAFT]) == (2, 0.1, None)

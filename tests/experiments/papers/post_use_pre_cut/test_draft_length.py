@@ -11,7 +11,6 @@ from experiments.papers.post_use_pre_cut.draft_length import (
     OptimalLength,
     Step,
     StepCosts,
-    cut_short,
     global_optimum,
     local_optima,
     speed_of,
@@ -43,10 +42,6 @@ def test_drafts_that_cost_more_than_they_bring_should_not_have_been_made():
     """2 tokens for 1 + 1.5; but 2 of 1 + 0.9 pay."""
     assert local_optima([step(1)], costs(1.5)).tolist() == [0]
     assert local_optima([step(1)], costs(0.9)).tolist() == [1]
-
-
-def test_a_draft_without_a_rejection_may_be_too_short():
-    assert cut_short([step(8), step(3, ended=True), step(3)]).tolist() == [True, True, False]
 
 
 def test_the_global_length_is_replayed():
@@ -181,34 +176,6 @@ def test_a_row_a_level_and_a_column_a_length():
     assert (rows[2]["any length"], rows[2]["length=3"]) == ("1.25x (3.00)", None)
     assert rows[0]["slowest / fastest"] == pytest.approx(0.5)
     assert rows[1]["slowest / fastest"] == pytest.approx(0.8)
-
-
-def test_short_lengths_may_be_left_out_of_the_sensitivity():
-    rows = grid_of(spread_from=6.0).tables["ablation_grid"].records()
-    assert rows[0]["slowest / fastest from 6 on"] == pytest.approx(1 / 1.5)
-    assert rows[1]["slowest / fastest from 6 on"] == pytest.approx(0.8)
-
-
-def test_published_levels_stand_beside_and_have_their_own_panel():
-    theirs = {"level": "+ reuse", "speedups": {3: 2.33, 12: 3.19, 24: 2.63}}
-    found = grid_of(published=[theirs], spread_from=6.0)
-    row = found.tables["ablation_grid"].records()[-1]
-    assert row["level"] == "+ reuse, published (not run here)"
-    assert (row["length=3"], row["length=6"], row["length=12"]) == ("2.33x", None, "3.19x")
-    assert row["slowest / fastest from 6 on"] == pytest.approx(2.63 / 3.19)
-    here, theirs = found.figures["ablation_grid"].axes
-    assert theirs.get_title() == "published (not run here)"
-    (line,) = theirs.get_lines()
-    assert list(line.get_ydata()) == [2.33, 3.19, 2.63]
-    assert line.get_color() == here.get_legend_handles_labels()[0][1].lines[0].get_color()
-
-
-def test_modelled_speedups_are_called_so():
-    found = grid_of(clock="modelled: made up (assumed)")
-    table = found.tables["ablation_grid"]
-    assert table.title.endswith("(modelled: made up (assumed))")
-    assert table.notes[0].startswith("Modelled geometric mean")
-    assert found.figures["ablation_grid"].axes[0].get_ylabel() == "modelled speedup over engine"
 
 
 def test_arms_that_do_not_go_on_one_grid_are_refused():

@@ -64,14 +64,6 @@ def test_a_rejected_draft_that_comes_later_is_found():
     assert unread(analysis)[3] == (3 / 8, 3 / 5)
 
 
-def test_a_phrase_may_begin_in_the_text_before():
-    """Drafted 5 6 7 and rejected; then 5 is put out, and 6 7 drafted after it: 5 6 7 is a phrase of 3."""
-    analysis = watching()
-    Prompt(analysis, 0).step([4, 5, 6, 7], 0, 5).step([6, 7], 1, 2)
-    assert shares(analysis)[3] == (2 / 6, 0)  # 5 6, and 5 stood there before
-    assert shares(analysis)[2] == (2 / 6, 1 / 3)
-
-
 def test_what_was_in_the_text_too_is_told_apart():
     """8 9 is in the prompt, and was drafted; drafted again it could have been looked up there."""
     analysis = watching()
