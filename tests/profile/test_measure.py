@@ -4,10 +4,9 @@ from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from specexp.config import load_config
-from specexp.profile.measure import MethodClock, TimedDecoding, measure
+from specexp.profile.measure import TimedDecoding, measure
 from specexp.profile.passes import PassSamples, TimedPass
 
 PROMPTS = [SimpleNamespace(token_ids=(5, 6, number)) for number in range(4)]
@@ -57,21 +56,3 @@ def test_every_round_takes_each_pass_and_every_prompt_each_arm_once_in_changing_
     assert all({name for name, _ in one} == {"first", "second", "third"} for one in decoded)
     assert len({tuple(name for name, _ in one) for one in decoded}) > 1
     assert all(len(taken) == 5 for one in samples for taken in one.milliseconds.values())
-
-
-def test_a_clock_runs_while_a_method_does_and_starts_anew_when_read():
-    def fail():
-        raise ValueError("no")
-
-    part = SimpleNamespace(
-        work=lambda amount, more=0: sum(range(amount)) + more, fail=fail, rest=lambda: None
-    )
-    clock = MethodClock(part, "work", "fail")
-    part.rest()
-    assert clock.taken() == 0
-    assert part.work(100_000, more=1) == sum(range(100_000)) + 1
-    assert clock.taken() > 0
-    with pytest.raises(ValueError, match="no"):
-        part.fail()
-    assert clock.taken() > 0
-    assert clock.taken() == 0

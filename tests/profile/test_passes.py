@@ -8,7 +8,6 @@ import pytest
 
 from specexp.core.language_model import LanguageModel
 from specexp.drafters import DraftModel
-from specexp.profile.fit import fit_pass
 from specexp.profile.passes import (
     DraftPass,
     PassSamples,
@@ -76,23 +75,6 @@ def test_a_draft_pass_feeds_as_many_rows_in_one_pass():
         for tokens in (1, 2, 7, 20, 1):
             assert timed.seconds(tokens) > 0
         assert model.fed == [(prefix + n, rows) for n, rows in enumerate((1, 2, 7, 20, 1))]
-
-
-def test_a_slope_by_tokens_is_recovered():
-    """A pass that sleeps for every token: 20 tokens take about 20 times as long as one."""
-    timed = TargetPass(LanguageModel(SlowModel(ms_a_token=2.0)), TEXT)
-    samples = PassSamples(timed, [3, 6], [1, 5, 20])
-    samples.warm_up()
-    for repetition in range(3):
-        for block in samples.blocks(repetition):
-            block()
-    points = samples.points()
-    assert [(point.prefix, point.tokens) for point in points] == [
-        (3, 1), (3, 5), (3, 20), (6, 1), (6, 5), (6, 20),
-    ]  # fmt: skip
-    assert all(point.low <= point.ms <= point.high for point in points)
-    ms = fit_pass(points).ms
-    assert 0.3 < (ms[20] - ms[5]) / (ms[5] - ms[1]) / (15 / 4) < 3
 
 
 class ColdPass(TimedPass):
