@@ -20,7 +20,7 @@ from specexp.config.command import GOES_ON, check_here, fail, run_command
 from specexp.config.sweep import Sweep
 from specexp.core.messages import first_line
 from specexp.core.start import masked
-from specexp.sweep.space import Space, check_goals, directions_of, without_draft_methods
+from specexp.sweep.space import Space, check_goals, directions_of
 from specexp.sweep.storage import check_storage
 from specexp.sweep.study_config import StudyConfig, StudyError
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _act(
     config: Config, dry_run: bool, command: str, cluster: ClusterOptions | None, typed: Sequence[str]
 ) -> int:
-    study_config, settings, left_out = read_sweep(config)
+    study_config, settings = read_sweep(config)
     console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
     check_here(config, "sweep.export.to")
     check_study_folder(config, study_config.folder)
@@ -86,9 +86,9 @@ def _act(
         possible, impossible = rehearse(study_config, settings)
         show(study_config, possible, console)
         for name, why in impossible.items():
-            console.print(f"Left out, because it cannot be built: {name}: {why}", markup=False)
+            console.print(f"Cannot be built, so it is not measured: {name}: {why}", markup=False)
     made: list[Path] = []
-    for sentence in _remarks(config, study_config, settings, left_out):
+    for sentence in _remarks(config, study_config, settings):
         console.print(sentence, markup=False)
     if dry_run:
         return 0
@@ -110,7 +110,8 @@ def _act(
         check_sampler(settings, config.checker)
         tracker = tracker_of(config, study_config.name, study_config.folder)
         output = StudyOutput(study_config.folder, console, tracker, command)
-        with Session(study_config, settings, output) as session:
+        session = Session(study_config, settings, output)
+        with session.lock():
             ended = session.ended()
             if ended is not None:
                 console.print(ended.said, end="", markup=False, highlight=False, soft_wrap=True)
@@ -152,9 +153,7 @@ def _failed(problem: Exception, settings: Sweep, folder: Path) -> int:
     raise problem
 
 
-def _remarks(
-    config: Config, study_config: StudyConfig, settings: Sweep, left_out: Sequence[str]
-) -> Iterator[str]:
+def _remarks(config: Config, study_config: StudyConfig, settings: Sweep) -> Iterator[str]:
     if settings.enqueue[settings.n_trials :]:
         names = ", ".join(known.name for known in settings.known[settings.n_trials :])
         yield f"Not measured, because sweep.n_trials is {settings.n_trials}: {names}."
@@ -172,8 +171,6 @@ def _remarks(
         )
     if config.get("arms"):
         yield f"The section arms: is used by python -m specexp.run {config.file} only."
-    if left_out:
-        yield f"Left out, because the pair has no draft model: {', '.join(left_out)}."
 
 
 def _make_folders(study_config: StudyConfig, settings: Sweep) -> list[Path]:
@@ -202,11 +199,11 @@ def _make_folders(study_config: StudyConfig, settings: Sweep) -> list[Path]:
     return made
 
 
-def read_sweep(config: Config) -> tuple[StudyConfig, Sweep, tuple[str, ...]]:
-    """Read an experiment's study and sweep section, and the methods left out because the pair has no draft model.
+def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
+    """Read an experiment's study and sweep section.
 
     Raises:
-        ConfigError: The file has no sweep section, or all its methods need a draft model.
+        ConfigError: The file has no sweep section.
     """
     sweep = build_sweep(config)
     if sweep is None:
@@ -216,7 +213,7 @@ def read_sweep(config: Config) -> tuple[StudyConfig, Sweep, tuple[str, ...]]:
             f"{config.file}"
         )
     check_goals(sweep, config.checker)
-    return StudyConfig(config), *without_draft_methods(config, sweep)
+    return StudyConfig(config), sweep
 
 
 def show(study_config: StudyConfig, settings: Sweep, console: Console) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -167,7 +167,7 @@ class Conclusion:
                 return
             # A worker on another machine has no ``concluded.json``.
             ends = [one.user_attrs.get("concluded") for one in turns.get_trials(deepcopy=False)]
-            earlier = next(filter(None, reversed(ends)), {})
+            earlier: dict[str, Any] = next(filter(None, reversed(ends)), {})
             if shared and earlier.get("of") == self._digest() and not self._stage.again:
                 say(f"The best trials were confirmed by {earlier['worker']}, in {earlier['folder']}.")
                 return

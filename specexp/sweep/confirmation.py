@@ -283,11 +283,11 @@ def table(
     ) -> list[Cell]:
         summary = summarise(records, arm)
         cells: list[Cell] = [label, nodes, depth, summary.tokens_per_step, summary.tokens_per_second]
-        if predicts and predicted is None:
-            cells += [None, None, None]
-        elif predicts:
+        if predicts and predicted is not None:
             over_ar = None if predicted.over_ar is None else predicted.over_ar.unlabelled
             cells += [predicted.tokens_per_step, predicted.tokens_per_second, over_ar]
+        elif predicts:
+            cells += [None, None, None]
         if several:
             groups = [record.group for record in records if record.arm == arm and record.group is not None]
             wall = sum(group.wall_seconds for group in groups)

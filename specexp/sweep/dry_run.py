@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import combinations, product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -26,14 +26,15 @@ def without_impossible(
 ) -> tuple[Sweep, dict[str, str]]:
     """Leave out the choices of whole parts, and the known configurations, that cannot be built.
 
-    A choice is left out if it can be built with no combination of the others, at either end of its numbers. A candidate
-    that awaits acceptance counts stays.
+    A choice is left out if it can be built with no combination of the others, at either end of its numbers. Two
+    choices that cannot be built together stay: a trial that draws both fails at once. A candidate that awaits
+    acceptance counts stays.
 
     Args:
         compose: Composes a candidate of these overrides; raises ValueError if it cannot be built.
 
     Returns:
-        The remaining study, and why each other choice and configuration was left out, by its name.
+        The remaining study, and the reason for each choice, pair of choices and configuration that cannot be built.
 
     Raises:
         ConfigError: Nothing is left.
@@ -47,9 +48,9 @@ def without_impossible(
             return first_line(error)
         return None
 
-    def refusal_of_choice(chosen: Mapping[str, Any]) -> str | None:
+    def refusal_of_choices(space: Sweep, chosen: Mapping[str, Any]) -> str | None:
         first = None
-        for overrides in branches(config, sweep, chosen):
+        for overrides in branches(config, space, chosen):
             reason = refusal(overrides)
             if reason is None:
                 return None
@@ -58,14 +59,20 @@ def without_impossible(
 
     left_out, entries = dict[str, str](), dict(sweep.space)
     for key, entry in _whole_parts(sweep).items():
-        reasons = {label: refusal_of_choice({key: label}) for label in entry.by_label}
+        reasons = {label: refusal_of_choices(sweep, {key: label}) for label in entry.by_label}
         refused = {f"{key} {label!r}": why for label, why in reasons.items() if why is not None}
         # ``by_label`` is in the order of the choices.
         kept = [choice for choice, why in zip(entry.choices, reasons.values(), strict=True) if why is None]
         if not kept:
-            first = next(iter(refused.values()))
-            raise config.config.checker.error(("sweep", "space", key), f": no choice can be built: {first}")
+            why = next(iter(refused.values()))
+            raise config.config.checker.error(("sweep", "space", key), f": no choice can be built: {why}")
         entries[key], left_out = entry.with_changes(choices=kept), left_out | refused
+    rest = sweep.with_changes(space=entries, enqueue=[])
+    for (one, entry), (other, second) in combinations(_whole_parts(rest).items(), 2):
+        for label, beside in product(entry.by_label, second.by_label):
+            reason = refusal_of_choices(rest, {one: label, other: beside})
+            if reason is not None:
+                left_out[f"{one} {label!r} with {other} {beside!r}"] = reason
     known = {one.name: refusal(one.overrides) for one in sweep.known}
     left_out |= {name: why for name, why in known.items() if why is not None}
     first = [given for given, why in zip(sweep.enqueue, known.values(), strict=True) if why is None]

@@ -62,10 +62,10 @@ class Exporter:
         self.folder = Path(export.to)
 
     def run(self, before: Deployed | None) -> Exported:
-        """Write what has changed since an earlier confirmation.
+        """Write artifacts unless the aliases of an earlier confirmation stay.
 
         Raises:
-            ArtifactError: It cannot be written.
+            ArtifactError: One cannot be written.
         """
         winner, kind, folder = self.confirmation.winner, self.export.kind, self.folder
         candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]

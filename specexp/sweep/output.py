@@ -1,4 +1,4 @@
-"""Where a study's results go: the console, its folder, and W&B runs of its trials; what to do with its artifact."""
+"""The outputs of a study: console, folder, W&B runs of its trials, and the next commands."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ BEST_TREE = "best-tree"
 
 @dataclass(frozen=True)
 class StudyOutput:
-    """Where a study's results go."""
+    """The outputs of a study."""
 
-    folder: Path  # the study's folder; it exists and can be written
+    folder: Path  # it exists and can be written
     console: Console
     tracker: Tracker
     command: str
@@ -74,7 +74,7 @@ def next_steps(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
 
 
 class TrackedTrials:
-    """Writes a run for every trial; a trial that was not measured is written once it is over.
+    """Writes a W&B run for every trial.
 
     Args:
         setting: Part of the configuration of every run, see :func:`setting_of`.
@@ -85,7 +85,7 @@ class TrackedTrials:
         self._live: dict[int, TrackedRun] = {}
 
     def begin(self, trial: Trial, attributes: Mapping[str, Any]) -> None:
-        """Start the run of a trial that is about to be measured."""
+        """Start the run of a trial before it is measured."""
         self._live[trial.number] = self._start(trial.number, trial.params, attributes)
 
     def prompt(self, trial: Trial, place: int, log_speedup: float) -> None:
@@ -93,7 +93,7 @@ class TrackedTrials:
         _log(self._live[trial.number], trial.user_attrs["attributes"], place, log_speedup)
 
     def end(self, trial: FrozenTrial) -> None:
-        """End the run of a trial, whether it was measured or not."""
+        """End the run of a trial; a trial that was not measured gets a run now."""
         run = self._live.pop(trial.number, None)
         if run is None:
             attributes = trial.user_attrs.get("attributes", {})
@@ -121,7 +121,7 @@ def _log(run: TrackedRun, attributes: Mapping[str, Any], place: int, log_speedup
 
 
 def summary_of(winner: Confirmed) -> dict[str, Any]:
-    """The winner of the confirmation and its figures there, by which studies are compared."""
+    """The confirmed figures of the winner, by which studies are compared."""
     modelled = "" if winner.over_ar.clock == MEASURED else MODELLED
     return {
         "winner": winner.label,
@@ -135,13 +135,13 @@ def summary_of(winner: Confirmed) -> dict[str, Any]:
 
 
 def method_of(config: Config, winner: Confirmed) -> str:
-    """The method by which studies are grouped: the winner's choice among those compared, or the drafter or engine."""
+    """The method by which studies are grouped: the winner's choice, or the drafter or engine."""
     part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
     return winner.choice or str(part["class_path"]).rpartition(".")[2]
 
 
 def setting_of(config: Config) -> dict[str, Any]:
-    """Settings that must agree where figures of two studies are compared; passwords are hidden."""
+    """Settings that must agree if figures of two studies are compared; passwords are hidden."""
     whole = config.to_dict()
     device = whole["pair"]["device"]
     sections = {name: whole.get(name) for name in ("pair", "verifier", "data", "generation", "latency")}

@@ -1,4 +1,4 @@
-"""Pictures and charts of a study: Optuna's own plots, its parameters one by one, its page's charts, and its winner."""
+"""Pictures and charts of a study: Optuna's plots, the charts of its page, and its winner."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ _TOO_FEW = (ValueError, RuntimeError, ZeroDivisionError)
 
 
 def save_plots(study: optuna.Study, objectives: list[str], folder: Path) -> None:
-    """Write ``history.png``, ``importances.png``, ``slice.png``, ``contour.png`` and, for several objectives,
-    ``pareto_front.png``; those that the study has too few trials for are left out.
-    """
+    """Write Optuna's plots that the study has enough trials for, with ``pareto_front.png`` for several objectives."""
     plots = optuna.visualization.matplotlib
     distinct = _distinct(study)
     # A study's value is the logarithm, so that means and differences are those of ratios.
@@ -40,7 +38,7 @@ def save_plots(study: optuna.Study, objectives: list[str], folder: Path) -> None
         for name in objectives
     ]
     first: dict[str, Any] = {"target_name": names[0], **_first_value(study)}
-    searched = _with_parameters(distinct)
+    searched = _distinct(study, searched=True)
 
     def contour() -> Any:
         target = first.get("target")
@@ -64,18 +62,12 @@ def _first_value(study: optuna.Study) -> dict[str, Any]:
     return {"target": lambda trial: trial.values[0]} if len(study.directions) > 1 else {}
 
 
-def _distinct(study: optuna.Study) -> optuna.Study:
-    """The complete trials alone; those that only repeat another would count it twice."""
+def _distinct(study: optuna.Study, *, searched: bool = False) -> optuna.Study:
+    """The complete trials without repeats; with ``searched`` only those inside the space, which have parameters."""
     found = optuna.create_study(directions=study.directions)
     trials = study.get_trials(states=(TrialState.COMPLETE,))
-    found.add_trials([trial for trial in trials if "duplicate_of" not in trial.user_attrs])
-    return found
-
-
-def _with_parameters(study: optuna.Study) -> optuna.Study:
-    """The trials of a study inside its space: those outside have no parameter to show."""
-    found = optuna.create_study(directions=study.directions)
-    found.add_trials([trial for trial in study.get_trials() if trial.params])
+    kept = [trial for trial in trials if "duplicate_of" not in trial.user_attrs]
+    found.add_trials([trial for trial in kept if trial.params or not searched])
     return found
 
 
@@ -97,11 +89,11 @@ def _save(draw: Callable[[], Any], path: Path) -> None:
 def charts_of(
     study: optuna.Study, settings: Sweep, confirmation: Confirmation, texts: Mapping[str, str]
 ) -> dict[str, Mapping[str, Any]]:
-    """Charts of a study's page: the confirmation prompt by prompt, and the search behind it."""
+    """Charts of a study's page: the confirmation prompt by prompt, and the search."""
     titles = {one.name: one.label for one in confirmation.confirmed}
     rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
     choice = None if settings.confirm is None else settings.confirm.of_each
-    searched = _with_parameters(_distinct(study))
+    searched = _distinct(study, searched=True)
     try:
         shares = optuna.importance.get_param_importances(searched, **_first_value(study))
     except _TOO_FEW:
@@ -115,10 +107,10 @@ def charts_of(
 
 
 def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) -> Report:
-    """Pictures of the winner, from what was observed while it was confirmed: its tree, and its time line.
+    """Pictures of the winner during its confirmation: its tree, and its time line.
 
     Args:
-        prompts: Its prompts; a tree under several sequences decoded together is counted on them once more.
+        prompts: Prompts on which a tree under several sequences is counted once more.
     """
     winner = confirmation.winner
     figures, fragments, files = dict[str, Any](), dict[str, str](), dict[str, str]()

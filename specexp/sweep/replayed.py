@@ -1,4 +1,4 @@
-"""A study whose prompts a recording answers, and whose seconds are a latency profile's."""
+"""A study on a recording, with the seconds of a latency profile."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 
 class ReplayedStudy(Study):
-    """A recording that answers; models, if they are at hand, confirm the best.
+    """A study on a recording; the best trials are confirmed live if the models can be loaded.
 
     A fixed tree of a draft model is read off a table of ranks, in about a millisecond. Everything else is replayed step
     by step, prompt after prompt.
 
     Args:
-        confirms: Whether the best are to be confirmed, by the models if they can be loaded.
+        confirms: Whether the best are to be confirmed.
 
     Attributes:
-        live: The study that confirms; None where the models are not here.
+        live: The study that confirms; None if the models cannot be loaded.
 
     Raises:
         ConfigError: There is no recording, or it is of something else.

@@ -50,11 +50,11 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
     """Create a study, or load the one of this name to go on with it.
 
     Args:
-        workload: Digest of what all trials have in common (models, prompts, sampling, objectives).
-        device: Name of the device: seconds of two kinds of device cannot be compared.
+        workload: Digest of the settings that all trials share.
+        device: Name of the device, because seconds of two kinds of device cannot be compared.
 
     Raises:
-        StudyError: The storage takes no study, or has one of this name with another workload, space or device.
+        StudyError: The storage cannot hold a study, or has one of this name with another workload, space or device.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

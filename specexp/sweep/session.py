@@ -8,8 +8,8 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Self
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -53,27 +53,20 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A sweep over one experiment. Within its context a folder without a database is locked.
-
-    Raises:
-        FolderBusyError: Another process holds the folder.
-    """
+    """A sweep over one experiment."""
 
     def __init__(self, config: StudyConfig, settings: Sweep, output: StudyOutput) -> None:
-        self.config = config
-        self.settings = settings
-        self.output = output
+        self.config, self.settings, self.output = config, settings, output
         self.alone = settings.storage is None
-        self._held = ExitStack()
 
-    def __enter__(self) -> Self:
-        if self.alone:
-            shares = "wait for it, or give --storage an RDB URL to let several workers share a study"
-            self._held.enter_context(sole_writer(self.output.folder, shares))
-        return self
+    def lock(self) -> AbstractContextManager[object]:
+        """Lock the folder of a study without a database.
 
-    def __exit__(self, *error: object) -> None:
-        self._held.close()
+        Raises:
+            FolderBusyError: Another process holds it.
+        """
+        shares = "wait for it, or give --storage an RDB URL to let several workers share a study"
+        return sole_writer(self.output.folder, shares) if self.alone else nullcontext()
 
     def ended(self) -> Concluded | None:
         """The conclusion of a study that has ended; None if there is something to do. No model is loaded.
@@ -104,15 +97,16 @@ class Session:
         use_threads(self.config.config)
         self.study = study = open_models(self.config, self.settings)
         check_prompts(study)
-        # Up to here nothing was written: a mistake in models or prompts leaves nothing behind.
+        possible, left_out = without_impossible(self.config, self.settings, study.try_to_compose)
+        # Up to here nothing was written: a mistake in models, prompts or parts leaves nothing behind.
         self._open()
+        self.settings = possible  # after the study was identified by its whole space
         save_resolved(self.config.config, folder, shlex.split(self.output.command))
         with StageBar(self.output.console) as bar, self._only_worker_here():
             study.tick = bar.prompt
             self._count_acceptances(bar)
-            self.settings, left_out = without_impossible(self.config, self.settings, study.try_to_compose)
             for what, why in left_out.items():
-                self.output.say(f"Left out, because it cannot be built: {what}: {why}.")
+                self.output.say(f"Cannot be built, so it is not measured: {what}: {why}.")
             stated = {"device": self.config.clock, "placement": study.device}
             again = resume(self.trials, self.turns, self.settings, alone=self.alone, stated=stated)
             done = len(distinct_finished(self.trials))

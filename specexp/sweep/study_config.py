@@ -1,4 +1,4 @@
-"""An experiment as a study sees it: what all its candidates share, and a candidate as overrides of it."""
+"""The configuration of a study: what all its candidates share, and a candidate as overrides of it."""
 
 from __future__ import annotations
 
@@ -49,35 +49,30 @@ def digest_of(value: Any) -> str:
 
 
 class StudyConfig:
-    """An experiment with a sweep section; every candidate of its study is its composition with overrides.
-
-    Attributes:
-        replayed: Whether a recording answers instead of the models.
-        of_engine: Whether another engine is tuned, and not our parts.
-    """
+    """An experiment with a sweep section; every candidate of its study is its composition with overrides."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.name: str = config.get("name")
         self.question: str | None = config.get("question")
         self.folder: Path = Path(config.get("output")) / self.name
-
+        # A recording takes the place of the models, or another engine that of our parts.
         self.replayed = is_replayed(config)
         self.of_engine: bool = config.get("engine") is not None
 
     @property
     def clock(self) -> str:
-        """The device whose seconds the study compares."""
+        """The device whose seconds are compared."""
         return "a recording" if self.replayed else device_name(self.config.get("pair.device"))
 
     @cached_property
     def acceptance_counts(self) -> Path | None:
-        """File of the acceptance counts that the study records first; None where it records none."""
+        """File of the acceptance counts that the study records first; None if it records none."""
         return self.folder / COUNTS if self.config.get("sweep.count_acceptances", None) else None
 
     @cached_property
     def multi_sequence(self) -> bool:
-        """Whether several sequences are decoded for every prompt: by one candidate at least, and then by all."""
+        """Whether at least one candidate decodes several sequences for every prompt; then all of them do."""
         space, known = self.config.get("sweep.space"), self.config.get("sweep.enqueue")
         keys = [*space, *(key for overrides in known for key in overrides)]
         return is_multi_sequence(self.config) or any(key.partition(".")[0] == "execution" for key in keys)
@@ -85,16 +80,15 @@ class StudyConfig:
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Whether a dotted key exists in the composition with these overrides."""
         section = key.partition(".")[0]
-        telling = {
+        # Numbers bring no keys, and skipping them saves a validation for each.
+        parts = {
             name: value
             for name, value in overrides.items()
-            if name.partition(".")[0] == section
-            and not isinstance(value, int | float)  # numbers bring no keys
+            if name.partition(".")[0] == section and not isinstance(value, int | float)
         }
-        found = self.with_overrides(telling)
-        if section == "engine":  # a setting that a choice leaves unset belongs to another way to draft
-            return found.get(key, None) is not None
-        return has_key(found, key)
+        found = self.with_overrides(parts)
+        # A setting of an engine that a choice leaves unset belongs to another way to draft.
+        return found.get(key, None) is not None if section == "engine" else has_key(found, key)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
         """The configuration of a candidate; a fitted tree that names no acceptance counts gets the study's."""
@@ -106,7 +100,7 @@ class StudyConfig:
         return apply_overrides(self.config, filled, "sweep")
 
     def resolved(self, config: Config) -> dict[str, Any]:
-        """The sections in which candidates may differ, of one of them, defaults filled in."""
+        """The sections in which candidates may differ, with defaults filled in."""
         if self.of_engine:
             return {"engine": config.get("engine")}
         varied = (*VARIED, "execution") if self.multi_sequence else VARIED
@@ -117,16 +111,13 @@ class StudyConfig:
         return found
 
     def compose(self, config: Config, draft: Any = None) -> tuple[Parts, Execution | None]:
-        """New objects of a candidate, in their initial state.
+        """Build the parts of a candidate, and its execution if several sequences are decoded.
 
         Args:
-            draft: The pair's draft model, or a recording of its answers, for a drafter that needs one.
-
-        Returns:
-            The parts, and how several sequences are decoded; None where it is one at a time.
+            draft: The pair's draft model, or a recording of it, for a drafter that needs one.
 
         Raises:
-            ConfigError: They cannot be made, or do not go together.
+            ConfigError: They cannot be built, or do not go together.
         """
         parts = build_parts(config, draft)
         if not self.multi_sequence:
@@ -136,7 +127,7 @@ class StudyConfig:
         return parts, build_execution(config) or (Serial if parts.drafter is None else SerialSpeculative)()
 
     def compose_plain(self) -> tuple[Parts, Execution | None]:
-        """New objects of plain decoding, as :meth:`compose` gives those of a candidate."""
+        """Build plain decoding as :meth:`compose` builds a candidate."""
         from specexp.core.parts import Parts
         from specexp.scheduling import Serial
 
@@ -144,26 +135,26 @@ class StudyConfig:
 
     @cached_property
     def generation(self) -> Generation:
-        """How much is generated."""
+        """The section ``generation``."""
         return build_generation(self.config)
 
     def latency(self) -> LatencyProfile | None:
-        """The profile by which the seconds of a study are modelled; None where they are measured."""
+        """The profile that models the seconds of the study; None if they are measured."""
         profile = build_latency(self.config)
         return profile if profile is not None and (profile.modelled or self.replayed) else None
 
     def live_latency(self) -> LatencyProfile | None:
-        """The profile by which the seconds of a live confirmation are modelled; None where they are measured.
+        """The profile that models the seconds of a live confirmation; None if they are measured.
 
-        A replay by a profile that was measured here is confirmed in seconds measured here; one by a profile of another
-        device in the steps taken here, at that device's seconds.
+        A replay by a profile measured here is confirmed in measured seconds. A replay by another device's profile is
+        confirmed in that device's seconds for the steps taken here.
         """
         profile = self.latency()
         measured_here = profile is not None and self.replayed and profile.source == "measured"
         return None if measured_here or profile is None or not profile.modelled else profile
 
     def problems(self) -> dict[str, Problem]:
-        """Items of tasks by prompt id, those of all stages; empty where prompts are continued."""
+        """Items of the tasks of all stages by prompt id; empty if prompts are continued."""
         found: dict[str, Problem] = {}
         for stage in (None, *(stage for stage in STAGES if self.config.get(f"sweep.{stage}", None))):
             staged = with_prompts_of(self.config, stage)
@@ -175,7 +166,7 @@ class StudyConfig:
         return found
 
     def workload(self) -> dict[str, Any]:
-        """What all candidates have in common: their seconds can be compared where this is the same."""
+        """The settings that all candidates share; seconds of different workloads cannot be compared."""
         shared = {section: self.config.get(section) for section in SHARED}
         if self.of_engine:
             shared["engine"] = self.config.get("engine.class_path")
@@ -184,7 +175,7 @@ class StudyConfig:
         if self.config.get("latency") is not None:
             profile = build_latency(self.config)
             assert profile is not None
-            # Its content, not its path: an alias may come to name another version.
+            # Its content rather than its path, because an alias may name another version later.
             shared["latency"] = {**profile.to_dict(), "modelled": profile.modelled}
         if self.replayed:
             shared["recording"] = self.recording_digest()

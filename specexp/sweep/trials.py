@@ -112,7 +112,7 @@ def distinct_finished(study: Study) -> list[FrozenTrial]:
 
 
 def confirmable(study: Study) -> list[FrozenTrial]:
-    """Distinct trials measured on every prompt and within the constraints, in the order they were run."""
+    """Distinct trials measured on every prompt and within the constraints, in their order."""
     return [
         trial
         for trial in distinct_finished(study)
@@ -138,14 +138,14 @@ def name_of_trial(trial: FrozenTrial) -> str:
 
 
 def reason_of(trial: FrozenTrial) -> str | None:
-    """Why a trial failed or is not feasible; None where it did not and is."""
-    if trial.state is TrialState.FAIL:  # one that fails by itself has a reason
+    """Why a trial failed or is not feasible; None if neither is the case."""
+    if trial.state is TrialState.FAIL:
         return str(trial.user_attrs.get("reason", "the process that ran it ended"))
     return trial.user_attrs.get("infeasible")
 
 
 def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
-    """One flat mapping of a trial: name, state, values, tree, measured means, parameters, reason."""
+    """A trial as one flat mapping, for tables."""
     attributes: Mapping[str, Any] = trial.user_attrs.get("attributes", {})
     values = trial.values or [None] * len(objectives)
     named = dict(zip((column_of(trial, name) for name in objectives), values, strict=False))
@@ -167,7 +167,7 @@ def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
 
 
 def write_trials(study: Study, objectives: Sequence[str], path: Path) -> None:
-    """Write ``trials.csv``: one row a trial, a column for everything any trial has."""
+    """Write ``trials.csv``: a row for each trial, a column for each key of any trial."""
     rows = []
     for trial in study.get_trials(deepcopy=False):
         low, high = interval_of(trial) or (None, None)
@@ -177,12 +177,12 @@ def write_trials(study: Study, objectives: Sequence[str], path: Path) -> None:
 
 
 def is_modelled(trial: FrozenTrial) -> bool:
-    """Whether its seconds are a latency profile's."""
+    """Whether a trial's seconds are a latency profile's."""
     return "clock" in trial.user_attrs.get("attributes", {})
 
 
 def column_of(trial: FrozenTrial, objective: str) -> str:
-    """What a trial's value is called; of a speedup it is the logarithm, and modelled where the seconds are."""
+    """The column of a trial's value; a speedup is stored as its logarithm."""
     if objective != "speedup":
         return objective
     return "modelled_log_speedup" if is_modelled(trial) else "log_speedup"
@@ -214,11 +214,7 @@ _WORDS = {
 
 
 class ProgressTable:
-    """A table that is drawn anew after every trial.
-
-    Args:
-        objectives: Names of the study's objectives, the first of which ranks.
-    """
+    """The progress of a search, ranked by the first objective; drawn anew after every trial."""
 
     def __init__(
         self, objectives: Sequence[str], wanted: int, clock: Callable[[], float] = monotonic
@@ -228,7 +224,7 @@ class ProgressTable:
         self.lines: dict[str, str] = {}
 
     def update(self, study: Study) -> None:
-        """Look at the study again; the first look counts the trials that were finished before this search began."""
+        """Read the study again; the first call counts the trials that were finished before this search began."""
         finished = len(distinct_finished(study))
         if self._before < 0:
             self._began, self._before = self._clock(), finished

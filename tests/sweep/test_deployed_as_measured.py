@@ -37,20 +37,13 @@ ROUNDS = 8
 
 @dataclass(frozen=True)
 class Study:
-    """A finished study of the embedded pair.
+    """A finished study of the embedded pair."""
 
-    Attributes:
-        folder: of its artifacts.
-        pair: loaded as the README loads it.
-        prompts: those of its confirmation.
-        records: the engine's records of them, by prompt id.
-    """
-
-    folder: Path
+    folder: Path  # of its artifacts
     config: Config
     pair: ModelPair
-    prompts: Sequence[Prompt]
-    records: dict[str, PromptRecord]
+    prompts: Sequence[Prompt]  # of the confirmation
+    records: dict[str, PromptRecord]  # plain decoding's records of them, by prompt id
 
 
 @pytest.fixture(scope="module")
@@ -84,18 +77,10 @@ def decoded(study: Study, decoder: specexp.Decoder, prompt: Prompt) -> Generatio
 
 
 @pytest.mark.parametrize("alias", ALIASES)
-def test_the_tokens_are_the_records(study: Study, alias: str) -> None:
+def test_tokens_and_speed_are_the_studys(study: Study, alias: str) -> None:
     artifact = specexp.load_artifact(study.folder / alias)
     assert (artifact.provenance["runtime"], artifact.provenance["dtype"]) == ("compiled", "bfloat16")
     decoder = artifact.decoder(study.pair.target)
-    for prompt in study.prompts:
-        expected = study.records[prompt.prompt_id].token_ids
-        assert tuple(decoded(study, decoder, prompt).token_ids) == expected
-
-
-@pytest.mark.parametrize("alias", ALIASES)
-def test_the_speed_is_the_studys(study: Study, alias: str) -> None:
-    decoder = specexp.load_artifact(study.folder / alias).decoder(study.pair.target)
     parts = specexp.load_artifact(study.folder / alias).parts
     backend = LiveBackend(study.pair)
     arm = backend.arm(ArmSpec("study", build_generation(study.config), parts))
@@ -104,7 +89,7 @@ def test_the_speed_is_the_studys(study: Study, alias: str) -> None:
         runs: dict[str, list[float]] = {name: [] for name in seconds}
         for _ in range(ROUNDS):  # interleaved, and the best of each: the machine may be busy
             record, result = arm.decode(prompt), decoded(study, decoder, prompt)
-            assert record.token_ids == tuple(result.token_ids)
+            assert record.token_ids == tuple(result.token_ids) == study.records[prompt.prompt_id].token_ids
             runs["study"].append(record.decode_seconds)
             runs["deployed"].append(result.decode_seconds)
         for name, found in runs.items():

@@ -26,12 +26,18 @@ FAULTS = {
 }
 
 
+def choice(name, class_path, **arguments):
+    return {"name": name, "class_path": class_path, "init_args": arguments}
+
+
 def endpoint(name, arguments="", **given):
     command = f"{COMMAND} {arguments}".replace("{{", "{").replace("}}", "}")
-    arguments = {
-        "command": command, "plain_body": {"speculative": False}, "answer_seconds": 1, "start_seconds": 30, **given,
-    }  # fmt: skip
-    return {"name": name, "class_path": "OpenAIEndpoint", "init_args": arguments}
+    seconds = {"answer_seconds": 1, "start_seconds": 30, **given}
+    return choice(name, "OpenAIEndpoint", command=command, plain_body={"speculative": False}, **seconds)
+
+
+def openvino(name, drafts, **settings):
+    return choice(name, "OpenVINO", drafts=drafts, settings=settings)
 
 
 @pytest.fixture
@@ -93,10 +99,7 @@ def test_a_setting_is_drawn_only_where_a_choice_sets_it(of_engine, capsys) -> No
     ("changes", "said"),
     [
         ({"verifier": {"class_path": "KeyedSampling"}}, "engine: answers are compared token by token"),
-        (
-            {"drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chain"}},
-            "engine: drafter is a part of our",
-        ),
+        ({"drafter": "PromptLookup", "builder": "Chain"}, "engine: drafter is a part of our"),
     ],
 )
 def test_what_engines_of_others_do_not_do_is_refused(changes, said, of_engine, tmp_path, capsys) -> None:
@@ -119,40 +122,19 @@ def test_a_sweep_that_is_ended_leaves_no_server_behind(ended_by, of_engine, tmp_
         wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
         server, child = map(int, pids.read_text().split())
         sweep.send_signal(ended_by)
-    wait_for(
-        lambda: not any(is_alive(pid) for pid in (server, child)),
-        20,
-        "a process was left behind",
-    )
+    wait_for(lambda: not any(map(is_alive, (server, child))), 20, "a process was left behind")
 
 
 class TestOpenVino:
     """The real engine, on a tiny model."""
 
-    def choices(self):
-        pytest.importorskip("openvino_genai", reason="pip install 'specexp[openvino]'")
-        lookup = {"num_assistant_tokens": 4, "max_ngram_size": 2}
-        return [
-            {
-                "name": "lookup",
-                "class_path": "OpenVINO",
-                "init_args": {"drafts": "prompt-lookup", "settings": lookup},
-            },
-            {
-                "name": "static",
-                "class_path": "OpenVINO",
-                "init_args": {"drafts": "model", "settings": {"num_assistant_tokens": 3}},
-            },
-            {
-                "name": "dynamic",
-                "class_path": "OpenVINO",
-                "init_args": {"drafts": "model", "settings": {"assistant_confidence_threshold": 0.4}},
-            },
-        ]
-
     @pytest.mark.slow
     def test_a_study_confirms_and_leaves_what_its_deployment_loads(self, of_engine, tmp_path, capsys) -> None:
-        choices = self.choices()[:2]
+        pytest.importorskip("openvino_genai", reason="pip install 'specexp[openvino]'")
+        choices = [
+            openvino("lookup", "prompt-lookup", num_assistant_tokens=4, max_ngram_size=2),
+            openvino("static", "model", num_assistant_tokens=3),
+        ]
         path = of_engine(
             choices,
             choices,
@@ -171,56 +153,24 @@ class TestOpenVino:
     @pytest.mark.parametrize(
         ("drafts", "settings", "said"),
         [
-            (
-                "model",
-                {"num_assistant_token": 3},
-                "did you mean 'engine.init_args.settings.num_assistant_tokens'",
-            ),
+            ("model", {"num_assistant_token": 3}, "did you mean 'engine.init_args.settings.num_assistant"),
             ("model", {"num_assistant_tokens": 0}, "num_assistant_tokens must be >= 1, got 0"),
-            (
-                "model",
-                {"max_ngram_size": 2, "num_assistant_tokens": 2},
-                "it takes exactly num_assistant_tokens or assistant",
-            ),
-            (
-                "prompt-lookup",
-                {"num_assistant_tokens": 2},
-                "it takes exactly max_ngram_size and num_assistant_tokens",
-            ),
+            ("prompt-lookup", {"num_assistant_tokens": 2}, "it takes exactly max_ngram_size and num_ass"),
         ],
     )
     def test_a_wrong_setting_is_refused_before_anything_starts(
         self, drafts, settings, said, of_engine, capsys
     ) -> None:
-        engine = {
-            "name": "one",
-            "class_path": "OpenVINO",
-            "init_args": {"drafts": drafts, "settings": settings},
-        }
-        assert main([of_engine([engine]), "--dry-run"]) == 2
+        assert main([of_engine([openvino("one", drafts, **settings)]), "--dry-run"]) == 2
         assert said in capsys.readouterr().err
 
 
 def test_hugging_faces_generate_is_an_engine_too(of_engine, capsys) -> None:
+    lookup = {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2}
     choices = [
-        {
-            "name": "lookup",
-            "class_path": "HuggingFace",
-            "init_args": {
-                "drafts": "prompt-lookup",
-                "settings": {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2},
-            },
-        },
-        {
-            "name": "assisted",
-            "class_path": "HuggingFace",
-            "init_args": {"drafts": "model", "settings": {"num_assistant_tokens": 3}},
-        },
-        {
-            "name": "static cache",
-            "class_path": "HuggingFace",
-            "init_args": {"settings": {"cache_implementation": "static"}},
-        },
+        choice("lookup", "HuggingFace", drafts="prompt-lookup", settings=lookup),
+        choice("assisted", "HuggingFace", drafts="model", settings={"num_assistant_tokens": 3}),
+        choice("static cache", "HuggingFace", settings={"cache_implementation": "static"}),
     ]
     path = of_engine(choices, confirm={"best": 3, "data": {"max_prompts": 1}})
     assert main([path]) == 0

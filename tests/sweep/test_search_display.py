@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from io import StringIO
 from pathlib import Path
 
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
-from rich.console import Console
 
 from specexp.sweep.study import PlainSeconds
 from specexp.sweep.trials import ProgressTable
@@ -48,20 +46,6 @@ def test_the_best_so_far_has_its_interval_and_the_rest_is_counted() -> None:
     )
     assert standing.lines["trials"] == "3 of 10 done, 1 pruned, 1 failed"
     assert standing.lines["time left"] == "about 70 s", "three took 30 s, seven are left"
-
-
-@pytest.mark.parametrize("width", [60, 120])
-def test_it_fits_the_terminal(width: int) -> None:
-    study = optuna.create_study(direction="maximize")
-    study.add_trials([trial(1.5, 0.1), trial(1.2), failed()])
-    standing = ProgressTable(["speedup"], 2)
-    standing.update(study)
-    out = StringIO()
-    Console(file=out, width=width, force_terminal=True, no_color=True).print(standing)
-    lines = out.getvalue().splitlines()
-    assert len(lines) == 3
-    assert max(map(len, lines)) <= width
-    assert standing.lines["time left"] == "none"
 
 
 def test_all_prompts_are_rescaled_by_what_ar_takes_now() -> None:

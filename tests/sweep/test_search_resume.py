@@ -148,33 +148,18 @@ def test_the_last_point_of_a_grid_is_asked_for_again(tmp_path: Path) -> None:
     assert bench.measured == ["Chain/7"]
 
 
-def test_an_interrupted_trial_is_asked_for_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+def test_a_trial_that_was_interrupted_or_whose_disk_was_full_is_asked_for_again(
+    tmp_path: Path, error: BaseException
+) -> None:
     class Interrupted(FakeBench):
         def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
             if trial == 3:
-                raise KeyboardInterrupt
+                raise error
             return super().measure(candidate, report, trial)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(error)):
         search(tmp_path, Interrupted(), settings())
-    study = search(tmp_path, FakeBench(), settings())
-    assert study.trials[3].user_attrs["reason"] == "interrupted"
-    assert study.trials[4].user_attrs["retry_of"] == 3
-    assert study.trials[4].params == study.trials[3].params
-    check_full(study)
-
-
-def test_a_trial_whose_records_do_not_fit_on_the_disk_ends_the_worker_and_is_asked_for_again(
-    tmp_path: Path,
-) -> None:
-    class Full(FakeBench):
-        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
-            if trial == 3:
-                raise OSError(errno.ENOSPC, "No space left on device", "records")
-            return super().measure(candidate, report, trial)
-
-    with pytest.raises(OSError, match="No space left on device"):
-        search(tmp_path, Full(), settings())
     study = search(tmp_path, FakeBench(), settings())
     assert study.trials[3].state is TrialState.FAIL
     assert study.trials[4].user_attrs["retry_of"] == 3
@@ -208,13 +193,6 @@ def test_a_half_written_line_is_cut_off(tmp_path: Path) -> None:
     again = search(tmp_path, FakeBench(), settings())
     assert [trial.params for trial in again.trials[: len(before)]] == before
     check_full(again)
-
-
-def test_a_finished_study_is_not_run_again(tmp_path: Path) -> None:
-    search(tmp_path, FakeBench(), settings())
-    bench = FakeBench()
-    search(tmp_path, bench, settings())
-    assert bench.measured == []
 
 
 def test_one_process_at_a_time_writes_a_journal(tmp_path: Path) -> None:

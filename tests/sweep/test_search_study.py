@@ -96,19 +96,15 @@ def test_a_tree_above_the_limit_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_a_measured_constraint_makes_a_trial_infeasible(tmp_path: Path) -> None:
-    study = search(
-        tmp_path, FakeBench(), enqueued(25, 20, n_trials=2, constraints={"max_nodes_per_step": 22})
-    )
+    chosen = enqueued(25, 20, n_trials=2, constraints={"max_nodes_per_step": 22})
+    study = search(tmp_path, FakeBench(), chosen)
     assert [state_of(trial) for trial in study.trials[:2]] == ["infeasible", "complete"]
     assert study.best_trial.number == 1
 
 
 def test_several_objectives_are_not_pruned(tmp_path: Path) -> None:
-    study = search(
-        tmp_path,
-        FakeBench(),
-        enqueued(20, 2, n_trials=4, objectives={"speedup": "maximize", "nodes_per_step": "minimize"}),
-    )
+    objectives = {"speedup": "maximize", "nodes_per_step": "minimize"}
+    study = search(tmp_path, FakeBench(), enqueued(20, 2, n_trials=4, objectives=objectives))
     assert [trial.values[1] for trial in study.trials[:2]] == [20, 2]
     assert len(study.best_trials) >= 2
     assert not any("pruned_at" in trial.user_attrs for trial in study.trials)
@@ -197,18 +193,8 @@ def test_a_study_is_not_mixed_with_another_space_workload_or_device(tmp_path: Pa
     ("part", "words"),
     [
         ({"sampler": {"class_path": "optuna.samplers.TPE"}}, "'optuna.samplers.TPE' cannot be imported"),
-        (
-            {"sampler": {"class_path": "optuna.pruners.NopPruner"}},
-            "'optuna.pruners.NopPruner' is not a BaseSampler",
-        ),
-        (
-            {"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p": 1}}},
-            "init_args.p is unknown",
-        ),
-        (
-            {"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 2.0}}},
-            "p_threshold",
-        ),
+        ({"sampler": {"class_path": "optuna.pruners.NopPruner"}}, "NopPruner' is not a BaseSampler"),
+        ({"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p": 1}}}, "p is unknown"),
     ],
 )
 def test_a_wrong_sampler_or_pruner_is_refused(part: Mapping[str, Any], words: str) -> None:

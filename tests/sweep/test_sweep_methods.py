@@ -11,11 +11,11 @@ import pytest
 from sweep.test_sweep import experiment, refused, target, write  # noqa: F401
 
 import specexp
-from specexp.sweep.command import main, read_sweep
-from specexp.sweep.study_config import StudyConfig
+from specexp.sweep.command import main
 
 DRAFT = {"class_path": "DraftModel", "init_args": {"coupled": True}}
 CHAIN = {"class_path": "Chain"}
+LOOKUP = {"name": "lookup", "drafter": {"class_path": "PromptLookup"}}
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def methods(experiment: dict[str, Any]) -> dict[str, Any]:  # noqa: F811
             "method": {
                 "type": "categorical",
                 "choices": [
-                    {"name": "lookup", "drafter": {"class_path": "PromptLookup"}, "builder": CHAIN},
+                    {**LOOKUP, "builder": CHAIN},
                     {"name": "chain", "drafter": DRAFT, "builder": CHAIN},
                 ],
             },
@@ -70,37 +70,20 @@ def test_without_a_draft_model_its_methods_are_left_out_and_named(
     methods: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     del methods["pair"]["draft"]
-    config = specexp.config.load_config(write(methods))
-    study_config, settings, left_out = read_sweep(config)
-    assert isinstance(study_config, StudyConfig)
-    assert list(settings.methods) == ["lookup"]
-    assert left_out == ("chain",)
-    assert [known.name for known in settings.known] == ["looks up 2"]
-    assert main(["small.yaml", "--dry-run"]) == 0
-    assert "Left out, because the pair has no draft model: chain." in capsys.readouterr().out
+    assert main([write(methods), "--dry-run"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for name in ("method 'chain'", "drafts 3"):
+        assert f"Cannot be built, so it is not measured: {name}: " in printed
+    assert "measured first: looks up 2" in printed
+    assert "measured first: drafts 3" not in printed
 
 
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ({"name": "chain", "drafter": DRAFT, "builder": CHAIN}, "every method needs a draft model"),
-        (
-            {"name": "lookup", "drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chian"}},
-            "did you mean 'Chain'",
-        ),
-        (
-            {"name": "lookup", "drafter": {"class_path": "PromptLookup"}, "bilder": CHAIN},
-            "did you mean 'builder'",
-        ),
-        (
-            {
-                "name": "lookup",
-                "drafter": {"class_path": "PromptLookup"},
-                "builder": {"class_path": "DySpecThreshold"},
-            },
-            "sweep.space.method: lookup",
-        ),
-        ({"drafter": {"class_path": "PromptLookup"}, "builder": CHAIN}, "needs a name"),
+        ({"name": "chain", "drafter": DRAFT, "builder": CHAIN}, "sweep.space.method: no choice can be built"),
+        ({**LOOKUP, "builder": {"class_path": "Chian"}}, "did you mean 'Chain'"),
+        ({**LOOKUP, "builder": {"class_path": "DySpecThreshold"}}, "sweep.space.method: lookup"),
     ],
 )
 def test_a_method_that_cannot_be_is_one_sentence_before_anything_is_loaded(
@@ -113,12 +96,3 @@ def test_a_method_that_cannot_be_is_one_sentence_before_anything_is_loaded(
     assert words in sentence
     assert "small.yaml" in sentence
     assert not Path("runs").exists()
-
-
-def test_an_unknown_method_is_named_with_the_nearest(
-    methods: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    methods["sweep"]["enqueue"] = [{"method": "lokup"}]
-    assert "method is 'lokup', which sweep.space does not have; did you mean 'lookup'" in refused(
-        capsys, write(methods)
-    )

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from helpers.fake_bench import PROMPTS, FakeBench, search, settings
 from helpers.offline_runs import forget_account, offline_runs, records
 
-from specexp.bench.publish import tracker_of
 from specexp.bench.statistics import Speedup
 from specexp.config import Config, load_config
 from specexp.sweep.output import TrackedTrials, method_of, setting_of, summary_of
 from specexp.sweep.trials import Candidate, Confirmed, Measurement, Report
 from specexp.tracking import Tracker
+
+SPEEDUP = Speedup("trial 3", "engine", math.log(1.5), 1.5, 1.4, 1.6, 40)
+WINNER = Confirmed("trial 3", 3, (), {}, 2.5, 300.0, SPEEDUP, None)
 
 
 @pytest.fixture(autouse=True)
@@ -28,20 +30,19 @@ def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     file = tmp_path / "mine.yaml"
-    content: dict[str, Any] = {
-        "name": "mine",
-        "data": {"prompts": {"class_path": "StdlibFunctions", "init_args": {"split": "validation"}}},
-        "drafter": {"class_path": "TokenRecycling"},
-        "builder": {"class_path": "Chain"},
-        "verifier": {"class_path": "KeyedSampling"},
-        "tracking": {"tags": ["night"]},
-        "sweep": {
-            "n_trials": 2,
-            "storage": "postgresql://me:very-secret@host/db",
-            "space": {"builder.init_args.length": {"type": "int", "low": 1, "high": 8}},
-        },
-    }
-    file.write_text(yaml.safe_dump(content))
+    file.write_text(
+        """\
+name: mine
+data: {prompts: {class_path: StdlibFunctions, init_args: {split: validation}}}
+drafter: TokenRecycling
+builder: Chain
+verifier: KeyedSampling
+sweep:
+  n_trials: 2
+  storage: postgresql://me:very-secret@host/db
+  space: {builder.init_args.length: {type: int, low: 1, high: 8}}
+"""
+    )
     return load_config(file)
 
 
@@ -106,10 +107,6 @@ def test_runs_say_what_decodes_what_how_and_where(config: Config) -> None:
     assert "very-secret" not in str({**config.to_dict(), **setting})
 
 
-def test_model_and_device_are_tags(config: Config, tmp_path: Path) -> None:
-    assert tracker_of(config, "mine", tmp_path).tags == ("night", "stdlib", "cpu")
-
-
 @pytest.mark.parametrize(
     ("parts", "choice", "method"),
     [
@@ -122,16 +119,12 @@ def test_model_and_device_are_tags(config: Config, tmp_path: Path) -> None:
 def test_studies_are_taken_together_by_what_won(
     parts: dict[str, Any], choice: str | None, method: str
 ) -> None:
-    found = Speedup("trial 3", "engine", math.log(1.5), 1.5, 1.4, 1.6, 40)
-    winner = Confirmed("trial 3", 3, (), {}, 2.5, 300.0, found, None, choice)
     config: Any = SimpleNamespace(get=parts.get)
-    assert method_of(config, winner) == method
+    assert method_of(config, replace(WINNER, choice=choice)) == method
 
 
 def test_a_study_is_compared_by_its_winner() -> None:
-    found = Speedup("trial 3", "engine", math.log(1.5), 1.5, 1.4, 1.6, 40)
-    winner = Confirmed("trial 3", 3, (), {}, 2.5, 300.0, found, None)
-    assert summary_of(winner) == {
+    assert summary_of(WINNER) == {
         "winner": "trial 3",
         "winner_trial": 3,
         "confirmed_speedup": 1.5,
