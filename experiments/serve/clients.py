@@ -96,14 +96,7 @@ def our_server(artifact: str, port: int, *more: str) -> list[str]:
 async def stream(
     client: httpx.AsyncClient, body: Body, on_begin: Callable[[], None] = lambda: None, pause: float = 0.0
 ) -> Answer:
-    """Stream a completion.
-
-    Args:
-        client: Client of the server.
-        body: The request.
-        on_begin: Called once the server has begun to answer.
-        pause: Seconds before each line is read.
-    """
+    """Stream a completion; call ``on_begin`` at the start of the answer, and wait ``pause`` seconds before a line."""
     started = time.perf_counter()
     text, counted, first = list[str](), None, None
     async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
