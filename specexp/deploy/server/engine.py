@@ -22,7 +22,7 @@ from specexp.core.parts import Parts, check_composition, join_target
 from specexp.core.runtime import Runtime
 from specexp.deploy.server.prefix_slots import PrefixSlots
 from specexp.deploy.server.texts import OutputText
-from specexp.scheduling.local import copies
+from specexp.scheduling.executor import copies
 from specexp.verifiers import KeyedSampling
 
 log = logging.getLogger("specexp.serve")
