@@ -291,9 +291,13 @@ class DeterministicVerifier(Verifier):
         """Return :meth:`target_token` of several sequences, from ``[m, V]`` logits on the host."""
         return [self.target_token(*one) for one in zip(contexts, logits, positions, strict=True)]
 
-    def scores(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor | None:
-        """Return ``[n + 1, V]`` scores on the logits' device whose argmax is the target's token, or None to use
-        :meth:`target_token`.
+    def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
+        """``[m, V]`` scores whose argmax is the target's token after every row, by operations of tensors alone, so that
+        the device is waited for once a step; None to be asked for token after token.
+
+        Args:
+            logits: ``[m, V]`` the target's answers.
+            noise: ``[m, V]`` :meth:`Context.target_noise` of the tokens' positions, at a ``noise_temperature`` above 0.
         """
         return None
 
@@ -365,7 +369,7 @@ class ArgmaxVerifier(DeterministicVerifier):
         return highest_of(logits)
 
     @override
-    def scores(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor:
+    def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor:
         return logits
 
 

@@ -24,6 +24,7 @@ from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, T
 from specexp.core.dialogue import Build, Candidates, DraftState, Request, Verdict
 from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
+from specexp.core.runtime import Read, Reader
 from specexp.core.sampling import check_best, check_logits, on_host, to_host
 from specexp.core.tree import TokenTree, root_tree
 
@@ -243,6 +244,14 @@ class Lane:
         return self.drafting
 
     @property
+    def reader(self) -> Reader | None:
+        """What is read of its passes, if its verifier needs no more than tokens."""
+        if not isinstance(self.verifier, DeterministicVerifier):
+            return None
+        learned = 0 if self.drafting is None else self.drafting.learned_candidates
+        return Reader(self.context, self.verifier, learned)
+
+    @property
     def ended(self) -> bool:
         """Whether the output has ended."""
         return self.result.finish_reason != ""
@@ -349,7 +358,8 @@ def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneV
     """
     groups: dict[Hashable, list[int]] = {}
     for number, (lane, logits) in enumerate(zip(lanes, answers, strict=True)):
-        law = lane.verifier.law if on_host(logits) else None
+        there = lane.slot in lane.target.reads or not on_host(logits)
+        law = None if there else lane.verifier.law
         groups.setdefault((None, number) if law is None else (law,), []).append(number)
     decisions: dict[int, LaneVerdict] = {}
     for numbers in groups.values():
@@ -364,17 +374,22 @@ def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneV
 
 
 def _decide_alike(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneVerdict]:
-    """Decide for lanes of one law, or for one lane whose logits are on a device."""
+    """Decide for lanes of one law, or for one lane whose logits are on a device.
+
+    There a deterministic verifier's tokens, whether they are numbers, and the tokens to learn come in one copy; a
+    verifier that tries child after child moves what it needs itself.
+    """
     verifier, steps = lanes[0].verifier, []
     for lane, logits in zip(lanes, answers, strict=True):
         assert lane.draft is not None
         context, tree = lane.context, lane.draft.tree
-        if not on_host(logits) and isinstance(verifier, DeterministicVerifier):
-            scores = verifier.scores(context, tree, logits)
-            if scores is not None:
-                return [_decide_on_device(lane, tree, logits, scores)]
-        elif not on_host(logits):  # this verifier tries child after child
-            logits = logits.cpu()
+        read = lane.target.reads.get(lane.slot)
+        if not on_host(logits) and read is None:
+            read = _read(lane, tree, logits)
+        if read is not None:
+            check_best(read.highest, "target", context)
+            verdict = _follow(tree, read.tokens.tolist())
+            return [LaneVerdict(verdict, read.top)]
         if logits.numel():  # a recording has none
             check_logits(logits, "target", context)
         steps.append((context, tree, logits))
@@ -382,18 +397,32 @@ def _decide_alike(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> lis
     return [LaneVerdict(verdict) for verdict in verdicts]
 
 
-def _decide_on_device(lane: Lane, tree: TokenTree, logits: torch.Tensor, scores: torch.Tensor) -> LaneVerdict:
-    # the verifier's tokens, the check for NaN and the tokens to learn come in one copy, so the host waits once
+def _follow(tree: TokenTree, tokens: Sequence[int]) -> Verdict:
+    [verdict] = walk([tree], lambda reached: [tokens[row] for _, row in reached])
+    return verdict
+
+
+def _read(lane: Lane, tree: TokenTree, logits: torch.Tensor) -> Read | None:
+    """Read logits on a device in one copy; None for a verifier that tries child after child."""
+    reader, shape = lane.reader, tree.shape
+    if reader is None:
+        return None
+    noise = None
+    if reader.verifier.noise_temperature:
+        size = logits.shape[1]
+        noise = lane.context.target_noise(len(lane.context), shape.max_depth + 1, size, logits.device)[
+            shape.depths
+        ]
+    scores = reader.verifier.scores(logits, noise)
+    if scores is None:
+        return None
     best, tokens = scores.max(dim=-1)
     wanted = [tokens, best.float()]
-    k = 0 if lane.drafting is None else lane.drafting.learned_candidates
-    if k:
-        values, indices = logits.topk(k, dim=-1)
+    if reader.learned:
+        values, indices = logits.topk(reader.learned, dim=-1)
         wanted += [indices, values.float()]
     read, highest, *top = to_host(*wanted)
-    check_best(highest, "target", lane.context)
-    [verdict] = walk([tree], lambda reached: [int(read[row]) for _, row in reached])
-    return LaneVerdict(verdict, (top[0], top[1]) if top else None)
+    return Read(read, highest, (top[0], top[1]) if top else None)
 
 
 # The loop over all lanes.
@@ -469,10 +498,12 @@ class Decoding:
                 f"slot {lane.slot} holds a sequence that has not ended: remove its lane first, or use another slot"
             )
         self.lanes[lane.slot] = lane
+        self.target.read_for(lane.slot, lane.reader)
 
     def remove(self, lane: Lane) -> None:
         """Free a lane's slot; its output ends where it is."""
         del self.lanes[lane.slot]
+        self.target.read_for(lane.slot, None)
 
     def prefill(self, lane: Lane, wants_logits: bool) -> Outcome | None:
         """Feed the prompt; return its outcome if parts learn from it."""

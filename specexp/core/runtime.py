@@ -7,13 +7,14 @@ another library, is another :class:`Runtime`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from sys import maxsize
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ from specexp.core.tree import TokenTree
 
 if TYPE_CHECKING:
     import torch
+
+    from specexp.core.contracts import DeterministicVerifier
 
 
 P = ParamSpec("P")
@@ -94,6 +97,34 @@ class Growth:
     visible: NDArray[np.bool_]
 
 
+class Reader(NamedTuple):
+    """Who reads the tree passes of a slot.
+
+    Attributes:
+        context: the sequence.
+        verifier: of its tokens.
+        learned: best tokens of every row that its drafter learns.
+    """
+
+    context: Context
+    verifier: DeterministicVerifier
+    learned: int
+
+
+class Read(NamedTuple):
+    """What was read of a tree pass for its :class:`Reader`, on the host.
+
+    Attributes:
+        tokens: ``[n + 1]`` the verifier's token after every row.
+        highest: ``[n + 1]`` float32 scores of these tokens.
+        top: tokens ``[n + 1, k]`` to learn and their logits; None where none are learned.
+    """
+
+    tokens: NDArray[np.int64]
+    highest: NDArray[np.float32]
+    top: tuple[NDArray[np.int64], NDArray[np.float32]] | None
+
+
 class Target(ABC):
     """What the loop needs of a target: a model, or a recording of one.
 
@@ -103,12 +134,15 @@ class Target(ABC):
         keeps_hidden: whether hidden states are kept for a drafter.
         hidden: ``[rows, d]`` input of the output layer for each tree of the last pass, or for the last prefill;
             else empty.
+        reads: by slot, what was read of the last tree pass for the slot's reader; valid once the target is
+            synchronized, until the next pass. Empty where verifiers read the logits themselves.
     """
 
     context_limit: int
     vocab_size: int = 2**64
     keeps_hidden: bool = False
     hidden: Sequence[torch.Tensor] = ()
+    reads: Mapping[int, Read] = MappingProxyType({})
 
     @abstractmethod
     def length(self, slot: int) -> int:
@@ -136,6 +170,9 @@ class Target(ABC):
             rows: increasing, at least one, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
         """
 
+    def read_for(self, slot: int, reader: Reader | None) -> None:  # noqa: B027 - most have nothing to do
+        """Say who reads the tree passes of a slot from now on; None: nobody."""
+
     def keep_hidden(self, wanted: bool) -> None:
         """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if there are none."""
         if wanted:
@@ -162,6 +199,7 @@ class Runtime(Target):
         kind: name of the runtime in artifacts, and of its mode, e.g. ``compiled``.
         mode_rank: ``auto`` tries modes from the highest rank down to 0; a mode below 0 is used by its name alone. None:
             not a mode of Hugging Face models.
+        auto_devices: types of the devices on which ``auto`` tries it; None: all.
         takes_device_map: whether a model on several devices can be run.
         model: the model, as its library has it.
         cache: the sequences it holds.
@@ -175,6 +213,7 @@ class Runtime(Target):
 
     kind: ClassVar[str]
     mode_rank: ClassVar[int | None] = None
+    auto_devices: ClassVar[frozenset[str] | None] = None
     takes_device_map: ClassVar[bool] = False
     model: Any
     vocab_size: int

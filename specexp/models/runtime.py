@@ -64,7 +64,12 @@ def runtime_of(
     known = modes()
     if mode != AUTO:
         return known[mode].run(model)
-    ranks = {kind: kind.mode_rank for kind in known.values() if kind.mode_rank is not None}
+    ranks = {
+        kind: kind.mode_rank
+        for kind in known.values()
+        if kind.mode_rank is not None
+        and (kind.auto_devices is None or model.device.type in kind.auto_devices)
+    }
     *faster, last = sorted((kind for kind in ranks if ranks[kind] >= 0), key=lambda kind: -ranks[kind])
     why = []
     for kind in faster:

@@ -13,7 +13,6 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.sampling import Processors, highest, highest_of
-from specexp.core.tree import TokenTree
 
 if TYPE_CHECKING:
     import torch
@@ -63,12 +62,8 @@ class KeyedSampling(DeterministicVerifier):
         return np.asarray(self.processors.scores(logits[None])[0].float().numpy(force=True))
 
     @override
-    def scores(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor:
-        if self.temperature == 0:
-            return logits
-        shape = tree.shape
-        noise = context.target_noise(len(context), shape.max_depth + 1, logits.shape[1], logits.device)
-        return self.processors.scores(logits).float() + noise[shape.depths]
+    def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor:
+        return logits if noise is None else self.processors.scores(logits).float() + noise
 
     @override
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:

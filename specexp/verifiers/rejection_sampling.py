@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Verdict
+from specexp.core.sampling import on_host
 from specexp.core.tree import NodeKind, TokenTree
 from specexp.verifiers.sampling_verifier import SamplingVerifier
 
@@ -44,15 +46,35 @@ class RejectionSampling(SamplingVerifier):
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
         """Walk down from the root until every child of a node was rejected."""
         uniforms = iter(self.uniforms(context, tree))
+        drafted = None if on_host(logits) else self._drafted(tree, logits)
         accepted: list[int] = []
         row = 0
         while True:
+            if drafted is not None and (first := next(iter(tree.draw_order(row)), None)) is not None:
+                uniform = next(uniforms)
+                if uniform * _drawn_with(tree, row, first) < drafted[first]:
+                    accepted.append(first)
+                    row = first
+                    continue
+                uniforms = chain([uniform], uniforms)  # rejected here, and again beside its siblings
             left = self.processors.probabilities(logits[row])  # [V]
             child, left = self.try_children(tree, row, left, uniforms)
             if child is None:
                 return Verdict(tuple(accepted), sample(left, next(uniforms)))
             accepted.append(child)
             row = child
+
+    def _drafted(self, tree: TokenTree, logits: torch.Tensor) -> NDArray[np.float64]:
+        """``[n + 1]`` the target's probability of every node's token, in one copy from a device.
+
+        Whoever accepts first children moves no row of the distribution but the last.
+        """
+        import torch
+
+        rows, columns = tree.shape.parents.clip(min=0), tree.tokens
+        p = self.processors.scores(logits).double().softmax(dim=-1)
+        at = (torch.from_numpy(places).to(logits.device) for places in (rows, columns))
+        return np.asarray(p[tuple(at)].numpy(force=True))
 
     def uniforms(self, context: Context, tree: TokenTree) -> list[float]:
         """Return enough numbers in (0, 1) for this step: one per draw and one for the bonus."""
@@ -82,6 +104,14 @@ class RejectionSampling(SamplingVerifier):
             if kind is NodeKind.DRAWN:
                 q = without(q, token)
         return None, left
+
+
+def _drawn_with(tree: TokenTree, row: int, child: int) -> float:
+    """The probability that a child of a row was drawn with."""
+    if tree.kind(child) is NodeKind.POINT_MASS:
+        return 1.0
+    assert tree.q is not None, "drawn nodes come with their distribution"
+    return float(normalised(tree.q[row].astype(np.float64))[int(tree.tokens[child])])
 
 
 def residual(left: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,16 +1,62 @@
+"""``pair.mode: graphed`` on a CPU: the captured code under replayers that do to it what a graph would."""
+
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from helpers.fake_cuda import fake_cuda, on_fake_cuda
 from helpers.small_models import FULL_ATTENTION, build
 
-from specexp.core.runtime import Runtime
-from specexp.models.graphed import CheckedReplay, EagerReplay, GraphedModel, Replayer, Shape, Step
+from specexp.builders import Chain, KConfig, TokenRecyclingTree
+from specexp.core.context import Context
+from specexp.core.language_model import LanguageModel
+from specexp.core.loop import Decoder, Decoding, Drafting, Lane
+from specexp.core.noise import gumbel, place_key
+from specexp.core.parts import Parts, join_target
+from specexp.core.runtime import Reader, Runtime
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.drafters import DraftModel, TokenRecycling
+from specexp.models.graphed import GraphedModel
+from specexp.models.static_slots import ATTENTIONS, StaticSlots
+from specexp.models.static_step import MOVES, CheckedReplay, EagerReplay, Law, Replayer, Shape, Step
 from specexp.testing.runtimes import RuntimeContract
+from specexp.verifiers import Greedy, KeyedSampling
 
+LONG = 700
 MISTRAL = {**FULL_ATTENTION["Llama"], "sliding_window": None, "num_key_value_heads": 1}
 MODELS = {name: FULL_ATTENTION[name] for name in ("Llama", "Qwen2", "Qwen3", "GPT2")} | {"Mistral": MISTRAL}
+LAWS = {"greedy": Greedy(), "keyed": KeyedSampling(0.8, top_k=20, top_p=0.95)}
+
+
+def model(name: str = "Llama", positions: int = LONG) -> Any:
+    settings = {**MODELS[name], "max_position_embeddings": positions}
+    if name == "GPT2":
+        settings = {**MODELS[name], "n_positions": positions}
+    return build(name, settings, dtype=torch.float32)
+
+
+def checked(name: str = "Llama") -> GraphedModel:
+    return GraphedModel(model(name), CheckedReplay)
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(2, 60, count).tolist()
+
+
+def random_tree(nodes: int, seed: int) -> TokenTree:
+    rng = np.random.default_rng(seed)
+    parents = [-1, *(int(rng.integers(0, row)) for row in range(1, nodes + 1))]
+    ranks = [-1, *(parents[1:row].count(parents[row]) for row in range(1, nodes + 1))]
+    return TokenTree(TreeShape(parents, ranks), rng.integers(2, 60, nodes + 1))
+
+
+def chain(length: int, seed: int = 0) -> TokenTree:
+    return TokenTree(TreeShape(range(-1, length), [-1, *[0] * length]), np.array(tokens(length + 1, seed)))
 
 
 @pytest.mark.parametrize("replayer", [EagerReplay, CheckedReplay])
@@ -24,14 +70,385 @@ class TestGraphed(RuntimeContract):
         return GraphedModel(self.model, self.replayer)
 
 
+# Edges: each is told to the graphed model and to the model's own code, which must agree.
+
+
+def same(story: Callable[[Runtime], list[torch.Tensor]]) -> None:
+    graphed, own = story(checked()), story(LanguageModel(model()))
+    assert len(graphed) == len(own) > 0
+    for one, other in zip(graphed, own, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 63, 64, 65])
+@pytest.mark.parametrize("past", [20, 500, 508])
+def test_buckets_of_rows_and_keys_have_no_edge(rows: int, past: int) -> None:
+    def story(runtime: Runtime) -> list[torch.Tensor]:
+        runtime.prefill(0, tokens(past))
+        first = runtime.tree_pass([0], [random_tree(rows - 1, seed=1)])[0].clone()
+        runtime.commit(0, [0])
+        return [first, runtime.tree_pass([0], [random_tree(rows - 1, seed=2)])[0].clone()]
+
+    same(story)
+
+
+def committed(runtime: Runtime) -> None:
+    """Leave a commit that moves rows to be done by the next pass of slot 0."""
+    runtime.prefill(0, tokens(20))
+    runtime.tree_pass([0], [TokenTree(TreeShape([-1, 0, 0, 1, 2], [-1, 0, 1, 0, 0]), np.array(tokens(5)))])
+    runtime.commit(0, [0, 2, 4])
+
+
+def truncated(runtime: Runtime) -> None:
+    committed(runtime)
+    runtime.cache.truncate(0, 22)
+
+
+def forked(runtime: Runtime) -> None:
+    runtime.prefill(1, tokens(9, seed=4))
+    committed(runtime)
+    runtime.cache.fork(0, 1, 23)
+    runtime.tree_pass([1], [chain(2)])
+    runtime.commit(1, [0, 1])
+
+
+def prefilled(runtime: Runtime) -> None:
+    committed(runtime)
+    runtime.prefill(0, tokens(5, seed=9))
+
+
+def left(runtime: Runtime) -> None:
+    """Another slot's passes lie between a commit and the next pass of its own slot."""
+    runtime.prefill(2, tokens(11, seed=3))
+    committed(runtime)
+    runtime.tree_pass([2], [chain(4)])
+
+
+def begun_anew(runtime: Runtime) -> None:
+    """A staged move is no business of the next sequence of its slot."""
+    committed(runtime)
+    runtime.cache.truncate(0, 0)
+    runtime.prefill(0, tokens(30, seed=5))
+
+
+def grown_room(runtime: Runtime) -> None:
+    committed(runtime)
+    runtime.cache.reserve(600, 2)
+
+
+def far(runtime: Runtime) -> None:
+    """More rows are kept than a step moves."""
+    runtime.prefill(0, tokens(20))
+    length = MOVES + 4
+    shape = TreeShape([-1, 0, 0, *range(2, length)], [-1, 0, 1, *[0] * (length - 2)])
+    runtime.tree_pass([0], [TokenTree(shape, np.array(tokens(length + 1)))])
+    runtime.commit(0, [0, *range(2, length + 1)])
+
+
+@pytest.mark.parametrize(
+    "event", [committed, truncated, forked, prefilled, left, begun_anew, grown_room, far]
+)
+def test_a_deferred_commit_survives(event: Callable[[Runtime], None]) -> None:
+    def story(runtime: Runtime) -> list[torch.Tensor]:
+        event(runtime)
+        lengths = [torch.tensor([float(runtime.length(0))])]
+        slots = [0, 1] if event is forked else [0]
+        answers = runtime.tree_pass(slots, [random_tree(6, seed=7 + slot) for slot in slots])
+        return lengths + [answer.clone() for answer in answers]
+
+    same(story)
+
+
+def test_a_stop_inside_an_accepted_path_keeps_what_was_said() -> None:
+    """The output ends at a token that was drafted, and a continued conversation goes on behind it."""
+    own, prompt = model(), tokens(20)
+    plain = Decoder(LanguageModel(own)).generate(prompt, max_new_tokens=24).token_ids
+    for runtime in (LanguageModel(own), GraphedModel(own, CheckedReplay)):
+        decoder = Decoder(runtime, TokenRecycling(), TokenRecyclingTree())
+        first = decoder.generate(prompt, max_new_tokens=24, eos_token_id=plain[9]).token_ids
+        assert first == plain[: plain.index(plain[9]) + 1]
+        more = decoder.generate([*prompt, *first, 5, 6], max_new_tokens=8, continue_conversation=True)
+        expected = Decoder(LanguageModel(own)).generate([*prompt, *first, 5, 6], max_new_tokens=8)
+        assert more.token_ids == expected.token_ids
+
+
+# What comes with a pass.
+
+
+@pytest.mark.parametrize("verifier", LAWS.values(), ids=LAWS)
+def test_what_comes_with_a_pass_is_what_the_logits_say(verifier: Any) -> None:
+    runtime, prompt, tree = checked(), tokens(12), random_tree(9, seed=3)
+    context = Context([*prompt, int(tree.tokens[0])], seed=7, noise_temperature=verifier.noise_temperature)
+    runtime.prefill(0, prompt)
+    runtime.read_for(0, Reader(context, verifier, learned=4))
+    logits = runtime.tree_pass([0], [tree])[0]
+    read = runtime.reads[0]
+    positions = len(context) + tree.shape.depths
+    expected = [
+        verifier.target_token(context, row, int(at)) for row, at in zip(logits, positions, strict=True)
+    ]
+    assert read.tokens.tolist() == expected
+    assert read.top is not None
+    values, best = logits.topk(4)
+    assert read.top[0].tolist() == best.tolist()
+    assert np.array_equal(read.top[1], values.numpy())
+    if verifier.noise_temperature:
+        noise = gumbel(place_key(7, 0, "target"), len(context), 4, runtime.vocab_size)
+        [replayer] = [one for (_, law), one in runtime._steps.items() if law is not None]
+        assert torch.equal(replayer.step.noise[0, :4], noise[:4])
+
+
+def test_verifiers_that_read_otherwise_share_a_pass() -> None:
+    runtime = checked()
+    for slot, verifier in enumerate(LAWS.values()):
+        runtime.prefill(slot, tokens(8, seed=slot))
+        runtime.read_for(slot, Reader(Context(tokens(9, seed=slot)), verifier, learned=0))
+    answers = runtime.tree_pass([0, 1], [chain(2), chain(3)])
+    assert [len(answer) for answer in answers] == [3, 4]
+    assert runtime.reads == {}
+    runtime.read_for(1, None)
+    runtime.tree_pass([0], [chain(2)])
+    assert set(runtime.reads) == {0}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_every_attention_agrees_with_the_models_own(name: str) -> None:
+    runtime, tree = checked(), random_tree(9, seed=3)
+    runtime.attention = name
+    runtime.prefill(0, tokens(12))
+    own = LanguageModel(model())
+    own.prefill(0, tokens(12))
+    answers = [one.tree_pass([0], [tree])[0] for one in (runtime, own)]
+    torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-4)
+
+
+def test_the_fastest_attention_that_agrees_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Timed(EagerReplay):
+        measures = True
+
+    wrong = {"wrong": lambda query, key, value, mask, scale: torch.zeros_like(query)}
+    monkeypatch.setattr("specexp.models.graphed.ATTENTIONS", {**ATTENTIONS, **wrong})
+    monkeypatch.setitem(ATTENTIONS, "wrong", wrong["wrong"])
+    runtime = GraphedModel(model(), Timed)
+    runtime.prefill(0, tokens(12))
+    runtime.tree_pass([0], [chain(3)])
+    assert runtime.fastest
+    assert set(runtime.fastest.values()) <= {"packed", "explicit", "flex"}
+    assert runtime.provenance()["attention"] in {"packed", "explicit", "flex"}
+
+
+# Nothing waits for the device, nothing is traced anew, memory is known before it is taken.
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_never_waits_for_the_device(name: str) -> None:
+@pytest.mark.parametrize("verifier", LAWS.values(), ids=LAWS)
+def test_a_step_never_waits_for_the_device(name: str, verifier: Any) -> None:
     with torch.device("meta"):
-        model = build(name, MODELS[name], dtype=torch.bfloat16)
+        on_meta = build(name, MODELS[name], dtype=torch.bfloat16)
     with fake_cuda():
-        runtime = GraphedModel(on_fake_cuda(model), EagerReplay, self_check=False)
+        runtime = GraphedModel(on_fake_cuda(on_meta), EagerReplay, self_check=False)
         runtime.cache.reserve(100, 2)
-        step = Step(Shape(0, 2, 8, 8, 512, hidden=True), runtime)
+        law = Law(verifier.law, learned=4, positions=4 if verifier.noise_temperature else 0)
+        step = Step(Shape(0, 2, 8, 8, 512, hidden=True), runtime, law, verifier)
         step.send()
         step.run()
         assert step.logits.device == torch.device("cuda:0")
+
+
+@pytest.mark.slow
+def test_a_thousand_trees_are_one_captured_step() -> None:
+    class Compiled(Replayer):
+        def __init__(self, step: Step) -> None:
+            super().__init__(step)
+            self._run = torch.compile(step.run, fullgraph=True, backend="aot_eager", dynamic=False)
+
+        def replay(self) -> None:
+            self.step.send()
+            self._run()
+
+    compiled, eager = GraphedModel(model(), Compiled, self_check=False), GraphedModel(model(), EagerReplay)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for runtime in (compiled, eager):
+            runtime.prefill(0, tokens(15))
+        for seed in range(1000):
+            tree = random_tree(15, seed)
+            answers = [runtime.tree_pass([0], [tree])[0] for runtime in (compiled, eager)]
+            torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-4)
+    assert len(compiled._steps) == 1
+
+
+def test_memory_is_what_the_meta_device_predicts() -> None:
+    with torch.device("meta"):
+        predicted = StaticSlots(build("Llama", MODELS["Llama"], dtype=torch.float32))
+    taken = StaticSlots(model())
+    for slots in (predicted, taken):
+        slots.reserve(600, 3)
+    assert predicted.nbytes() == taken.nbytes() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verifier", LAWS.values(), ids=LAWS)
+def test_outputs_are_those_of_the_models_own_code(verifier: Any) -> None:
+    own = model()
+    graphed = Decoder(GraphedModel(own, EagerReplay), TokenRecycling(), TokenRecyclingTree(), verifier)
+    plain = Decoder(LanguageModel(own), verifier=verifier)
+    for seed in range(200):
+        prompt = tokens(10 + seed % 40, seed)
+        outputs = [one.generate(prompt, max_new_tokens=128, seed=seed).token_ids for one in (graphed, plain)]
+        assert outputs[0] == outputs[1], seed
+
+
+# Planted bugs of engines with trees in graphs: each must be found by what follows.
+
+
+def decoded(target: Runtime, draft: Runtime) -> list[Any]:
+    """Outputs and steps of a few short tasks that use everything a graphed model does."""
+    found: list[Any] = []
+    prompt = tokens(6) * 4
+    for drafter, builder, verifier in (
+        (TokenRecycling(), TokenRecyclingTree(), Greedy()),
+        (TokenRecycling(), KConfig([3, 2, 1]), KeyedSampling(0.7)),
+        (DraftModel(draft), Chain(4), Greedy()),
+    ):
+        result = Decoder(target, drafter, builder, verifier).generate(prompt, max_new_tokens=40, seed=3)
+        found += [result.token_ids, result.steps]
+    target.cache.truncate(0, 0)
+    target.cache.reserve(0, 2)
+    target.prefill(0, prompt[:-1])
+    target.tree_pass(
+        [0], [TokenTree(TreeShape([-1, 0, 0, 2], [-1, 0, 1, 0]), np.array([prompt[-1], 3, 4, 5]))]
+    )
+    target.commit(0, [0, 2, 3])
+    target.cache.fork(0, 1, target.length(0))
+    lanes = []
+    decoding = Decoding(target)
+    for slot in (0, 1):
+        own = Parts(TokenRecycling(), KConfig([2, 2]))
+        join_target(own, target)
+        context = own.context([*prompt, 4, 5, 7 + slot], 0, slot)
+        lanes.append(
+            Lane(context, target, own.verifier, Drafting(own, context), slot=slot, max_new_tokens=20)
+        )
+        decoding.start(lanes[-1])
+    while decoding.lanes:
+        decoding.step()
+    return [*found, *(lane.result.token_ids for lane in lanes)]
+
+
+RUN, FILL, REPLAY = Step.run, Step.fill, CheckedReplay.replay
+COMMIT, FORK, TRUNCATE, WRITE = StaticSlots.commit, StaticSlots.fork, StaticSlots.truncate, StaticSlots.write
+
+
+def stale_inputs(step: Step) -> None:
+    """The copy of the inputs is left out once in a while."""
+    step._sent = getattr(step, "_sent", 0) + 1  # type: ignore[attr-defined]
+    if step._sent % 3:  # type: ignore[attr-defined]
+        step._inputs.send()
+
+
+def accepted_rows_stay_where_they_were(slots: StaticSlots, slot: int, rows: Any) -> None:
+    COMMIT(slots, slot, rows)
+    slots.moves.pop(slot, None)
+
+
+def moves_one_after_the_other(step: Step) -> None:
+    """A row is read after another one was written over it."""
+    given, storage = step._inputs.device, step.cache.storage
+    for lane in range(step.shape.lanes):
+        for place in reversed(range(MOVES)):
+            source, target = (int(given[name][lane, place]) for name in ("moved", "moved_to"))
+            storage[:, step.shape.first + lane, :, target] = storage[:, step.shape.first + lane, :, source]
+        given["moved"][lane] = given["moved_to"][lane] = step.cache.storage.shape[3] - 1
+    RUN(step)
+
+
+def mask_off_by_one(step: Step) -> None:
+    step._inputs.device["base"] += 1
+    RUN(step)
+
+
+def depths_from_places(
+    step: Step, lane: int, past: int, start: int, fed: Any, depths: Any, visible: Any
+) -> None:
+    """A position is taken from a row's place in the pass."""
+    FILL(step, lane, past, start, fed, np.arange(depths.size), visible)
+
+
+def padding_over_the_first_row(step: Step, capacity: int) -> None:
+    CLEAR(step, capacity)
+    step._inputs.host["written"].fill(0)
+
+
+def a_length_baked_in(step: Step) -> None:
+    step._inputs.device["base"].fill_(step.cache.lengths[step.shape.first])
+    RUN(step)
+
+
+def draft_rows_over_each_other(
+    step: Step, lane: int, past: int, start: int, fed: Any, depths: Any, visible: Any
+) -> None:
+    """What a draft model wrote in the passes before, of the same tree, is lost."""
+    FILL(step, lane, past, past, fed, depths, visible)
+
+
+def fork_without_the_staged_move(slots: StaticSlots, source: int, target: int, length: int) -> None:
+    staged = slots.moves.pop(source, [])
+    FORK(slots, source, target, length)
+    slots.moves[source] = staged
+
+
+def noise_of_the_position_before(context: Context, position: int, *rest: Any) -> torch.Tensor:
+    return NOISE(context, position - 1, *rest)
+
+
+def answers_of_the_pass_before(step: Step, lane: int, rows: int) -> Any:
+    """What was read is looked at before the device has written it."""
+    before = getattr(step, "_before", None)
+    step._before = deepcopy(READ(step, lane, rows))  # type: ignore[attr-defined]
+    return step._before if before is None or before.tokens.size != rows else before  # type: ignore[attr-defined]
+
+
+def storage_taken_anew(slots: StaticSlots, slot: int, rows: Any) -> None:
+    """The cache moves to other memory, and graphs go on with the old one."""
+    COMMIT(slots, slot, rows)
+    slots.storage.set_(slots.storage.clone())  # type: ignore[call-overload]
+
+
+CLEAR, NOISE, READ = Step.clear, Context.target_noise, Step.read
+PLANTS: dict[Callable[..., Any], tuple[type, str]] = {
+    stale_inputs: (Step, "send"),
+    accepted_rows_stay_where_they_were: (StaticSlots, "commit"),
+    moves_one_after_the_other: (Step, "run"),
+    mask_off_by_one: (Step, "run"),
+    depths_from_places: (Step, "fill"),
+    padding_over_the_first_row: (Step, "clear"),
+    a_length_baked_in: (Step, "run"),
+    draft_rows_over_each_other: (Step, "fill"),
+    fork_without_the_staged_move: (StaticSlots, "fork"),
+    noise_of_the_position_before: (Context, "target_noise"),
+    answers_of_the_pass_before: (Step, "read"),
+    storage_taken_anew: (StaticSlots, "commit"),
+}
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[Any]:
+    return decoded(LanguageModel(model()), LanguageModel(model()))
+
+
+def test_without_a_bug_everything_is_as_by_the_models_own_code(expected: list[Any]) -> None:
+    assert decoded(checked(), checked()) == expected
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(
+    plant: Callable[..., Any], expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = checked(), checked()
+    owner, name = PLANTS[plant]
+    monkeypatch.setattr(owner, name, plant)
+    try:
+        found = decoded(target, draft)
+    except (AssertionError, TypeError, ValueError, IndexError, RuntimeError):
+        return
+    assert found != expected

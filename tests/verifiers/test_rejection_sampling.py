@@ -330,3 +330,19 @@ def test_there_are_numbers_enough_for_any_step(builder):
     )
     for sequence in range(3):
         assert len(decoder.generate([1], max_new_tokens=40, sequence=sequence, seed=0).token_ids) == 40
+
+
+@pytest.mark.parametrize(("kind", "widths"), TREES.values(), ids=TREES)
+def test_logits_on_a_device_are_verified_as_on_the_host(kind, widths, monkeypatch):
+    verifier = RejectionSampling(temperature=0.8)
+    verdicts = {True: [], False: []}
+    for place, found in verdicts.items():
+        monkeypatch.setattr(rejection_sampling, "on_host", lambda logits, place=place: place)
+        for seed in range(20):
+            draft, target = Draft(seeded(seed, 16)), seeded(seed + 1, 100)
+            for nested, _ in draft.trees(kind, widths):
+                tree = draft.token_tree(nested, kind)
+                logits = torch.tensor(np.stack([logits_of(target(path)) for path in paths_of(tree)]))
+                found.append(verifier.verify(Context([0], seed=seed), tree, logits))
+    assert len(verdicts[True]) > 20
+    assert verdicts[True] == verdicts[False]

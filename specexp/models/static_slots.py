@@ -1,0 +1,209 @@
+"""Keys and values at rows that a tensor names, and the attention over them: what a captured pass reads and writes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface, Cache, PreTrainedModel
+from typing_extensions import override
+
+from specexp.core.cache import SlotLayer
+from specexp.core.runtime import Slots, inference
+
+_KEYS = 512
+
+
+def bucket(count: int, least: int = 1) -> int:
+    """Return the power of two that holds a count."""
+    return max(least, 1 << max(count - 1, 0).bit_length())
+
+
+def key_bucket(count: int) -> int:
+    """Return the number of keys that a step reads: 512 times a power of two."""
+    return _KEYS * bucket(-(-count // _KEYS))
+
+
+class StaticSlots(Cache, Slots):  # type: ignore[misc]
+    """Keys and values of several slots, written at rows that a tensor names.
+
+    One more row than the capacity takes what padding writes.
+
+    Attributes:
+        storage: ``[2 * layers, slots, heads, capacity + 1, head_dim]``; another tensor after :meth:`reserve`.
+        moves: by slot, the rows ``[(from, to), ...]`` that the next pass moves.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        text = model.config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        layers = text.num_hidden_layers
+        shape = (2 * layers, 1, heads, 1, width)
+        self.storage = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.lengths = [0]
+        self.moves: dict[int, list[tuple[int, int]]] = {}
+        super().__init__(layers=[_StaticLayer(self, layer) for layer in range(layers)])
+
+    @property
+    def capacity(self) -> int:
+        """Rows a slot has room for."""
+        return int(self.storage.shape[3]) - 1
+
+    @property
+    def slots(self) -> int:
+        """Number of slots."""
+        return int(self.storage.shape[1])
+
+    @override
+    @inference
+    def reserve(self, capacity: int, slots: int = 1) -> None:
+        if capacity <= self.capacity and slots <= self.slots:
+            return
+        self.flush(range(self.slots))
+        old, rows = self.storage, self.capacity
+        capacity, slots = max(key_bucket(capacity), rows), max(slots, self.slots)
+        self.storage = old.new_zeros((old.shape[0], slots, old.shape[2], capacity + 1, old.shape[4]))
+        self.storage[:, : old.shape[1], :, :rows] = old[:, :, :, :rows]
+        self.lengths += [0] * (slots - len(self.lengths))
+
+    @override
+    def commit(self, slot: int, rows: Sequence[int]) -> None:
+        past = self.lengths[slot]
+        moved = [(past + row, past + place) for place, row in enumerate(rows) if row != place]
+        if moved:
+            self.moves[slot] = moved
+        self.lengths[slot] = past + len(rows)
+
+    @inference
+    def flush(self, slots: Sequence[int]) -> None:
+        """Move what is staged in these slots now."""
+        for slot in slots:
+            moved = self.moves.pop(slot, [])
+            if moved:
+                sources, places = torch.tensor(moved, device=self.storage.device).T
+                self.storage[:, slot, :, places] = self.storage[:, slot, :, sources]
+
+    @override
+    def truncate(self, slot: int, length: int) -> None:
+        self.flush([slot])
+        if length < self.lengths[slot]:
+            self.lengths[slot] = length
+
+    @override
+    @inference
+    def fork(self, source: int, target: int, length: int) -> None:
+        self.flush([source])
+        self.moves.pop(target, None)
+        self.storage[:, target, :, :length] = self.storage[:, source, :, :length]
+        self.lengths[target] = length
+
+    @override
+    def nbytes(self) -> int:
+        return self.storage.nbytes
+
+    def open(self, first: int, lanes: int, keys: int, written: torch.Tensor) -> None:
+        """Name the window of the next forward pass, and the rows ``[lanes, rows]`` that it writes."""
+        self._window, self._written = (first, lanes, keys), written
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Write ``[lanes, heads, rows, head_dim]``; return the window's keys and values."""
+        first, lanes, end = self._window
+        rows = self._written[:, None, :, None].expand(keys.shape)
+        found = []
+        for kind, new in enumerate((keys, values)):
+            window = self.storage[2 * layer + kind, first : first + lanes]
+            window.scatter_(2, rows, new)
+            found.append(window[:, :, :end])
+        return tuple(found)
+
+
+class _StaticLayer(SlotLayer):
+    """One layer of :class:`StaticSlots`; positions and mask are given, and a length would be baked into the graph."""
+
+    @override
+    def get_seq_length(self) -> int:
+        return 0
+
+    @override
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return query_length, 0
+
+
+# Attention. Each kind takes q [b, heads, m, d], k and v [b, kv heads, n, d] and an additive mask [b, 1, m, n].
+
+
+def explicit_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Two products with a float32 softmax between them: the oracle of the others."""
+    groups = query.shape[1] // key.shape[1]
+    packed, tiled = _packed(query, groups), mask.repeat(1, 1, groups, 1)
+    weights = ((packed @ key.transpose(2, 3)).float() * scale + tiled).softmax(-1)
+    return (weights.to(value.dtype) @ value).reshape(query.shape)
+
+
+def packed_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """SDPA with the query heads of a key head as further rows: keys are read once, and never repeated."""
+    groups = query.shape[1] // key.shape[1]
+    packed, tiled = _packed(query, groups), mask.repeat(1, 1, groups, 1)
+    return F.scaled_dot_product_attention(packed, key, value, tiled, scale=scale).reshape(query.shape)
+
+
+def flex_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """FlexAttention with the mask as data; its kernels are compiled for a shape, where they exist for it."""
+    from torch.nn.attention import flex_attention as flex
+
+    def masked(score: torch.Tensor, b: Any, head: Any, row: Any, column: Any) -> torch.Tensor:
+        return score + mask[b, 0, row, column]
+
+    run: Callable[..., Any] = flex.flex_attention
+    if query.device.type == "cuda":
+        run = torch.compile(run, dynamic=False, fullgraph=True)
+    answer: torch.Tensor = run(query, key, value, score_mod=masked, scale=scale, enable_gqa=True)
+    return answer
+
+
+def _packed(query: torch.Tensor, groups: int) -> torch.Tensor:
+    """``[b, kv heads, groups * m, d]``."""
+    lanes, heads, rows, width = query.shape
+    return query.reshape(lanes, heads // groups, groups * rows, width)
+
+
+ATTENTIONS = {"packed": packed_attention, "explicit": explicit_attention, "flex": flex_attention}
+"""Kinds of attention by name, the default first."""
+_INTERFACE = "specexp_static"
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    scaling: float | None = None,
+    attention: str = "packed",
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """The interface of ``transformers``, which passes the keyword ``attention`` of a forward call on to here."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    answer = ATTENTIONS[attention](query, key, value, attention_mask, scale)
+    return answer.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(_INTERFACE, _attend)
+
+
+def with_static_attention(model: PreTrainedModel) -> PreTrainedModel:
+    """Return modules around the same weights whose forward call takes ``attention``, a name of :data:`ATTENTIONS`."""
+    shared: dict[int, Any] = {id(one): one for one in (*model.parameters(), *model.buffers())}
+    other = copy.deepcopy(model, shared)
+    other.config._attn_implementation = _INTERFACE
+    return other
