@@ -88,6 +88,10 @@ class GraphedModel(Runtime):
     @classmethod
     @override
     def run(cls, model: PreTrainedModel) -> GraphedModel:
+        if model.device.type == "cuda":
+            from specexp.models.device_check import check_once  # it makes graphed models itself
+
+            check_once(model.device)
         return cls(model)
 
     @override

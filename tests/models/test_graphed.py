@@ -18,9 +18,10 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.noise import gumbel, place_key
 from specexp.core.parts import Parts, join_target
-from specexp.core.runtime import Reader, Runtime
+from specexp.core.runtime import CannotRunError, Reader, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
+from specexp.models.device_check import check_device
 from specexp.models.graphed import GraphedModel
 from specexp.models.static_slots import ATTENTIONS, StaticSlots
 from specexp.models.static_step import MOVES, CheckedReplay, EagerReplay, Law, Replayer, Shape, Step
@@ -452,3 +453,19 @@ def test_a_planted_bug_is_found(
     except (AssertionError, TypeError, ValueError, IndexError, RuntimeError):
         return
     assert found != expected
+
+
+def test_a_device_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_device(torch.device("cpu"), CheckedReplay)
+    monkeypatch.setattr(StaticSlots, "commit", accepted_rows_stay_where_they_were)
+    with pytest.raises(CannotRunError, match="apart from the model's own code"):
+        check_device(torch.device("cpu"), CheckedReplay)
+
+
+def test_a_device_that_cannot_capture_is_said_in_a_sentence() -> None:
+    class Broken(EagerReplay):
+        def replay(self) -> None:
+            raise RuntimeError("capture failed")
+
+    with pytest.raises(CannotRunError, match=r"do not run on cpu \(RuntimeError: capture failed\)"):
+        check_device(torch.device("cpu"), Broken)
