@@ -1,0 +1,394 @@
+"""Acceptance of ``pair.mode: graphed`` on a GPU: ``python experiments/gpu/accept.py PART... [--device cpu --small]``.
+
+Prints one JSON object a figure as it goes, so that an interrupted part loses nothing, and ends with exit code 1 if a
+figure misses its bound. Parts and their minutes on a data-centre GPU: correct 5, passes 9, steps 8, lanes 8. Needs no
+network; ``--small`` runs everything with tiny models, ``--plant`` breaks the engine, which ``correct`` must notice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import LlamaConfig, LlamaForCausalLM
+from typing_extensions import override
+
+import specexp
+from specexp.builders import Chain, KConfig, TokenRecyclingTree
+from specexp.core.language_model import LanguageModel
+from specexp.core.latency import LatencyProfile
+from specexp.core.loop import Decoder, Decoding, Drafting, Lane
+from specexp.core.outcome import GenerationResult, Outcome
+from specexp.core.parts import Parts, join_target
+from specexp.core.runtime import Runtime
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
+from specexp.models.device_check import check_device
+from specexp.models.graphed import GraphedModel
+from specexp.models.static_slots import ATTENTIONS, StaticSlots
+from specexp.models.static_step import Step
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
+
+PROMPTS = [f"def task_{n}(numbers):\n    " for n in range(20)]
+SHAPES = {
+    "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "1B": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+    },
+    "8B": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    },
+}
+
+
+@dataclass
+class Run:
+    """Where it runs, and what was found.
+
+    Attributes:
+        missed: figures that miss their bounds.
+    """
+
+    device: torch.device
+    small: bool
+    missed: list[str] = field(default_factory=list)
+
+    def say(self, figure: str, value: Any, bound: float | None = None, *, above: bool = False) -> None:
+        """Print a figure, and note if it lies above its bound, or below a bound it should be ``above``."""
+        ok = bound is None or (value >= bound if above else value <= bound)
+        if not ok:
+            self.missed.append(figure)
+        shown = round(value, 5) if isinstance(value, float) else value
+        print(json.dumps({"figure": figure, "value": shown, "bound": bound, "ok": ok}), flush=True)
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def milliseconds(self, call: Callable[[], object], times: int = 20) -> float:
+        """Median time of a call, warm."""
+        found = []
+        for number in range(3 + (3 if self.small else times)):
+            self.wait()
+            started = perf_counter()
+            call()
+            self.wait()
+            if number >= 3:
+                found.append(1e3 * (perf_counter() - started))
+        return median(found)
+
+    def model(self, name: str, dtype: torch.dtype) -> Any:
+        """A model of random weights."""
+        shape = dict(SHAPES["tiny" if self.small else name])
+        config = LlamaConfig(
+            **shape,
+            vocab_size=4096 if self.small else 128_256,
+            num_key_value_heads=2 if self.small else 8,
+            max_position_embeddings=8192,
+            initializer_range=0.02,
+        )
+        torch.manual_seed(0)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            with self.device:
+                return LlamaForCausalLM(config).eval()
+        finally:
+            torch.set_default_dtype(before)
+
+
+# Part 1.
+
+
+def correct(run: Run) -> None:
+    """Outputs are those of the models' own code, and nothing waits for the device unasked."""
+    started = perf_counter()
+    check_device(run.device)
+    run.say("self-test seconds", perf_counter() - started)
+    pair = specexp.load_pair("stdlib", target_dtype="float32", device=str(run.device), mode="eager")
+    prompts = [pair.tokenizer(text).input_ids for text in PROMPTS[: 2 if run.small else None]]
+    compared = {"stdlib": pair.target, "random 1B": run.model("1B", torch.float32)}
+    verifiers = {"greedy": Greedy(), "keyed": KeyedSampling(0.7), "rejection": RejectionSampling(0.7)}
+    for name, model in compared.items():
+        graphed, own = GraphedModel(model), LanguageModel(model)
+        for kind, verifier in verifiers.items():
+            decoders = [
+                Decoder(one, TokenRecycling(), TokenRecyclingTree(), verifier) for one in (graphed, own)
+            ]
+            different = 0
+            for seed, prompt in enumerate(prompts):
+                outputs = [one.generate(prompt, max_new_tokens=48, seed=seed).token_ids for one in decoders]
+                different += outputs[0] != outputs[1]
+            run.say(f"{name}, {kind}: outputs that differ of {len(prompts)}", different, 0)
+        run.say(f"{name}: steps captured", len(graphed._steps))
+        if run.device.type == "cuda":
+            run.say(f"{name}: GiB reserved", torch.cuda.memory_reserved(run.device) / 2**30)
+    decoder = Decoder(GraphedModel(pair.target), TokenRecycling(), TokenRecyclingTree())
+    decoder.generate(prompts[0], max_new_tokens=200)
+    if run.device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    decoder.generate(prompts[0], max_new_tokens=200)
+    if run.device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("default")
+    run.say("steps without an unexpected wait", True)
+
+
+# Part 2.
+
+
+def passes(run: Run) -> None:
+    """Passes against what the memory and the multipliers give."""
+    source = torch.empty(1 << (20 if run.small else 30), dtype=torch.uint8, device=run.device)
+    target, size = torch.empty_like(source), 256 if run.small else 8192
+    bandwidth = 2e3 * source.nbytes / run.milliseconds(lambda: target.copy_(source))
+    run.say("copy bandwidth GB/s, read and written", bandwidth / 1e9)
+    square = torch.randn(size, size, device=run.device, dtype=torch.bfloat16)
+    run.say("matrix TFLOP/s, bfloat16", 2e-9 * size**3 / run.milliseconds(lambda: square @ square))
+    for name in ("1B", "8B"):
+        model = run.model(name, torch.bfloat16)
+        layers = sum(p.nbytes for p in model.model.layers.parameters()) + model.lm_head.weight.nbytes
+        reading = 1e3 * layers / bandwidth
+        run.say(f"{name}: ms to read the weights", reading)
+        runtimes: dict[str, Runtime] = {"eager": LanguageModel(model, self_check=False)}
+        runtimes |= {"graphed": GraphedModel(model, self_check=False)}
+        ms: dict[int, float] = {}
+        for prefix in (64,) if run.small else (1000, 4000):
+            for kind, runtime in runtimes.items():
+                runtime.cache.truncate(0, 0)
+                runtime.prefill(0, [5] * prefix)
+                for rows in (1, 4) if run.small else (1, 2, 4, 8, 16, 32, 64, 128, 256):
+                    tree = _random_tree(rows - 1)
+                    took = run.milliseconds(partial(runtime.tree_pass, [0], [tree]))
+                    run.say(f"{name}: {kind} pass, {rows} rows behind {prefix}, ms", took)
+                    if kind == "graphed" and prefix != 4000:
+                        ms[rows] = took
+            graphed = runtimes["graphed"]
+            assert isinstance(graphed, GraphedModel)
+            run.say(f"{name}: attention chosen", {str(shape): one for shape, one in graphed.fastest.items()})
+        loose = 1e9 if run.small else 1.0
+        run.say(f"{name}: one row over reading the weights", ms[1] / reading, 1.3 * loose)
+        run.say(f"{name}: most rows up to 64 over one", ms[min(64, max(ms))] / ms[1], 1.15 * loose)
+        profile = LatencyProfile(f"{name} bf16 on {_device_name(run)}", ms, source="measured")
+        run.say(f"{name}: latency profile", profile.to_dict())
+    large_trees(run)
+
+
+def large_trees(run: Run) -> None:
+    """768-node trees, and attention over many rows in depth-first and in random order with a block-sparse mask."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    run.say("768 random nodes made into a tree, ms", run.milliseconds(lambda: _random_tree(767)))
+    rows, took = 128 if run.small else 2048, {}
+    shape = _random_tree(rows - 1).shape
+    orders = {"depth-first": sorted(range(rows), key=shape.path)}
+    orders["random"] = np.random.default_rng(1).permutation(rows).tolist()
+    attend = flex_attention if run.device.type == "cpu" else torch.compile(flex_attention)
+    q, k, v = (torch.randn(1, 8, rows, 64, device=run.device).to(torch.bfloat16) for _ in range(3))
+    for name, order in orders.items():
+        seen = torch.from_numpy(shape.ancestor_mask[order][:, order]).to(run.device)
+
+        def visible(b: Any, h: Any, row: Any, key: Any, seen: torch.Tensor = seen) -> torch.Tensor:
+            return seen[row, key]
+
+        mask = create_block_mask(visible, None, None, rows, rows, device=str(run.device))
+        took[name] = run.milliseconds(partial(attend, q, k, v, block_mask=mask))
+        run.say(f"attention over {rows} rows, {name}, ms", took[name])
+    ratio = took["random"] / took["depth-first"]
+    run.say("random order over depth-first", ratio, 0.0 if run.small else 1.5, above=True)
+
+
+# Parts 3 and 4.
+
+
+class Scripted(GraphedModel):
+    """Does every pass for real and says what a script says: cost of a large model, acceptance of a real text.
+
+    Attributes:
+        script: tokens ``[n]`` of prompt and output.
+        best: ``[V, k]`` best tokens after every token of the script's model, which a drafter learns.
+    """
+
+    script: list[int]
+    best: torch.Tensor
+
+    @override
+    def tree_pass(self, slots: Any, trees: Any) -> list[torch.Tensor]:
+        answers = super().tree_pass(slots, trees)
+        self.synchronize()
+        for slot, tree in zip(slots, trees, strict=True):
+            read = self.reads.get(slot)
+            if read is not None:
+                places = self.cache.lengths[slot] + 1 + tree.shape.depths
+                read.tokens[:] = np.take(self.script, places, mode="clip")
+                if read.top is not None:
+                    read.top[0][:] = self.best[tree.tokens, : read.top[0].shape[1]]
+        return answers
+
+
+def scripted(run: Run) -> tuple[Scripted, Any]:
+    """The target, and a draft model for its script, which is a text of the embedded pair."""
+    pair = specexp.load_pair("stdlib", device=str(run.device), mode="eager")
+    model, prompt = LanguageModel(pair.target), pair.tokenizer(" ".join(PROMPTS[:4])).input_ids[:32]
+    best = torch.zeros((model.vocab_size, 8), dtype=torch.int64)
+
+    def learn(outcome: Outcome) -> None:
+        best[int(outcome.tree.tokens[0])] = outcome.logits[0].topk(8).indices.cpu()
+
+    new = 160 if run.small else 500
+    output = Decoder(model).generate(prompt, max_new_tokens=new, observers=[learn]).token_ids
+    target = Scripted(run.model("8B", torch.bfloat16), self_check=False)
+    target.script, target.best = [*prompt, *output], best
+    return target, pair.draft
+
+
+def steps(run: Run) -> None:
+    """Whole steps with the acceptance of real text."""
+    target, draft = scripted(run)
+    new = 64 if run.small else 400
+    plain, _ = rate(target, (), new)
+    run.say("plain tokens/s", plain)
+    own = GraphedModel(draft, self_check=False)
+    methods = {
+        "lookup": (PromptLookup(), Chain(8)),
+        "recycling": (TokenRecycling(), TokenRecyclingTree()),
+        "draft chain": (DraftModel(own), Chain(6)),
+        "draft tree": (DraftModel(own), KConfig([4, 2, 2, 1])),
+    }
+    for name, parts in methods.items():
+        speed, result = rate(target, parts, new)
+        per_step = len(result.token_ids) / result.steps
+        run.say(f"{name}: tokens per step", per_step)
+        seconds = {phase: round(1e3 * spent / result.steps, 4) for phase, spent in result.seconds.items()}
+        run.say(f"{name}: ms of a step by phase", seconds)
+        bound = 0.0 if run.small else 0.85
+        run.say(
+            f"{name}: tokens/s over tokens per step x plain", speed / (per_step * plain), bound, above=True
+        )
+
+
+def lanes(run: Run) -> None:
+    """Several sequences in shared passes, and sampling."""
+    target, _ = scripted(run)
+    prompt, new = target.script[:32], 32 if run.small else 200
+    for count in (1, 4) if run.small else (1, 4, 8, 16):
+        for name in ("plain", "recycling"):
+            decoding, made = Decoding(target), []
+            target.cache.reserve(1024, count)
+            for slot in range(count):
+                parts = Parts() if name == "plain" else Parts(TokenRecycling(), TokenRecyclingTree())
+                join_target(parts, target)
+                target.cache.truncate(slot, 0)
+                context = parts.context(prompt, 0, slot)
+                drafting = Drafting(parts, context)
+                made.append(Lane(context, target, parts.verifier, drafting, slot=slot, max_new_tokens=new))
+                decoding.start(made[-1])
+            started = perf_counter()
+            while decoding.lanes:
+                decoding.step()
+            tokens = sum(len(lane.result.token_ids) for lane in made)
+            run.say(f"{count} lanes, {name}, tokens/s", tokens / (perf_counter() - started))
+    sampled = Decoder(target, TokenRecycling(), KConfig([4, 2, 2]), RejectionSampling(0.7))
+    result = sampled.generate(prompt, max_new_tokens=new, seed=0)
+    run.say("rejection sampling: ms of a step", 1e3 * sum(result.seconds.values()) / result.steps)
+
+
+def rate(target: Scripted, parts: tuple[Any, ...], new: int) -> tuple[float, GenerationResult]:
+    """Tokens a second of the second of two runs."""
+    decoder = Decoder(target, *parts)
+    for _ in range(2):
+        result = decoder.generate(target.script[:32], max_new_tokens=new)
+    return len(result.token_ids) / sum(result.seconds.values()), result
+
+
+def _random_tree(nodes: int) -> TokenTree:
+    rng = np.random.default_rng(0)
+    parents = [-1, *(int(rng.integers(max(0, row - 40), row)) for row in range(1, nodes + 1))]
+    counts, ranks = [0] * (nodes + 1), [-1]
+    for parent in parents[1:]:
+        ranks.append(counts[parent])
+        counts[parent] += 1
+    return TokenTree(TreeShape(parents, ranks), rng.integers(0, 4096, nodes + 1))
+
+
+def _device_name(run: Run) -> str:
+    return torch.cuda.get_device_name(run.device) if run.device.type == "cuda" else "a CPU"
+
+
+def plant(fault: str) -> None:
+    """Break the engine in one of two ways that engines with trees in graphs were broken."""
+    ran, committed = Step.run, StaticSlots.commit
+
+    def masked_off_by_one(step: Step) -> None:
+        step._inputs.device["base"] -= 1
+        ran(step)
+
+    def not_moved(slots: StaticSlots, slot: int, rows: Any) -> None:
+        committed(slots, slot, rows)
+        slots.moves.pop(slot, None)
+
+    owner, name, broken = (
+        (Step, "run", masked_off_by_one) if fault == "mask" else (StaticSlots, "commit", not_moved)
+    )
+    setattr(owner, name, broken)
+
+
+PARTS: dict[str, Callable[[Run], None]] = {
+    "correct": correct,
+    "passes": passes,
+    "steps": steps,
+    "lanes": lanes,
+}
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--plant", choices=["mask", "commit"])
+    arguments = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    run = Run(torch.device(arguments.device), arguments.small)
+    versions = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": sys.version.split()[0],
+    }
+    run.say("environment", {**versions, "device": _device_name(run), "attentions": list(ATTENTIONS)})
+    if arguments.plant:
+        plant(arguments.plant)
+    for name in arguments.parts or PARTS:
+        started = perf_counter()
+        try:
+            with torch.inference_mode():
+                PARTS[name](run)
+        except Exception as error:  # the other parts still tell something
+            run.missed.append(name)
+            print(json.dumps({"part": name, "error": f"{type(error).__name__}: {error}"}), flush=True)
+        run.say(f"{name}: seconds", perf_counter() - started)
+    print(json.dumps({"missed": run.missed}))
+    return 1 if run.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
