@@ -252,6 +252,12 @@ class Lane:
         return Reader(self.context, self.verifier, learned)
 
     @property
+    def read(self) -> Read | None:
+        """What came with the last pass for this lane, and not for one that had its slot before."""
+        read = self.target.reads.get(self.slot)
+        return read if read is not None and read.context is self.context else None
+
+    @property
     def ended(self) -> bool:
         """Whether the output has ended."""
         return self.result.finish_reason != ""
@@ -358,7 +364,7 @@ def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneV
     """
     groups: dict[Hashable, list[int]] = {}
     for number, (lane, logits) in enumerate(zip(lanes, answers, strict=True)):
-        there = lane.slot in lane.target.reads or not on_host(logits)
+        there = lane.read is not None or not on_host(logits)
         law = None if there else lane.verifier.law
         groups.setdefault((None, number) if law is None else (law,), []).append(number)
     decisions: dict[int, LaneVerdict] = {}
@@ -383,7 +389,7 @@ def _decide_alike(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> lis
     for lane, logits in zip(lanes, answers, strict=True):
         assert lane.draft is not None
         context, tree = lane.context, lane.draft.tree
-        read = lane.target.reads.get(lane.slot)
+        read = lane.read
         if not on_host(logits) and read is None:
             read = _read(lane, tree, logits)
         if read is not None:
@@ -422,7 +428,7 @@ def _read(lane: Lane, tree: TokenTree, logits: torch.Tensor) -> Read | None:
         values, indices = logits.topk(reader.learned, dim=-1)
         wanted += [indices, values.float()]
     read, highest, *top = to_host(*wanted)
-    return Read(read, highest, (top[0], top[1]) if top else None)
+    return Read(lane.context, read, highest, (top[0], top[1]) if top else None)
 
 
 # The loop over all lanes.

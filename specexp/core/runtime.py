@@ -115,11 +115,13 @@ class Read(NamedTuple):
     """What was read of a tree pass for its :class:`Reader`, on the host.
 
     Attributes:
+        context: the reader's.
         tokens: ``[n + 1]`` the verifier's token after every row.
         highest: ``[n + 1]`` float32 scores of these tokens.
         top: tokens ``[n + 1, k]`` to learn and their logits; None where none are learned.
     """
 
+    context: Context
     tokens: NDArray[np.int64]
     highest: NDArray[np.float32]
     top: tuple[NDArray[np.int64], NDArray[np.float32]] | None

@@ -19,9 +19,10 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from specexp.core.cache import SlotCache, check_attention, context_limit
+from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import tolerance, tree_error
-from specexp.core.runtime import Growth, Runtime
+from specexp.core.runtime import Growth, Read, Reader, Runtime
 from specexp.core.tree import TokenTree
 from specexp.models.llama_weights import LlamaWeights, check_model, kernels_of
 
@@ -38,6 +39,15 @@ class _Rows(ctypes.Structure):
         ("count", ctypes.c_int64),
         ("answered", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in (*_NUMBERS, "visible")),
+    ]
+
+
+class _Reading(ctypes.Structure):
+    """As ``Reading`` in C++."""
+
+    _fields_ = [
+        ("best", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("rounded", "tokens", "scores")),
     ]
 
 
@@ -110,6 +120,7 @@ class CompiledModel(Runtime):
         self.cache = self._empty_cache()
         self._visible = np.ones(256, dtype=np.uint8)
         self._make_buffers(16)
+        self._readers: dict[int, Reader] = {}  # by slot, those whose verifier is greedy
 
     @override
     @torch.inference_mode()
@@ -163,9 +174,24 @@ class CompiledModel(Runtime):
                 own + 1,
             )
             first, seen = first + size, seen + size * size
-        logits = self._forward(first, first)
+        readers = [self._readers.get(slot) for slot in slots]
+        best = max(0 if reader is None else max(reader.learned, 1) for reader in readers)
+        tokens, scores = np.empty((first, best), dtype=np.int64), np.empty((first, best), dtype=np.float32)
+        logits = self._forward(first, first, _Reading(best, 0, tokens.ctypes.data, scores.ctypes.data))
         self.hidden = torch.split(self._states(first), sizes) if self.keeps_hidden else ()
+        self.reads, first = {}, 0
+        for slot, size, reader in zip(slots, sizes, readers, strict=True):
+            rows, first = slice(first, first + size), first + size
+            if reader is not None:
+                top = tokens[rows], scores[rows]
+                self.reads[slot] = Read(reader.context, top[0][:, 0], top[1][:, 0], top)
         return list(torch.split(logits, sizes))
+
+    @override
+    def read_for(self, slot: int, reader: Reader | None) -> None:
+        self._readers.pop(slot, None)
+        if reader is not None and reader.verifier.law is ArgmaxVerifier and self.dtype != torch.float16:
+            self._readers[slot] = reader
 
     @override
     def keep_hidden(self, wanted: bool) -> None:
@@ -299,10 +325,14 @@ class CompiledModel(Runtime):
         states: torch.Tensor = self.model.model.norm(rows)
         return states
 
-    def _forward(self, count: int, answered: int) -> torch.Tensor:
+    def _forward(self, count: int, answered: int, reading: _Reading | None = None) -> torch.Tensor:
         """One pass over the first rows stated; ``[answered, V]`` logits of the last ones."""
         self.passes += 1
-        logits = torch.empty((answered, self._weights.outputs))
+        reading = _Reading() if reading is None else reading
+        given = logits = torch.empty((answered, self._weights.outputs))
+        if self.dtype == torch.bfloat16:
+            given = torch.empty((answered, self._weights.outputs), dtype=self.dtype)
+            reading.rounded = given.data_ptr()
         storage = self.cache.storage
         self._rows.count, self._rows.answered = count, answered
         cache = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
@@ -310,8 +340,9 @@ class CompiledModel(Runtime):
             ctypes.byref(self._weights.model),
             ctypes.byref(self._rows),
             ctypes.byref(cache),
+            ctypes.byref(reading),
             self._addresses,
             ctypes.c_void_p(logits.data_ptr()),
             torch.get_num_threads(),
         )
-        return logits[:, : self.vocab_size].to(self.dtype)
+        return given[:, : self.vocab_size].to(self.dtype)

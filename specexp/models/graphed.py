@@ -138,7 +138,9 @@ class GraphedModel(Runtime):
         lanes = [
             (slot, slot - step.shape.first, tree.tokens.size) for slot, tree in zip(slots, trees, strict=True)
         ]
-        self.reads = {} if law is None else {slot: step.read(lane, size) for slot, lane, size in lanes}
+        self.reads = {}
+        for slot, lane, size in lanes if law is not None else ():
+            self.reads[slot] = step.read(lane, size, self._readers[slot].context)
         self.hidden = (
             () if step.hidden is None else tuple(step.hidden[lane, :size] for _, lane, size in lanes)
         )

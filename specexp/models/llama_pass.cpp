@@ -59,6 +59,13 @@ inline void store(uint16_t* to, Vec value) {  // to the nearest, ties to even
 
 inline Vec all(float value) { return Vec{} + value; }
 
+inline bool any(Bits values) {
+    int64_t words[sizeof values / 8], found = 0;
+    std::memcpy(words, &values, sizeof values);
+    for (int64_t word : words) found |= word;
+    return found != 0;
+}
+
 // One rounding where the processor has such an instruction; never left to the compiler, which fuses here and not there.
 inline Vec fused(Vec a, Vec b, Vec c) {
 #if LANES == 16
@@ -300,6 +307,13 @@ struct Rows {  // n of them, each with a place of its own
     const uint8_t* visible;                    // ... those whose byte in [start, start + length) is not 0
 };
 
+struct Reading {  // of the logits, for whoever decides and learns
+    int64_t best;       // tokens wanted of every row, the most probable first; 0 if none
+    uint16_t* rounded;  // the logits in bfloat16, in rows of whole panels; null if they stay as they are
+    int64_t* tokens;    // [answered, best], among equals the lowest first
+    float* scores;      // [answered, best] their logits; NaN first where a logit of the row is none
+};
+
 struct Cache {  // [2 * layers, slots, kv_heads, capacity, head_dim]
     void* storage;
     int64_t slots, capacity;
@@ -316,6 +330,7 @@ struct Pass {
     const Model& m;
     const Rows& rows;
     const Cache& cache;
+    const Reading& reading;
     float *x, *wide, *angles;
     Input* mixed;
     float* logits;
@@ -559,17 +574,58 @@ struct Pass {
         }
         panels(norms(m.norm, rows.count - rows.answered), rows.answered, hidden, m.head, m.vocabulary, logits,
                (m.vocabulary + PANEL - 1) / PANEL * PANEL, nullptr, false);
+        if (reading.best || reading.rounded) {
+            meet();
+            read();
+        }
+    }
+
+    // This thread's rows of logits: rounded, and their best tokens.
+    void read() const {
+        const long stride = (m.vocabulary + PANEL - 1) / PANEL * PANEL;
+        const Share share(rows.answered, thread, threads);
+        for (long row = share.first; row < share.last; ++row) {
+            float* from = logits + row * stride;
+            if (reading.rounded)
+                for (long k = 0; k < stride; k += LANES) {
+                    uint16_t* to = reading.rounded + row * stride + k;
+                    store(to, load(from + k));
+                    store(from + k, load(to));  // what is chosen from is what is answered
+                }
+            if (reading.best) choose(from, reading.tokens + row * reading.best, reading.scores + row * reading.best);
+        }
+    }
+
+    // Keeps the best tokens of a row in order; most panels hold none that is better than the last of them.
+    void choose(const float* from, int64_t* tokens, float* scores) const {
+        const long best = reading.best;
+        for (long k = 0; k < best; ++k) tokens[k] = 0, scores[k] = -INFINITY;
+        Bits odd = {};
+        for (long start = 0; start < m.vocabulary; start += PANEL) {
+            const Vec one = load(from + start), other = load(from + start + LANES);
+            const Bits better = (one > all(scores[best - 1])) | (other > all(scores[best - 1]));
+            odd |= (one != one) | (other != other);
+            if (!any(better)) continue;
+            const long last = start + PANEL < m.vocabulary ? start + PANEL : m.vocabulary;
+            for (long token = start; token < last; ++token) {
+                long place = best;
+                for (; place && from[token] > scores[place - 1]; --place)
+                    if (place < best) tokens[place] = tokens[place - 1], scores[place] = scores[place - 1];
+                if (place < best) tokens[place] = token, scores[place] = from[token];
+            }
+        }
+        if (any(odd)) scores[0] = NAN;
     }
 };
 
 template <class Kind>
-void run_all(const Model* model, const Rows* rows, const Cache* cache, float* const* buffers, float* logits,
-             int threads) {
+void run_all(const Model* model, const Rows* rows, const Cache* cache, const Reading* reading, float* const* buffers,
+             float* logits, int threads) {
     Meeting meeting;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         const int here = omp_get_num_threads();  // may be fewer than were asked for
-        const Pass<Kind> pass{*model, *rows, *cache, buffers[0], buffers[1], buffers[2],
+        const Pass<Kind> pass{*model, *rows, *cache, *reading, buffers[0], buffers[1], buffers[2],
                               (typename Kind::Input*)buffers[3], logits, meeting, omp_get_thread_num(), here};
         pass.run();
     }
@@ -581,12 +637,12 @@ extern "C" int lanes() { return LANES; }
 
 extern "C" int has_pairs() { return HAS_PAIRS; }
 
-extern "C" void forward(const Model* model, const Rows* rows, const Cache* cache, float* const* buffers,
-                        float* logits, int threads) {
-    if (!model->is_bfloat16) return run_all<Floats>(model, rows, cache, buffers, logits, threads);
+extern "C" void forward(const Model* model, const Rows* rows, const Cache* cache, const Reading* reading,
+                        float* const* buffers, float* logits, int threads) {
+    if (!model->is_bfloat16) return run_all<Floats>(model, rows, cache, reading, buffers, logits, threads);
 #if HAS_PAIRS
-    run_all<Pairs>(model, rows, cache, buffers, logits, threads);
+    run_all<Pairs>(model, rows, cache, reading, buffers, logits, threads);
 #else
-    run_all<Words>(model, rows, cache, buffers, logits, threads);
+    run_all<Words>(model, rows, cache, reading, buffers, logits, threads);
 #endif
 }

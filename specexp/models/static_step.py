@@ -19,6 +19,7 @@ from typing_extensions import override
 from specexp.core.runtime import Read
 
 if TYPE_CHECKING:
+    from specexp.core.context import Context
     from specexp.core.contracts import DeterministicVerifier
     from specexp.models.graphed import GraphedModel
 
@@ -196,12 +197,14 @@ class Step:
             read["learned_logits"].copy_(values)
         self._outputs.fetch()
 
-    def read(self, lane: int, rows: int) -> Read:
+    def read(self, lane: int, rows: int, context: Context) -> Read:
         """Return what was read for a lane, once the device is done; overwritten by the next replay."""
         read = self._outputs.host
         top = (read["learned"][lane, :rows], read["learned_logits"][lane, :rows])
         learned = self.law is not None and self.law.learned
-        return Read(read["tokens"][lane, :rows], read["highest"][lane, :rows], top if learned else None)
+        return Read(
+            context, read["tokens"][lane, :rows], read["highest"][lane, :rows], top if learned else None
+        )
 
     def outputs(self) -> list[torch.Tensor]:
         """Every tensor that a replay writes anew."""

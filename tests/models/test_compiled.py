@@ -6,7 +6,9 @@ import logging
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from helpers.small_models import FULL_ATTENTION, build, small_model
@@ -14,13 +16,17 @@ from helpers.small_models import FULL_ATTENTION, build, small_model
 from specexp import load_pair
 from specexp.builders import TokenRecyclingTree
 from specexp.core import kernels
+from specexp.core.context import Context
 from specexp.core.kernels import CannotCompileError, library
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
+from specexp.core.runtime import Reader
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import TokenRecycling
 from specexp.models.compiled import CompiledModel
 from specexp.models.runtime import runtime_of, tell_once
 from specexp.models.sources import PairError
+from specexp.verifiers import Greedy, KeyedSampling
 
 LLAMA: dict[str, Any] = {**FULL_ATTENTION["Llama"], "head_dim": 16}
 
@@ -204,3 +210,38 @@ def test_a_model_whose_memory_moves_is_run_as_before() -> None:
     expected = Decoder(kept).generate([1, 2, 3], max_new_tokens=8).token_ids
     model.share_memory()  # as workers of other processes ask for
     assert Decoder(kept).generate([1, 2, 3], max_new_tokens=8).token_ids == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_best_tokens_of_a_greedy_reader_come_with_the_pass(dtype: torch.dtype) -> None:
+    model = build("Llama", {**LLAMA, "vocab_size": 501}, dtype=dtype)
+    runtime, tree = CompiledModel(model), TokenTree(TreeShape([-1, 0, 0], [-1, 0, 1]), np.array([3, 4, 5]))
+    context = Context([1, 2, 3])
+    runtime.prefill(0, [1, 2])
+    runtime.prefill(1, [7, 2])
+    runtime.read_for(1, Reader(context, Greedy(), learned=8))
+    logits = runtime.tree_pass([0, 1], [tree, tree])[1]
+    assert set(runtime.reads) == {1}
+    read = runtime.reads[1]
+    assert read.context is context
+    assert read.tokens.tolist() == logits.float().numpy().argmax(1).tolist()
+    assert read.top is not None
+    order = np.argsort(-logits.float().numpy(), axis=1, kind="stable")[:, :8]
+    assert read.top[0].tolist() == order.tolist()
+    assert np.array_equal(read.top[1], np.take_along_axis(logits.float().numpy(), order, 1))
+    with torch.no_grad():
+        model.lm_head.weight[9] = torch.nan
+    runtime.prefill(1, [])
+    runtime.tree_pass([1], [tree])
+    assert np.isnan(runtime.reads[1].highest).all()
+
+
+def test_what_was_read_for_another_is_not_used() -> None:
+    """As after an error that left a reader behind: the next sequence of the slot is verified by its own rule."""
+    model = build("Llama", LLAMA, dtype=torch.float32)
+    runtime = CompiledModel(model)
+    sampled = Decoder(runtime, verifier=KeyedSampling(1.0)).generate([1, 2, 3], max_new_tokens=9, seed=1)
+    runtime.read_for(0, Reader(Context([1]), Greedy(), learned=0))
+    with patch.object(runtime, "read_for"):
+        again = Decoder(runtime, verifier=KeyedSampling(1.0)).generate([1, 2, 3], max_new_tokens=9, seed=1)
+    assert again.token_ids == sampled.token_ids

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -402,11 +401,12 @@ def noise_of_the_position_before(context: Context, position: int, *rest: Any) ->
     return NOISE(context, position - 1, *rest)
 
 
-def answers_of_the_pass_before(step: Step, lane: int, rows: int) -> Any:
+def answers_of_the_pass_before(step: Step, lane: int, rows: int, context: Context) -> Any:
     """What was read is looked at before the device has written it."""
     before = getattr(step, "_before", None)
-    step._before = deepcopy(READ(step, lane, rows))  # type: ignore[attr-defined]
-    return step._before if before is None or before.tokens.size != rows else before  # type: ignore[attr-defined]
+    now = READ(step, lane, rows, context)
+    step._before = now._replace(tokens=now.tokens.copy())  # type: ignore[attr-defined]
+    return now if before is None or before.tokens.size != rows else now._replace(tokens=before.tokens)
 
 
 def storage_taken_anew(slots: StaticSlots, slot: int, rows: Any) -> None:
