@@ -141,17 +141,14 @@ class ClosedError(Exception):
 
 
 class SeparatePasses(Decoding):
-    """Lanes in a pass each: its shape, and so its rounding, does not depend on the other lanes."""
+    """Lanes that take turns, a pass each: its shape, and so its rounding, does not depend on the other lanes."""
 
     @override
-    def answers(self, lanes: Sequence[Lane]) -> list[torch.Tensor]:
-        answers: list[torch.Tensor] = []
-        hidden: list[torch.Tensor] = []
-        for lane in lanes:
-            answers += super().answers([lane])
-            hidden += self.target.hidden
-        self.target.hidden = hidden
-        return answers
+    def drafts(self) -> list[Lane]:
+        lane = next(iter(self.lanes.values()))
+        self.lanes[lane.slot] = self.lanes.pop(lane.slot)  # its next turn is after the others'
+        self.draft_group([lane])
+        return [lane]
 
 
 class Engine:
