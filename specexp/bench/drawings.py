@@ -63,9 +63,8 @@ def draw_tree(
         title: Heading; the number of nodes and the depth are added below it.
 
     Example:
-        >>> figure = draw_tree(TreeShape.from_rank_paths([[0], [1], [0, 0]]), {(0,): 0.6, (1,): 0.1})
-        >>> len(figure.axes[0].patches)
-        4
+        >>> figure = draw_tree(TreeShape.from_rank_paths([[0], [1], [0, 0]]), {(0,): 0.6, (1,): 0.1}) >>>
+        len(figure.axes[0].patches) 4
     """
     x = lay_out(shape)  # [n + 1] in node widths
     width = float(x.max()) + 1.4

@@ -79,10 +79,8 @@ class Table:
     """Rows under columns, with a title above and notes below.
 
     Example:
-        >>> table = Table("Speed", [Column("arm"), Column("tokens/s", 0)], [["engine", 123.4]])
-        >>> print(table.to_csv(), end="")
-        arm,tokens/s
-        engine,123.4
+        >>> table = Table("Speed", [Column("arm"), Column("tokens/s", 0)], [["engine", 123.4]]) >>>
+        print(table.to_csv(), end="") arm,tokens/s engine,123.4
     """
 
     title: str

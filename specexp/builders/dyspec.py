@@ -32,9 +32,8 @@ class DySpecGreedy(TreeBuilder):
         prefetch: most nodes drafted in one pass; 1 is the paper's order.
         max_depth: greatest depth; None for no limit.
         candidates: ``drawn`` without replacement, or the drafter's ``top-k``.
-        acceptance_power: estimate of a drawn candidate's acceptance probability: its draw probability to this
-            power. 1 is
-            the paper's hypothesis; where draft and target agree, rejection sampling accepts far more (at p = q
+        acceptance_power: estimate of a drawn candidate's acceptance probability: its draw probability to this power. 1
+            is the paper's hypothesis; where draft and target agree, rejection sampling accepts far more (at p = q
             everything), and about 0.4 makes trees deeper and accepts more. Ours; see ``AcceptanceHeatMap``.
 
     Raises:
@@ -103,8 +102,7 @@ class DySpecThreshold(TreeBuilder):
     """Every sampling whose value is at least the threshold, layer by layer: one pass a layer (section 4.4).
 
     Where ``max_nodes`` does not hold a layer, only its samplings of the largest value are made: nothing is dropped
-    after
-    it was drawn.
+    after it was drawn.
 
     Args:
         threshold: least value of a sampling, about 1 / nodes; a controller's plan has priority.

@@ -22,11 +22,9 @@ class Graft(BuilderWrapper):
     """Another builder's tree with phrases of a :class:`~specexp.drafters.PhraseCache` below its anchors, so that a
     draft that is accepted as far as an anchor may continue in a phrase.
 
-    Anchors are the last ``num_anchors`` nodes of the most probable path; with fewer drafts the root is one too.
-    Tokens of a
-    phrase that are in the tree already are shared. Grafts are point masses and come after their siblings, so that
-    every
-    verifier stays exact. They keep to the plan's limits, the deepest anchors first.
+    Anchors are the last ``num_anchors`` nodes of the most probable path; with fewer drafts the root is one too. Tokens
+    of a phrase that are in the tree already are shared. Grafts are point masses and come after their siblings, so that
+    every verifier stays exact. They keep to the plan's limits, the deepest anchors first.
 
     Args:
         num_anchors: nodes with phrases below them; the paper uses 3.

@@ -210,9 +210,8 @@ class Samplings:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Return, for ``[g]`` rows of ``group``, the worth of their drawn candidates below a node that is reached.
 
-        ``[g, width]`` probability that each is accepted, ``[g, width + 1]`` that all its elder siblings are
-        rejected, and
-        ``[g]`` that a further one is tried.
+        ``[g, width]`` probability that each is accepted, ``[g, width + 1]`` that all its elder siblings are rejected,
+        and ``[g]`` that a further one is tried.
         """
         assert answer.log_probs is not None
         there = answer.tokens[group, :width] >= 0
@@ -244,9 +243,8 @@ class Samplings:
     def waiting(self, max_depth: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
         """Return what must be known before the best ``budget`` samplings are; nodes at ``max_depth`` are not drafted.
 
-        Drafted rows that need more candidates, samplings whose node must be drafted (best first), and the least key
-        of use,
-        0 while there are fewer than ``budget``.
+        Drafted rows that need more candidates, samplings whose node must be drafted (best first), and the least key of
+        use, 0 while there are fewer than ``budget``.
         """
         if self._samplings.size > self.budget + self.budget // 4:
             self._samplings.keep(np.flatnonzero(self._samplings["key"] >= self.lowest))
@@ -334,8 +332,7 @@ class Samplings:
         """Order a closed set breadth first, siblings by rank.
 
         Return ``[n]`` samplings, ``[n + 1]`` parents of the tree's rows, and the new row of each drafted row, -1
-        outside the
-        tree; its last entry is -1.
+        outside the tree; its last entry is -1.
         """
         nodes = self._samplings
         size = chosen.size + 1

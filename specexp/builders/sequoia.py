@@ -52,9 +52,8 @@ class Sequoia(StaticTree):
 
     Raises:
         ValueError: not exactly one of ``acceptance`` and ``growmap`` is given; the vector is not one of probabilities
-            that sum to 1 within 0.001, or accepts no child; one time is given without the other, or not as
-            described; or
-            a growmap is given with limits or times.
+            that sum to 1 within 0.001, or accepts no child; one time is given without the other, or not as described;
+            or a growmap is given with limits or times.
 
     Example:
         >>> Sequoia(budget=4, acceptance=[0.6, 0.2, 0.2]).rank_paths
@@ -175,8 +174,7 @@ class BestTrees:
         forest[d][k][m] = max over j of  forest[d][k - 1][m - j] + acceptance[k - 1] * best[d - 1][j]
         best[d][m] = 1 + max over k of  forest[d][k][m - 1]
 
-    The children of a node hold the first positions without a gap. A later position may be likelier than an earlier
-    one,
+    The children of a node hold the first positions without a gap. A later position may be likelier than an earlier one,
     in which case taking the best path products first would be wrong.
 
     Args:

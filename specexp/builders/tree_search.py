@@ -62,9 +62,8 @@ class FittedTree(StaticTree):
     A prefix is accepted at least as often as its continuations, so the best paths always form a tree.
 
     Args:
-        acceptance_counts: number of acceptances by rank path, from ``AcceptanceCounter``. In a configuration the
-            path of
-            its JSON file; a sweep that counts them sets it.
+        acceptance_counts: number of acceptances by rank path, from ``AcceptanceCounter``. In a configuration the path
+            of its JSON file; a sweep that counts them sets it.
         nodes: nodes without the root; fewer if fewer paths were ever accepted.
         depth: greatest depth.
 

@@ -21,13 +21,10 @@ class ConfidenceThreshold(Controller):
     """Spends the next draft pass while a confidence is at least a threshold.
 
     The ``product`` of the confidences estimates the probability that everything drafted so far is accepted (Post-use &
-    Pre-cut, section 5.1), so a long draft of fairly sure tokens ends as early as a short one with a doubtful token.
-    The
+    Pre-cut, section 5.1), so a long draft of fairly sure tokens ends as early as a short one with a doubtful token. The
     last ``token``'s own confidence is the threshold of other engines (Hugging Face's
-    ``assistant_confidence_threshold``,
-    llama.cpp's ``p-min``): a draft goes on, however long it is, until a token is doubtful. The token that falls
-    below is
-    still drafted: its confidence is known only after its pass.
+    ``assistant_confidence_threshold``, llama.cpp's ``p-min``): a draft goes on, however long it is, until a token is
+    doubtful. The token that falls below is still drafted: its confidence is known only after its pass.
 
     Args:
         threshold: least confidence to draft on; 1 drafts one token a step.
@@ -73,11 +70,10 @@ class AdaptiveConfidence(Controller):
     """Spends the next draft pass while the last token's confidence is at least a threshold, and fits the threshold to
     accepted and rejected confidences.
 
-    As Hugging Face's assisted generation (``assistant_confidence_threshold``): in every step the accepted drafts
-    and the
-    first rejected one are labelled, and the threshold becomes the point of their ROC curve with the least
-    ``false positive rate + false_negative_weight * false negative rate``. Two differences: only the last ``window``
-    tokens are remembered, and the threshold is at most the highest confidence, where theirs may become infinite.
+    As Hugging Face's assisted generation (``assistant_confidence_threshold``): in every step the accepted drafts and
+    the first rejected one are labelled, and the threshold becomes the point of their ROC curve with the least ``false
+    positive rate + false_negative_weight * false negative rate``. Two differences: only the last ``window`` tokens are
+    remembered, and the threshold is at most the highest confidence, where theirs may become infinite.
 
     Args:
         false_negative_weight: cost of stopping before a token that would be accepted, relative to drafting on after

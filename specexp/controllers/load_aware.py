@@ -22,14 +22,11 @@ _STATE = ("accepted", "drafting", "steps")
 class LoadAware(Controller):
     """Drafts as many nodes as give most tokens a second at the present number of lanes; none where nothing pays.
 
-    A step of ``b`` lanes that draft ``n`` nodes each gives ``b (1 + a[n])`` tokens in ``T(b, n) + b D[n]`` seconds:
-    the
-    target pass and the rest by the latency profile, ``a[n]`` and ``D[n]`` learned. A smaller draft is the beginning
-    of a
-    larger one, so a step that drafted ``m`` nodes teaches ``a[n]`` for every ``n`` up to ``m``: its accepted nodes
-    among
-    the first ``n``. Its draft passes count down to the depth of node ``n``. Until enough steps are known, and at every
-    ``explore``-th step later, the builder's own budget is drafted.
+    A step of ``b`` lanes that draft ``n`` nodes each gives ``b (1 + a[n])`` tokens in ``T(b, n) + b D[n]`` seconds: the
+    target pass and the rest by the latency profile, ``a[n]`` and ``D[n]`` learned. A smaller draft is the beginning of
+    a larger one, so a step that drafted ``m`` nodes teaches ``a[n]`` for every ``n`` up to ``m``: its accepted nodes
+    among the first ``n``. Its draft passes count down to the depth of node ``n``. Until enough steps are known, and at
+    every ``explore``-th step later, the builder's own budget is drafted.
 
     Draft passes are counted lane by lane: for a draft model that drafts for all lanes in one pass a level the cost is
     overstated, so less is drafted than pays, never more. Without a latency profile it changes nothing.

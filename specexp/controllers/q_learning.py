@@ -36,19 +36,16 @@ class QLearning(Controller):
     Decision points are the start of a step, where STOP is a step of plain decoding with reward 0 (ours: as published,
     ``first_decision="after"``, the first draft is always made), and every draft pass after the first. After the
     target pass the episode is learned backwards: STOP is terminal and takes the reward, CONTINUE takes reward 0 and
-    ``gamma`` times the value that follows. A *virtual trial* also rewards STOP at every point where drafting went
-    on, with
-    the tokens and the cost it would have had there.
+    ``gamma`` times the value that follows. A *virtual trial* also rewards STOP at every point where drafting went on,
+    with the tokens and the cost it would have had there.
 
     The ``backup``, the value that follows CONTINUE, is as published (eq. 5) the best value of the next state. But a
     state does not show whether the draft is wrong already, so a lost draft passes through states whose values others
-    earned, and the finer the bins, the longer the table drafts on. ``return`` (ours, the default) takes the reward
-    of this
-    very episode at the point where the table would have stopped, which virtual trials give.
+    earned, and the finer the bins, the longer the table drafts on. ``return`` (ours, the default) takes the reward of
+    this very episode at the point where the table would have stopped, which virtual trials give.
 
-    A share ``epsilon`` of the steps explores: it drafts to the end, and virtual trials give the value of STOP on
-    the way
-    (chance at every decision would stop nearly all drafts early). Without virtual trials each of its decisions is
+    A share ``epsilon`` of the steps explores: it drafts to the end, and virtual trials give the value of STOP on the
+    way (chance at every decision would stop nearly all drafts early). Without virtual trials each of its decisions is
     random.
 
     Rewards (drafting nothing gives 0):
@@ -75,8 +72,7 @@ class QLearning(Controller):
         warm_up: learned steps before epsilon decays.
         continue_bias: initial value of CONTINUE; STOP starts with 0.
         max_depth: depth from which on no draft pass is spent.
-        first_decision: ``before`` the first draft, so that a step may be plain decoding, or, as published
-            (Algorithm 1,
+        first_decision: ``before`` the first draft, so that a step may be plain decoding, or, as published (Algorithm 1,
             lines 6 to 18), ``after`` it.
         reward: one of the rewards above.
         unit: cost unit of ``useful``: a plain step (``target``), or, as published, a draft pass (``draft``).

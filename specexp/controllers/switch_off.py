@@ -21,15 +21,13 @@ _PLAIN_TRIES = 4  # plain steps that are measured before the first decision
 class SwitchOff(ControllerWrapper):
     """Plans as another controller does, but drafts nothing while that is not worth its time.
 
-    Speculation pays when tokens over seconds of the steps that drafted, running sums over about ``window`` of them,
-    are
+    Speculation pays when tokens over seconds of the steps that drafted, running sums over about ``window`` of them, are
     above those of plain steps by ``margin``. Seconds are modelled where the run has a latency profile; else they are
     measured, and plain steps are tried too. A step that drafts nothing, for any reason, counts as a plain one.
 
     While speculation is off, one step in ``probe_every`` drafts, in case the text has changed; while it is on and
-    seconds are measured, one in ``probe_every`` is plain. No draft pass runs in a plain step; when drafting
-    resumes, the
-    draft model is fed the tokens it missed.
+    seconds are measured, one in ``probe_every`` is plain. No draft pass runs in a plain step; when drafting resumes,
+    the draft model is fed the tokens it missed.
 
     Args:
         controller: plans the steps that draft.

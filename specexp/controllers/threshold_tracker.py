@@ -23,14 +23,11 @@ class ThresholdTracker(Controller):
     A fixed threshold spends few nodes where the draft is sure and many where it is not. Two aims:
 
     - ``budget``: mean tree size equals ``budget``. The logarithm of the threshold moves by ``rate`` times the relative
-      error of the step's size, so unspent nodes are spent later. The builder's ``max_nodes`` stays the hard limit;
-      set it
-      to twice the budget or more, since a step that it cuts cannot spend what others saved.
-    - ``goodput``: tokens per second. A sampling of value ``v`` adds ``rho * v`` accepted tokens and costs the time
-    of a
+      error of the step's size, so unspent nodes are spent later. The builder's ``max_nodes`` stays the hard limit; set
+      it to twice the budget or more, since a step that it cuts cannot spend what others saved.
+    - ``goodput``: tokens per second. A sampling of value ``v`` adds ``rho * v`` accepted tokens and costs the time of a
       node, so it pays while ``v >= seconds per node * tokens per second / rho``: the threshold moves towards that
-      (Dinkelbach's rule for a ratio), with ``rho`` (accepted tokens per unit of value) and tokens per second as
-      running
+      (Dinkelbach's rule for a ratio), with ``rho`` (accepted tokens per unit of value) and tokens per second as running
       means over about ``window`` steps.
 
     Args:

@@ -63,8 +63,8 @@ def context_limit(config: PreTrainedConfig) -> int:
     """Return the most positions of a model; raises ``ValueError`` if its configuration states none, as with ALiBi.
 
     With ``longrope`` only the positions before its switch: the long factors apply to a whole pass as soon as one
-    position
-    lies beyond, so keys in the cache, and logits of nodes before the switch, would depend on the depth of a tree.
+    position lies beyond, so keys in the cache, and logits of nodes before the switch, would depend on the depth of a
+    tree.
     """
     text = config.get_text_config()
     limit = getattr(text, "max_position_embeddings", None)

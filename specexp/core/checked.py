@@ -114,8 +114,7 @@ class Reference(_Marker):
     """Marks an argument whose value may be given by reference in a configuration file.
 
     A constructor takes the plain value and reads no file. In a configuration a text in its place is the path of an
-    artifact or file, ``wandb:entity/project/name:alias``, or the name of an embedded artifact (``stdlib:eagle``).
-    It is
+    artifact or file, ``wandb:entity/project/name:alias``, or the name of an embedded artifact (``stdlib:eagle``). It is
     resolved when the part is built; the resolved configuration keeps the text.
 
     Args:

@@ -1,5 +1,4 @@
-"""The contracts of the four families of parts: drafters guess, builders choose the guesses that become nodes of a
-tree,
+"""The contracts of the four families of parts: drafters guess, builders choose the guesses that become nodes of a tree,
 verifiers decide which nodes become output, controllers decide how much to draft.
 
 A part declares its abilities as attributes. The defaults are the least favourable, so a part that declares nothing is
@@ -162,8 +161,7 @@ class Drafter(Part):
 
 
 class TreeBuilder(metaclass=Checked):
-    """Chooses the form of a draft tree. It never calls a drafter: its requests are answered from a drafter, a
-    recording
+    """Chooses the form of a draft tree. It never calls a drafter: its requests are answered from a drafter, a recording
     or one batched pass for several sequences. It keeps nothing between two trees.
 
     Attributes:
@@ -228,13 +226,11 @@ class Verifier(metaclass=Checked):
 
     Attributes:
         lossless: whether the output has exactly the target's distribution.
-        sampling: ``deterministic``: the output does not depend on the draft; ``rejection``: only its distribution
-            does not;
-            or ``other``.
+        sampling: ``deterministic``: the output does not depend on the draft; ``rejection``: only its distribution does
+            not; or ``other``.
         processors: temperature, top-k and top-p of the target's distribution; None if unknown.
         noise_temperature: temperature at which tokens are keyed by :meth:`Context.target_noise`, which a coupled
-            drafter
-            adds too; 0 if tokens take no noise, None if their noise is not the context's.
+            drafter adds too; 0 if tokens take no noise, None if their noise is not the context's.
         keyed_scores: whether a token is the argmax of :meth:`processed_scores` plus that noise.
     """
 

@@ -75,14 +75,12 @@ class LatencyProfile(metaclass=Checked):
             costs by it.
         lanes_ms: milliseconds of a target pass over several lanes, from 2, by the tokens fed of each, 1 among them; if
             empty it costs as much as one lane with all their tokens.
-        artifact: another profile to take all values from, but ``modelled`` and, if given, the name; in a
-            configuration the
-            path of a ``latency-profile`` artifact. None once they are taken.
+        artifact: another profile to take all values from, but ``modelled`` and, if given, the name; in a configuration
+            the path of a ``latency-profile`` artifact. None once they are taken.
 
     Raises:
-        ValueError: 1 is missing, a number of tokens is below 1, or a target pass takes no time; there is neither a
-            name nor
-            an artifact, or other values are given beside an artifact.
+        ValueError: 1 is missing, a number of tokens is below 1, or a target pass takes no time; there is neither a name
+            nor an artifact, or other values are given beside an artifact.
 
     Example:
         >>> LatencyProfile("7B drafts for 70B", {1: 152.0}, {1: 21.0}).step_seconds(5, [1, 1, 1, 1])

@@ -31,8 +31,7 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """Return ``; did you mean 'nodes'?`` or, if nothing is near, ``; allowed are ...`` (``""`` without any).
 
     Near names have the same last step, another word for it (:data:`SAME_MEANING`), or a similar spelling, compared
-    after
-    the dotted prefix that all names share.
+    after the dotted prefix that all names share.
 
     Example:
         >>> did_you_mean("node", ["nodes", "depth"]), did_you_mean("nodes", ["budget", "branches"])

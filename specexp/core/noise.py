@@ -48,8 +48,7 @@ def philox(block: Words, position: Words, low: Words, high: Words, key: Key) -> 
     """Philox4x32-10 of the counter ``(block, position, low, high)``: four words each.
 
     A product of two words has 64 bits. In int64 tensors it is signed, and its shift copies the sign into the upper
-    half,
-    which the mask removes.
+    half, which the mask removes.
     """
     for first, second in _round_keys(key):
         product, other = block * 0xD2511F53, low * 0xCD9E8D57

@@ -41,8 +41,7 @@ class TreeShape:
         ranks: ``[n + 1]`` rank of each node among its parent's candidates, ``-1`` for the root.
 
     Attributes:
-        recurs: whether it is used in many steps, as the shape of a static tree is, so that derived data (such as a
-            mask
+        recurs: whether it is used in many steps, as the shape of a static tree is, so that derived data (such as a mask
             on a device) is worth keeping.
 
     Raises:
@@ -191,8 +190,7 @@ class TokenTree:
         kinds: ``[n + 1]`` :class:`NodeKind` of each node (the root's is unused); None if all are point masses. Among
             siblings drawn nodes come before point masses.
         q: ``[V]`` draft distribution of every row with drawn children.
-        draws: for rows whose children were drawn with replacement, the children in the order of the draws, one
-            repeated
+        draws: for rows whose children were drawn with replacement, the children in the order of the draws, one repeated
             as often as its token was drawn.
         values: ``[n + 1]`` worth of each sampling for a dynamic builder, 1 for the root; None for other trees.
         grafted: ``[n + 1]`` true for nodes of phrases added to a drafted tree, whose log-probability is NaN; None if

@@ -30,20 +30,18 @@ class DraftModel(Drafter):
     """Asks a smaller model for the tokens after the nodes of a growing tree.
 
     One pass feeds all frontier nodes that were not fed before; repeated requests cost nothing. After a step the
-    accepted
-    rows stay in the cache, the others are dropped. Candidates are the best tokens, or draws from the distribution
-    keyed by
-    place (seed, sequence, root position, the parent's rank path), so that a tree does not depend on the batching of
-    passes.
+    accepted rows stay in the cache, the others are dropped. Candidates are the best tokens, or draws from the
+    distribution keyed by place (seed, sequence, root position, the parent's rank path), so that a tree does not depend
+    on the batching of passes.
 
     Args:
         model: a Hugging Face causal LM; the pair's own draft if None.
         temperature: temperature of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
         top_k: keep only this many of the most probable tokens.
         top_p: keep only the smallest set of most probable tokens with at least this probability.
-        coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position: more is
-            accepted and
-            the output is unchanged. A node's log-probability is then that of the noisy scores, and nothing is drawn.
+        coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position: more is accepted
+            and the output is unchanged. A node's log-probability is then that of the noisy scores, and nothing is
+            drawn.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``model`` is a name.
@@ -248,8 +246,7 @@ class DraftModel(Drafter):
         self, request: Request, enter: Callable[[int, int], int | None] = lambda node, token: None
     ) -> Iterator[int | None]:
         """Yield the fed nodes of a request's frontier rows, found from the root down. ``enter`` makes a missing node
-        from its
-        parent and token.
+        from its parent and token.
         """
         tokens, parents, children = request.tokens.tolist(), request.parents.tolist(), self._children
         found: dict[int, int | None] = {0: 0}  # by row

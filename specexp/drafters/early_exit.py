@@ -18,8 +18,7 @@ class EarlyExit(SelfDrafter):
     """Leaves the target after its first layers: final norm and output layer read the states there.
 
     The weights are the target's own and nothing is trained; its worth depends on whether the target was trained for
-    early
-    exits. The draft keeps its own keys and values, where the published methods share those of the lower layers.
+    early exits. The draft keeps its own keys and values, where the published methods share those of the lower layers.
 
     Args:
         layers: layers of the target that draft.

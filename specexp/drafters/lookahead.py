@@ -25,9 +25,8 @@ class Lookahead(Drafter):
     A column of the window holds the successive guesses of one position and those behind it, one level per step. It is
     a path of the tree like any other: the oldest level of all columns is a chain below the root, and the later levels
     of a column are below its place in it. So the window is fed in the target's pass as nodes, which are accepted if
-    they are right; the target's token after a column's end completes an n-gram of the pool, and is the newest
-    level. The
-    pool's phrases after the root are the verification branch. :class:`~specexp.builders.AllCandidates` feeds all of
+    they are right; the target's token after a column's end completes an n-gram of the pool, and is the newest level.
+    The pool's phrases after the root are the verification branch. :class:`~specexp.builders.AllCandidates` feeds all of
     both.
 
     The window stays at its place before the root however many tokens a step adds. The first level repeats the prompt's

@@ -30,13 +30,11 @@ class PhraseCache(DrafterWrapper):
     Around a drafter it passes requests on, and answers requests for phrases (of :class:`~specexp.builders.Graft`)
     itself.
     Where an answer takes a pass of a draft model, up to ``ride`` phrases that follow the requested nodes' tokens are
-    fed in the same pass (appendix C, algorithm 2). The model's answers are the same, and where they agree with a
-    phrase
+    fed in the same pass (appendix C, algorithm 2). The model's answers are the same, and where they agree with a phrase
     the next ones are known already, so that one pass extends a draft by several tokens. Alone it proposes the
     continuations of phrases that match the path to a node, the longest match first.
 
-    With :class:`~specexp.builders.Graft` around the builder this is what Ouroboros does too (Zhao et al. 2024):
-    phrases
+    With :class:`~specexp.builders.Graft` around the builder this is what Ouroboros does too (Zhao et al. 2024): phrases
     lengthen a draft in its passes and at its end, come from corrections of verification and, with ``state="carry"``,
     from earlier texts.
 
@@ -222,9 +220,8 @@ class PhraseCache(DrafterWrapper):
     def _feed_with_phrases(self, drafter: Drafter, context: Context, request: Request) -> tuple[int, ...]:
         """Feed the requested rows together with phrases below them; return the tokens fed in each pass.
 
-        The phrases are rows of a longer tree: the drafter feeds them all in one pass, and knows the answers when
-        the request
-        itself, or a later one along a phrase, comes. The draft's answers along phrases are stored.
+        The phrases are rows of a longer tree: the drafter feeds them all in one pass, and knows the answers when the
+        request itself, or a later one along a phrase, comes. The draft's answers along phrases are stored.
         """
         pending = self._pending_of(context)
         size, asked = request.tokens.size, request.rows.tolist()

@@ -23,10 +23,8 @@ class PhraseStore:
     """Phrases by key, newest first. Look-up, insertion and eviction take constant time.
 
     The least used key is evicted, on ties the one used (or inserted) longest ago; of a key's phrases the oldest. A
-    phrase
-    inserted again is the newest again. If one phrase of a key begins with another, only the longer one is kept, as
-    new as
-    the newer.
+    phrase inserted again is the newest again. If one phrase of a key begins with another, only the longer one is kept,
+    as new as the newer.
 
     Example:
         >>> store = PhraseStore(phrase_length=3, max_keys=2, max_phrases=2)

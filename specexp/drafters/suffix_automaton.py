@@ -24,9 +24,8 @@ Estimate = Literal["escape", "frequency"]
 class SuffixAutomaton(Drafter):
     """Proposes the tokens that followed earlier occurrences of the longest run of tokens that ends at a node.
 
-    It looks into the prompt and the output so far, with ``state="carry"`` into earlier texts, and into a
-    ``corpus``. With
-    a corpus this is REST (He et al. 2024), with texts SuffixDecoding (Oliaro et al. 2025), whose greedy tree is
+    It looks into the prompt and the output so far, with ``state="carry"`` into earlier texts, and into a ``corpus``.
+    With a corpus this is REST (He et al. 2024), with texts SuffixDecoding (Oliaro et al. 2025), whose greedy tree is
     :class:`~specexp.builders.DySpecGreedy` over ``top-k`` candidates: a candidate's probability is estimated from
     occurrences.
 

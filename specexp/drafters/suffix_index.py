@@ -27,8 +27,7 @@ class SuffixIndex:
     """A suffix automaton of several texts (Blumer et al. 1985), with the occurrences of every run.
 
     A state stands for all runs with the same occurrences; its link leads to its longest suffix with further
-    occurrences. A
-    text is represented by the state of all of it; ``0`` is the empty text.
+    occurrences. A text is represented by the state of all of it; ``0`` is the empty text.
 
     Attributes:
         clock: tokens added.

@@ -31,8 +31,7 @@ class TokenRecycling(Drafter):
         k: candidates a token; the paper uses 8.
         update: which occurrence of a token fed twice in one step counts: ``last`` or ``first`` in tree order, or
             ``race``, the paper's concurrent writes: every rank keeps the write of a random occurrence, keyed by place;
-            repeated candidates leave places empty. Ours are ``merge`` (candidates of all occurrences, best ranks
-            first)
+            repeated candidates leave places empty. Ours are ``merge`` (candidates of all occurrences, best ranks first)
             and ``accepted`` (only root and accepted nodes update their rows).
         initialisation: ``empty`` (no candidate, instead of the paper's token 0 everywhere) or ``prompt`` (the token
             that follows in the prompt, at its newest occurrence, is the first candidate, also before those of
@@ -42,11 +41,9 @@ class TokenRecycling(Drafter):
             start), ``preloaded`` starts every prompt from ``matrix``.
         matrix: ``[V, k]`` int32 candidates after each token, best first, -1 where there is none, for
             ``state="preloaded"``; in a configuration the path of an ``adjacency-matrix`` artifact.
-        coupled: under ``KeyedSampling``, keep the candidates' logits too (another 4 bytes each) and rank by them
-            plus the
-            target's own noise at the position: the output is unchanged, and more is accepted, since the tokens that
-            the
-            noise favours are known before the target pass. Ours, not the paper's.
+        coupled: under ``KeyedSampling``, keep the candidates' logits too (another 4 bytes each) and rank by them plus
+            the target's own noise at the position: the output is unchanged, and more is accepted, since the tokens that
+            the noise favours are known before the target pass. Ours, not the paper's.
 
     Raises:
         ValueError: ``matrix`` is given without ``preloaded`` or the other way round, is of another type or ``k``, or

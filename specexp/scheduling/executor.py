@@ -35,13 +35,11 @@ class Run:
     """The result of decoding some jobs.
 
     Attributes:
-        results: results in the order of the jobs. Their seconds are the work for their sequence, with an equal
-            share of
+        results: results in the order of the jobs. Their seconds are the work for their sequence, with an equal share of
             each common pass; in an overlapped run they add up to more than the run took.
         prefill_seconds: seconds of prefills, only the target's if drafters have a worker.
-        seconds: other seconds by phase, at the target: ``draft`` is its waiting for drafts. With the prefill they
-            add up
-            to the run.
+        seconds: other seconds by phase, at the target: ``draft`` is its waiting for drafts. With the prefill they add
+            up to the run.
     """
 
     results: tuple[GenerationResult, ...]
@@ -138,8 +136,7 @@ class Lanes(Decoding):
 
 
 class Executor(AbstractContextManager["Executor"]):
-    """An execution strategy at work: ``n`` lanes at a time; a sequence that ends makes room for the next one. Close
-    it,
+    """An execution strategy at work: ``n`` lanes at a time; a sequence that ends makes room for the next one. Close it,
     or use it in a ``with`` statement.
 
     Attributes:

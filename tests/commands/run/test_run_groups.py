@@ -128,7 +128,7 @@ def test_a_mistake_is_one_sentence(experiment, tmp_path, capsys, sections, said)
         ('{"question": "1+1?"}\n', "test.jsonl: no key 'answer' among 'question'"),
         (
             '{"question": "1+1?", "answer": "#### 2"}\n{"question"',
-            "test.jsonl: line 2 is no JSON (Expecting ':' delimiter at column 12)",
+            "test.jsonl: line 2 is not JSON (Expecting ':' delimiter at column 12)",
         ),
         ("", "test.jsonl: the data set is empty"),
     ],

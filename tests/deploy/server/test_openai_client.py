@@ -290,7 +290,7 @@ def test_an_output_ends_where_the_context_does_however_much_is_asked_for(client)
     ("messages", "words"),
     [
         ([], "messages must not be empty"),
-        ([{"role": "wizard", "content": "x"}], "messages.0.role must be 'system'"),
+        ([{"role": "wizard", "content": "x"}], "messages.0.role must be 'developer'"),
         ([{"role": "user"}], "messages.0.content is missing"),
         (
             [{"role": "user", "content": [{"type": "image_url"}]}],
