@@ -49,6 +49,7 @@ class Sequoia(StaticTree):
         target_ms: milliseconds of a target pass by the tokens it is fed, root and nodes, as pairs ``[tokens, ms]``
             from ``[1, ms]`` to at least ``budget + 1`` tokens; times between two pairs are interpolated.
         draft_ms: milliseconds of a draft pass; a tree takes one per level.
+        buckets: whether a pass costs what the next pair does, as in an engine that pads passes to stated sizes.
 
     Raises:
         ValueError: not exactly one of ``acceptance`` and ``growmap`` is given; the vector is not one of probabilities
@@ -72,6 +73,7 @@ class Sequoia(StaticTree):
         candidates: Selection = "drawn",
         target_ms: list[Annotated[list[Above0], Field(min_length=2, max_length=2)]] | None = None,
         draft_ms: Annotated[float, Field(ge=0)] | None = None,
+        buckets: bool = False,
     ) -> None:
         if (acceptance is None) == (growmap is None):
             given = "no source of its tree" if growmap is None else "acceptance and growmap"
@@ -92,7 +94,7 @@ class Sequoia(StaticTree):
         trees = best_trees(accepted, budget)
         nodes, depth = budget, budget if max_depth is None else max_depth
         if target_ms is not None and draft_ms is not None:
-            pass_ms = _target_times(target_ms, budget)
+            pass_ms = _target_times(target_ms, budget, buckets)
             nodes, depth, self._speedup = _fastest(trees, depth, pass_ms, draft_ms)
         self._tokens_per_step = float(trees.values(depth)[nodes])
         super().__init__([list(path) for path in trees.paths(nodes, depth)], candidates=candidates)
@@ -133,7 +135,7 @@ def _accepted(vector: Sequence[float], width: int) -> tuple[float, ...]:
     return accepted
 
 
-def _target_times(pairs: Sequence[Sequence[float]], budget: int) -> NDArray[np.float64]:
+def _target_times(pairs: Sequence[Sequence[float]], budget: int, buckets: bool) -> NDArray[np.float64]:
     """Return ``[budget + 1]`` milliseconds of a target pass over the root and 0 to ``budget`` nodes."""
     tokens = [pair[0] for pair in pairs]
     if not tokens or tokens[0] != 1 or tokens[-1] < budget + 1:
@@ -145,7 +147,8 @@ def _target_times(pairs: Sequence[Sequence[float]], budget: int) -> NDArray[np.f
         raise ValueError(
             f"target_ms lists the tokens {[f'{count:g}' for count in tokens]}; they have to increase"
         )
-    return np.interp(np.arange(1, budget + 2), tokens, [pair[1] for pair in pairs])
+    rows, ms = np.arange(1, budget + 2), np.array([pair[1] for pair in pairs])
+    return ms[np.searchsorted(tokens, rows)] if buckets else np.interp(rows, tokens, ms)
 
 
 def _fastest(

@@ -54,7 +54,8 @@ class StepSeconds(NamedTuple):
 @dataclass(frozen=True)
 class LatencyProfile(metaclass=Checked):
     """Milliseconds of a target pass and of a draft pass by the tokens they are fed, linear between two stated numbers
-    of tokens, extrapolated with the last slope (never falling). A longer prefix adds to both.
+    of tokens (or steps, see ``buckets``), extrapolated with the last slope (never falling). A longer prefix adds to
+    both.
 
     Args:
         name: name of models and device in tables.
@@ -75,6 +76,8 @@ class LatencyProfile(metaclass=Checked):
             costs by it.
         lanes_ms: milliseconds of a target pass over several lanes, from 2, by the tokens fed of each, 1 among them; if
             empty it costs as much as one lane with all their tokens.
+        buckets: whether a pass costs what the next stated number of tokens costs, as in an engine that pads passes to
+            those numbers.
         artifact: another profile to take all values from, but ``modelled`` and, if given, the name; in a configuration
             the path of a ``latency-profile`` artifact. None once they are taken.
 
@@ -106,6 +109,7 @@ class LatencyProfile(metaclass=Checked):
     lanes_ms: dict[Annotated[IntegerKey, Field(ge=2)], dict[IntegerKey, Milliseconds]] = field(
         default_factory=dict
     )
+    buckets: bool = False
     artifact: Annotated[LatencyProfile, Reference("latency-profile")] | None = None
 
     def __post_init__(self) -> None:
@@ -197,21 +201,21 @@ class LatencyProfile(metaclass=Checked):
     def target_seconds(self, tokens: int, prefix: int | None = None) -> float:
         """Return the seconds of a target pass over ``tokens`` tokens, the root among them."""
         by_prefix = self.target_prefix_ms + self.target_prefix_token_ms * tokens
-        return self._pass(_between(self._target_points, tokens), by_prefix, prefix)
+        return self._pass(self._ms(self._target_points, tokens), by_prefix, prefix)
 
     def lanes_seconds(self, tokens: int, lanes: int) -> float:
         """Return the seconds of a target pass over several lanes, ``tokens`` of each, at the stated prefix."""
         if lanes == 1 or not self.lanes_ms:
             return self.target_seconds(tokens * lanes)
-        known = [(one, _between(sorted(ms.items()), tokens)) for one, ms in sorted(self.lanes_ms.items())]
-        return _between([(1, _between(self._target_points, tokens)), *known], lanes) / 1e3
+        known = [(one, self._ms(sorted(ms.items()), tokens)) for one, ms in sorted(self.lanes_ms.items())]
+        return _between([(1, self._ms(self._target_points, tokens)), *known], lanes) / 1e3
 
     def draft_seconds(self, tokens: int, prefix: int | None = None) -> float:
         """Return the seconds of a draft pass; raises ``ValueError`` if none are stated."""
         if not self.draft_ms:
             raise ValueError(f"latency profile {self.name!r} states no draft_ms, but a draft model was run")
         by_prefix = self.draft_prefix_ms + self.draft_prefix_token_ms * tokens
-        return self._pass(_between(self._draft_points, tokens), by_prefix, prefix)
+        return self._pass(self._ms(self._draft_points, tokens), by_prefix, prefix)
 
     def beside_seconds(self, tokens: int, draft_passes: int, new_tokens: float = 1) -> float:
         """Return the seconds of a step beside its passes."""
@@ -279,6 +283,11 @@ class LatencyProfile(metaclass=Checked):
     @cached_property
     def _draft_points(self) -> list[tuple[int, float]]:
         return sorted(self.draft_ms.items())
+
+    def _ms(self, points: Sequence[tuple[int, float]], tokens: int) -> float:
+        if self.buckets:
+            tokens = next((stated for stated, _ in points if stated >= tokens), tokens)
+        return _between(points, tokens)
 
     def _pass(self, milliseconds: float, prefix_ms: float, prefix: int | None) -> float:
         if prefix is not None and prefix_ms:

@@ -202,6 +202,7 @@ class Runtime(Target):
         mode_rank: ``auto`` tries modes from the highest rank down to 0; a mode below 0 is used by its name alone. None:
             not a mode of Hugging Face models.
         auto_devices: types of the devices on which ``auto`` tries it; None: all.
+        pads_rows: whether a pass costs what one over the next power of two of rows does.
         takes_device_map: whether a model on several devices can be run.
         model: the model, as its library has it.
         cache: the sequences it holds.
@@ -216,6 +217,7 @@ class Runtime(Target):
     kind: ClassVar[str]
     mode_rank: ClassVar[int | None] = None
     auto_devices: ClassVar[frozenset[str] | None] = None
+    pads_rows: ClassVar[bool] = False
     takes_device_map: ClassVar[bool] = False
     model: Any
     vocab_size: int

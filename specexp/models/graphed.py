@@ -49,6 +49,7 @@ class GraphedModel(Runtime):
     kind = "graphed"
     mode_rank = 2
     auto_devices = frozenset({"cuda"})
+    pads_rows = True
     cache: StaticSlots
 
     def __init__(

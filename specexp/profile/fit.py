@@ -40,7 +40,8 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
         for samples in passes.values()
         if isinstance(samples.timed, TargetPass) and samples.timed.lanes > 1
     }
-    about = {"name": ", ".join(conditions), "lanes_ms": lanes_ms}
+    pads = any(one.timed.model.pads_rows for one in passes.values() if isinstance(one.timed, TargetPass))
+    about = {"name": ", ".join(conditions), "lanes_ms": lanes_ms, "buckets": pads}
     profile = fit_profile(about, target, draft, timed.arms)
     arms = predicted(profile, timed.arms)
     return profile, Measured(device, threads, dtype, draft_dtype, target, draft, arms)

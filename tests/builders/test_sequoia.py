@@ -195,6 +195,15 @@ def test_no_tree_is_faster(acceptance, budget, times, draft_ms, max_depth):
     assert chosen >= max(map(speedup, worthwhile), default=0) * (1 - 1e-9)
 
 
+def test_a_tree_fills_the_bucket_that_is_paid_for():
+    """Rows cost 10 ms up to 8 and 11 ms up to 64: with all nodes likely to pay, none of 64 rows is left empty."""
+    likely, times = [0.5, 0.2, 0.1, 0.2], [[1, 10], [8, 10], [64, 11]]
+    assert Sequoia(63, likely, target_ms=times, draft_ms=0, buckets=True).max_nodes == 63
+    assert (
+        Sequoia(63, likely, target_ms=[[1, 10], [8, 10], [64, 40]], draft_ms=0, buckets=True).max_nodes == 7
+    )
+
+
 def test_times_decide_size_and_depth():
     likely = [0.8, 0.1, 0.1]
     flat, steep = [[1, 10], [65, 10]], [[1, 10], [65, 650]]

@@ -36,6 +36,14 @@ def test_a_target_pass_is_linear_between_points_and_continues_with_the_last_slop
     assert profile.target_seconds(tokens) == pytest.approx(seconds)
 
 
+def test_a_pass_of_buckets_costs_what_the_next_one_does():
+    """Stated for 1, 8 and 64 tokens: a pass of 9 is padded to 64."""
+    stepped = LatencyProfile("stepped", {1: 10.0, 8: 12.0, 64: 20.0}, {1: 1.0, 4: 2.0}, buckets=True)
+    assert [1e3 * stepped.target_seconds(tokens) for tokens in (1, 2, 8, 9, 64)] == [10, 12, 12, 20, 20]
+    assert 1e3 * stepped.draft_seconds(3) == 2
+    assert LatencyProfile.from_dict(stepped.to_dict()) == stepped
+
+
 def test_more_tokens_than_stated_exceed_a_profile_of_several_points():
     assert PROFILE.max_target_tokens == 17
     assert [PROFILE.exceeded_by(17), PROFILE.exceeded_by(18), CONSTANT.exceeded_by(700)] == [
