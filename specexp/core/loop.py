@@ -24,7 +24,7 @@ from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, T
 from specexp.core.dialogue import Build, Candidates, DraftState, Request, Verdict
 from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
-from specexp.core.runtime import Read, Reader
+from specexp.core.runtime import PassReader, Read
 from specexp.core.sampling import check_best, check_logits, on_host, to_host
 from specexp.core.tree import TokenTree, root_tree
 
@@ -244,12 +244,12 @@ class Lane:
         return self.drafting
 
     @property
-    def reader(self) -> Reader | None:
+    def reader(self) -> PassReader | None:
         """What is read of its passes, if its verifier needs no more than tokens."""
         if not isinstance(self.verifier, DeterministicVerifier):
             return None
         learned = 0 if self.drafting is None else self.drafting.learned_candidates
-        return Reader(self.context, self.verifier, learned)
+        return PassReader(self.context, self.verifier, learned)
 
     @property
     def read(self) -> Read | None:
@@ -413,12 +413,10 @@ def _read(lane: Lane, tree: TokenTree, logits: torch.Tensor) -> Read | None:
     reader, shape = lane.reader, tree.shape
     if reader is None:
         return None
-    noise = None
+    noise, depth = None, shape.max_depth
     if reader.verifier.noise_temperature:
-        size = logits.shape[1]
-        noise = lane.context.target_noise(len(lane.context), shape.max_depth + 1, size, logits.device)[
-            shape.depths
-        ]
+        noise = lane.context.target_noise(len(lane.context), depth + 1, logits.shape[1], logits.device)
+        noise = noise[shape.depths]
     scores = reader.verifier.scores(logits, noise)
     if scores is None:
         return None

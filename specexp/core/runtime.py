@@ -97,7 +97,7 @@ class Growth:
     visible: NDArray[np.bool_]
 
 
-class Reader(NamedTuple):
+class PassReader(NamedTuple):
     """Who reads the tree passes of a slot.
 
     Attributes:
@@ -112,7 +112,7 @@ class Reader(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What was read of a tree pass for its :class:`Reader`, on the host.
+    """What was read of a tree pass for its :class:`PassReader`, on the host.
 
     Attributes:
         context: the reader's.
@@ -172,7 +172,7 @@ class Target(ABC):
             rows: increasing, at least one, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
         """
 
-    def read_for(self, slot: int, reader: Reader | None) -> None:  # noqa: B027 - most have nothing to do
+    def read_for(self, slot: int, reader: PassReader | None) -> None:  # noqa: B027 - most have nothing to do
         """Say who reads the tree passes of a slot from now on; None: nobody."""
 
     def keep_hidden(self, wanted: bool) -> None:

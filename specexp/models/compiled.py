@@ -22,7 +22,7 @@ from specexp.core.cache import SlotCache, check_attention, context_limit
 from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import tolerance, tree_error
-from specexp.core.runtime import Growth, Read, Reader, Runtime
+from specexp.core.runtime import Growth, PassReader, Read, Runtime
 from specexp.core.tree import TokenTree
 from specexp.models.llama_weights import LlamaWeights, check_model, kernels_of
 
@@ -120,7 +120,7 @@ class CompiledModel(Runtime):
         self.cache = self._empty_cache()
         self._visible = np.ones(256, dtype=np.uint8)
         self._make_buffers(16)
-        self._readers: dict[int, Reader] = {}  # by slot, those whose verifier is greedy
+        self._readers: dict[int, PassReader] = {}  # by slot, those whose verifier is greedy
 
     @override
     @torch.inference_mode()
@@ -188,7 +188,7 @@ class CompiledModel(Runtime):
         return list(torch.split(logits, sizes))
 
     @override
-    def read_for(self, slot: int, reader: Reader | None) -> None:
+    def read_for(self, slot: int, reader: PassReader | None) -> None:
         self._readers.pop(slot, None)
         if reader is not None and reader.verifier.law is ArgmaxVerifier and self.dtype != torch.float16:
             self._readers[slot] = reader

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from specexp.core.cache import additive_mask, check_attention, context_limit
-from specexp.core.language_model import tolerance, tree_error
-from specexp.core.runtime import Growth, Reader, Runtime, check_model, inference
+from specexp.core.language_model import is_spread, tolerance, tree_error
+from specexp.core.runtime import CannotRunError, Growth, PassReader, Runtime, check_model, inference
 from specexp.core.tree import TokenTree
 from specexp.models.static_slots import ATTENTIONS, StaticSlots, bucket, key_bucket, with_static_attention
 from specexp.models.static_step import MOVES, EagerReplay, GraphReplay, Law, Replayer, Shape, Step
@@ -71,7 +71,7 @@ class GraphedModel(Runtime):
         self.cache = StaticSlots(model)
         self._storage = self.cache.storage
         self._steps: dict[tuple[Shape, Law | None], Replayer] = {}
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, PassReader] = {}
         self.reads = {}
         self.attention = next(iter(ATTENTIONS))
         self.fastest: dict[Shape, str] = {}
@@ -89,6 +89,8 @@ class GraphedModel(Runtime):
     @classmethod
     @override
     def run(cls, model: PreTrainedModel) -> GraphedModel:
+        if is_spread(model):
+            raise CannotRunError("graphed passes run on one device, and the model is spread over several")
         if model.device.type == "cuda":
             from specexp.models.device_check import check_once  # it makes graphed models itself
 
@@ -124,7 +126,7 @@ class GraphedModel(Runtime):
         return torch.cat(kept) if kept else None
 
     @override
-    def read_for(self, slot: int, reader: Reader | None) -> None:
+    def read_for(self, slot: int, reader: PassReader | None) -> None:
         if reader is None:
             self._readers.pop(slot, None)
         else:
@@ -157,7 +159,7 @@ class GraphedModel(Runtime):
         ]
         return [step.logits[lane, :size] for lane, size in sizes]
 
-    def _law(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> tuple[Law | None, list[Reader]]:
+    def _law(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> tuple[Law | None, list[PassReader]]:
         """What a pass reads, if the verifiers of all lanes read alike."""
         readers = [self._readers[slot] for slot in slots if slot in self._readers]
         laws = {reader.verifier.law for reader in readers}
@@ -172,7 +174,7 @@ class GraphedModel(Runtime):
         slots: Sequence[int],
         fed: Sequence[tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]],
         law: Law | None,
-        readers: Sequence[Reader],
+        readers: Sequence[PassReader],
     ) -> Step:
         """Replay a step, whose answers stay until it is replayed again.
 
@@ -218,7 +220,7 @@ class GraphedModel(Runtime):
         self.replays += 1
         return step
 
-    def _capture(self, shape: Shape, law: Law | None, readers: Sequence[Reader]) -> Replayer:
+    def _capture(self, shape: Shape, law: Law | None, readers: Sequence[PassReader]) -> Replayer:
         verifier = readers[0].verifier if readers else None
         kind = self._kind if shape.lanes * shape.rows <= MOST_ROWS else EagerReplay
         step = Step(shape, self, law, verifier)

@@ -64,11 +64,11 @@ def runtime_of(
     known = modes()
     if mode != AUTO:
         return known[mode].run(model)
+    place = str(getattr(model, "device", "")).partition(":")[0]
     ranks = {
         kind: kind.mode_rank
         for kind in known.values()
-        if kind.mode_rank is not None
-        and (kind.auto_devices is None or model.device.type in kind.auto_devices)
+        if kind.mode_rank is not None and (kind.auto_devices is None or place in kind.auto_devices)
     }
     *faster, last = sorted((kind for kind in ranks if ranks[kind] >= 0), key=lambda kind: -ranks[kind])
     why = []

@@ -97,7 +97,8 @@ class FakeBench(Study):
 
 
 def read_section(section: Mapping[str, Any]) -> Sweep:
-    return Checker(lambda key: "mine.yaml").read(Sweep, section, ("sweep",))
+    checker, key = Checker(lambda key: "mine.yaml"), ("sweep",)
+    return checker.call(Sweep, checker.arguments(Sweep, section, key), key)
 
 
 def settings(**changes: Any) -> Sweep:

@@ -20,7 +20,7 @@ from specexp.core.context import Context
 from specexp.core.kernels import CannotCompileError, library
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
-from specexp.core.runtime import Reader
+from specexp.core.runtime import PassReader
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import TokenRecycling
 from specexp.models.compiled import CompiledModel
@@ -219,7 +219,7 @@ def test_the_best_tokens_of_a_greedy_reader_come_with_the_pass(dtype: torch.dtyp
     context = Context([1, 2, 3])
     runtime.prefill(0, [1, 2])
     runtime.prefill(1, [7, 2])
-    runtime.read_for(1, Reader(context, Greedy(), learned=8))
+    runtime.read_for(1, PassReader(context, Greedy(), learned=8))
     logits = runtime.tree_pass([0, 1], [tree, tree])[1]
     assert set(runtime.reads) == {1}
     read = runtime.reads[1]
@@ -241,7 +241,7 @@ def test_what_was_read_for_another_is_not_used() -> None:
     model = build("Llama", LLAMA, dtype=torch.float32)
     runtime = CompiledModel(model)
     sampled = Decoder(runtime, verifier=KeyedSampling(1.0)).generate([1, 2, 3], max_new_tokens=9, seed=1)
-    runtime.read_for(0, Reader(Context([1]), Greedy(), learned=0))
+    runtime.read_for(0, PassReader(Context([1]), Greedy(), learned=0))
     with patch.object(runtime, "read_for"):
         again = Decoder(runtime, verifier=KeyedSampling(1.0)).generate([1, 2, 3], max_new_tokens=9, seed=1)
     assert again.token_ids == sampled.token_ids

@@ -17,7 +17,7 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.noise import gumbel, place_key
 from specexp.core.parts import Parts, join_target
-from specexp.core.runtime import CannotRunError, Reader, Runtime
+from specexp.core.runtime import CannotRunError, PassReader, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.models.device_check import check_device
@@ -180,7 +180,7 @@ def test_what_comes_with_a_pass_is_what_the_logits_say(verifier: Any) -> None:
     runtime, prompt, tree = checked(), tokens(12), random_tree(9, seed=3)
     context = Context([*prompt, int(tree.tokens[0])], seed=7, noise_temperature=verifier.noise_temperature)
     runtime.prefill(0, prompt)
-    runtime.read_for(0, Reader(context, verifier, learned=4))
+    runtime.read_for(0, PassReader(context, verifier, learned=4))
     logits = runtime.tree_pass([0], [tree])[0]
     read = runtime.reads[0]
     positions = len(context) + tree.shape.depths
@@ -202,7 +202,7 @@ def test_verifiers_that_read_otherwise_share_a_pass() -> None:
     runtime = checked()
     for slot, verifier in enumerate(LAWS.values()):
         runtime.prefill(slot, tokens(8, seed=slot))
-        runtime.read_for(slot, Reader(Context(tokens(9, seed=slot)), verifier, learned=0))
+        runtime.read_for(slot, PassReader(Context(tokens(9, seed=slot)), verifier, learned=0))
     answers = runtime.tree_pass([0, 1], [chain(2), chain(3)])
     assert [len(answer) for answer in answers] == [3, 4]
     assert runtime.reads == {}

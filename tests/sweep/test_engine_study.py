@@ -98,8 +98,8 @@ def test_a_setting_is_drawn_only_where_a_choice_sets_it(of_engine, capsys) -> No
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"verifier": {"class_path": "KeyedSampling"}}, "engine: answers are compared token by token"),
-        ({"drafter": "PromptLookup", "builder": "Chain"}, "engine: drafter is a part of our"),
+        ({"verifier": {"class_path": "KeyedSampling"}}, "engine: outputs are compared token by token"),
+        ({"drafter": "PromptLookup", "builder": "Chain"}, "engine: drafter is a part of specexp's own loop"),
     ],
 )
 def test_what_engines_of_others_do_not_do_is_refused(changes, said, of_engine, tmp_path, capsys) -> None:

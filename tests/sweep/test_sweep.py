@@ -420,7 +420,7 @@ def test_a_latency_profile_models_no_groups(
     schedules: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     schedules["latency"] = {"name": "slow", "target_ms": {1: 100, 11: 200}, "draft_ms": {1: 1}}
-    assert "cannot model" in refused(capsys, write(schedules))
+    assert "cannot be modelled" in refused(capsys, write(schedules))
     assert not Path("runs").exists()
 
 

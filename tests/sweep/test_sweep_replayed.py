@@ -322,7 +322,7 @@ def test_an_analysis_that_reads_logits_is_refused(here: Path) -> None:
 @pytest.mark.parametrize(
     ("sections", "sentence"),
     [
-        ({"latency": None}, r"tree\.yaml: backend is replay, .* there is no latency: measure one with"),
+        ({"latency": None}, r"tree\.yaml: backend is replay, .* and latency is null: measure one with"),
         ({"backend": "live"}, r"tree\.yaml: recording is 'recorded' and backend is live"),
         ({"execution": {"class_path": "Batched"}}, r"tree\.yaml: backend is replay, .* leave execution and"),
     ],
@@ -336,9 +336,9 @@ def test_refused_with_the_file(here: Path, sections: dict[str, Any], sentence: s
     ("words", "sentence"),
     [
         (["--recording", "elsewhere"], "command line: recording: elsewhere holds no recording.json"),
-        (["--generation.max_new_tokens", "21"], "max_new_tokens 20 and the configuration says 21"),
-        (["--pair.target", "models/another"], "pair.target 'stdlib' and the configuration says 'models/another'"),
-        (["--verifier.init_args.temperature", "0.5"], "temperature 0.7 and the configuration says 0.5"),
+        (["--generation.max_new_tokens", "21"], "max_new_tokens 20, and the configured one is 21"),
+        (["--pair.target", "models/another"], "pair.target 'stdlib', and the configured one is 'models/another'"),
+        (["--verifier.init_args.temperature", "0.5"], "temperature 0.7, and the configured one is 0.5"),
         (["--data.offset", "30"], "tree.yaml: data: "),
     ],
 )  # fmt: skip
