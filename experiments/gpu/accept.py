@@ -34,8 +34,7 @@ from specexp.core.parts import Parts, join_target
 from specexp.core.runtime import Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
-from specexp.models.device_check import check_device
-from specexp.models.graphed import GraphedModel
+from specexp.models.graphed import GraphedModel, check_device
 from specexp.models.static_slots import ATTENTIONS, StaticSlots
 from specexp.models.static_step import Step
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling

@@ -342,6 +342,16 @@ def walk(
     return [Verdict(tuple(rows), token) for rows, token in zip(accepted, bonus, strict=True)]
 
 
+def follow(tree: TokenTree, tokens: Sequence[int]) -> Verdict:
+    """Follow the target's tokens ``[n + 1]`` after every row down one tree."""
+    accepted: list[int] = []
+    row = 0
+    while (child := tree.child_with_token(row, tokens[row])) is not None:
+        accepted.append(child)
+        row = child
+    return Verdict(tuple(accepted), tokens[row])
+
+
 class ArgmaxVerifier(DeterministicVerifier):
     """Greedy verification: accepts the target's argmax (ties go to the lowest id). The default verifier."""
 

@@ -20,7 +20,7 @@ import torch
 
 from specexp.core.checked import check_arguments
 from specexp.core.context import Context
-from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, TreeBuilder, Verifier, walk
+from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, TreeBuilder, Verifier, follow
 from specexp.core.dialogue import Build, Candidates, DraftState, Request, Verdict
 from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
@@ -195,7 +195,6 @@ class Lane:
 
     Args:
         drafting: makes its drafts; None if drafts are made elsewhere.
-        count_useful: also count useful tokens, outside the timed phases.
         clock: models the seconds of a step for parts that learn from them; measured if None.
 
     Attributes:
@@ -214,7 +213,6 @@ class Lane:
         max_new_tokens: int,
         eos_token_ids: Collection[int] = frozenset(),
         stop: Stop | None = None,
-        count_useful: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.context = context
@@ -223,7 +221,7 @@ class Lane:
         self.drafting = drafting
         self.slot = slot
         self.draft: Draft | None = None
-        self.result = GenerationResult(seed=context.seed, useful_tokens=0 if count_useful else None)
+        self.result = GenerationResult(seed=context.seed)
         room = target.context_limit - len(context)
         self._limit: FinishReason = "length" if max_new_tokens <= room else "context"
         self._end = len(context) + min(max_new_tokens, room)
@@ -236,6 +234,12 @@ class Lane:
     def depth(self) -> int:
         """Greatest useful depth of the next tree: the tokens still wanted, less the bonus token."""
         return self._end - len(self.context) - 1
+
+    @property
+    def tree(self) -> TokenTree:
+        """The tree of its draft."""
+        assert self.draft is not None
+        return self.draft.tree
 
     @property
     def own_drafting(self) -> Drafting:
@@ -290,8 +294,6 @@ class Lane:
         result, draft, verdict = self.result, self.draft, decision.verdict
         assert draft is not None
         tree = draft.tree
-        if result.useful_tokens is not None:
-            result.useful_tokens += self._useful(tree, logits)
         started = perf_counter()
         tokens = self._cut([*(int(tree.tokens[row]) for row in verdict.accepted), verdict.bonus])
         accepted = verdict.accepted[: len(tokens)]
@@ -337,17 +339,6 @@ class Lane:
                 return tokens[:count]
         return tokens
 
-    def _useful(self, tree: TokenTree, logits: torch.Tensor) -> int:
-        verifier = self.verifier
-        if not isinstance(verifier, DeterministicVerifier):
-            return 0
-        useful, row, position = 0, 0, len(self.context)
-        while tree.shape.children[row]:
-            child = tree.shape.children[row][0]
-            useful += verifier.target_token(self.context, logits[row], position) == tree.tokens[child]
-            row, position = child, position + 1
-        return useful
-
 
 class LaneVerdict(NamedTuple):
     """A verdict and, if they were read together with it, the target's best tokens."""
@@ -362,56 +353,36 @@ def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneV
     Args:
         answers: ``[n + 1, V]`` logits for the tree of each lane.
     """
+    decisions: dict[int, LaneVerdict] = {}
     groups: dict[Hashable, list[int]] = {}
     for number, (lane, logits) in enumerate(zip(lanes, answers, strict=True)):
-        there = lane.read is not None or not on_host(logits)
-        law = None if there else lane.verifier.law
-        groups.setdefault((None, number) if law is None else (law,), []).append(number)
-    decisions: dict[int, LaneVerdict] = {}
+        started = perf_counter()
+        read = lane.read or _read(lane, logits)
+        if read is None:  # the verifier looks at the logits itself, and moves what it needs from a device
+            law = lane.verifier.law if on_host(logits) else None
+            groups.setdefault((None, number) if law is None else (law,), []).append(number)
+            continue
+        check_best(read.highest, "target", lane.context)
+        decisions[number] = LaneVerdict(follow(lane.tree, read.tokens.tolist()), read.top)
+        lane.result.seconds["verify"] += perf_counter() - started
     for numbers in groups.values():
         started = perf_counter()
-        group = [lanes[number] for number in numbers]
-        decided = _decide_alike(group, [answers[number] for number in numbers])
-        decisions |= zip(numbers, decided, strict=True)
-        share = (perf_counter() - started) / len(group)
-        for lane in group:
-            lane.result.seconds["verify"] += share
+        steps = [(lanes[number].context, lanes[number].tree, answers[number]) for number in numbers]
+        for context, _, logits in steps:
+            if logits.numel():  # a recording has none
+                check_logits(logits, "target", context)
+        verifier = lanes[numbers[0]].verifier
+        verdicts = verifier.verify_together(steps) if len(steps) > 1 else [verifier.verify(*steps[0])]
+        decisions |= zip(numbers, map(LaneVerdict, verdicts), strict=True)
+        for number in numbers:
+            lanes[number].result.seconds["verify"] += (perf_counter() - started) / len(numbers)
     return [decisions[number] for number in range(len(lanes))]
 
 
-def _decide_alike(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneVerdict]:
-    """Decide for lanes of one law, or for one lane whose logits are on a device.
-
-    There a deterministic verifier's tokens, whether they are numbers, and the tokens to learn come in one copy; a
-    verifier that tries child after child moves what it needs itself.
-    """
-    verifier, steps = lanes[0].verifier, []
-    for lane, logits in zip(lanes, answers, strict=True):
-        assert lane.draft is not None
-        context, tree = lane.context, lane.draft.tree
-        read = lane.read
-        if not on_host(logits) and read is None:
-            read = _read(lane, tree, logits)
-        if read is not None:
-            check_best(read.highest, "target", context)
-            verdict = _follow(tree, read.tokens.tolist())
-            return [LaneVerdict(verdict, read.top)]
-        if logits.numel():  # a recording has none
-            check_logits(logits, "target", context)
-        steps.append((context, tree, logits))
-    verdicts = verifier.verify_together(steps) if len(steps) > 1 else [verifier.verify(*steps[0])]
-    return [LaneVerdict(verdict) for verdict in verdicts]
-
-
-def _follow(tree: TokenTree, tokens: Sequence[int]) -> Verdict:
-    [verdict] = walk([tree], lambda reached: [tokens[row] for _, row in reached])
-    return verdict
-
-
-def _read(lane: Lane, tree: TokenTree, logits: torch.Tensor) -> Read | None:
-    """Read logits on a device in one copy; None for a verifier that tries child after child."""
-    reader, shape = lane.reader, tree.shape
-    if reader is None:
+def _read(lane: Lane, logits: torch.Tensor) -> Read | None:
+    """Read logits on a device in one copy; None for logits on the host, or a verifier that tries child after child."""
+    reader, shape = lane.reader, lane.tree.shape
+    if reader is None or on_host(logits):
         return None
     noise, depth = None, shape.max_depth
     if reader.verifier.noise_temperature:
@@ -479,7 +450,7 @@ class Decoding:
         """Draft, pass, absorb, learn. Return the lanes whose output has ended; these are removed."""
         lanes = self.drafts()
         started = perf_counter()
-        trees = [lane.draft.tree for lane in lanes if lane.draft is not None]
+        trees = [lane.tree for lane in lanes]
         answers = self.target.tree_pass([lane.slot for lane in lanes], trees)
         self.target.synchronize()
         self.charge_pass(lanes, trees, started, perf_counter())
@@ -608,7 +579,6 @@ class Decoder:
         seed: int | None = None,
         sequence: int | str | None = None,
         continue_conversation: bool = False,
-        count_useful: bool = False,
         observers: Sequence[OutcomeObserver] = (),
     ) -> GenerationResult:
         """Continue one prompt. Calls from several threads that share a model wait for each other.
@@ -623,7 +593,6 @@ class Decoder:
                 keeps its own.
             continue_conversation: ``input_ids`` begins with all tokens that the last call fed and generated: keep the
                 cache and the parts' state, and prefill only what follows.
-            count_useful: also count useful tokens (costs time outside the clock).
             observers: called with every step's outcome, outside the clock.
 
         Raises:
@@ -634,9 +603,7 @@ class Decoder:
         prompt = token_list(input_ids)
         model.check_request(prompt, max_new_tokens)
         others = {"seed": seed, "sequence": sequence, "continue_conversation": continue_conversation}
-        check_arguments(
-            Decoder.generate, (), {**others, "count_useful": count_useful, "observers": observers}
-        )
+        check_arguments(Decoder.generate, (), {**others, "observers": observers})
         eos_token_ids = eos_set(eos_token_id, model.vocab_size)
         with model.exclusively(), torch.inference_mode():
             started = perf_counter()
@@ -659,7 +626,6 @@ class Decoder:
                 Drafting(parts, context),
                 max_new_tokens=max_new_tokens,
                 eos_token_ids=eos_token_ids,
-                count_useful=count_useful,
             )
             decoding = Decoding(model, observers)
             decoding.start(lane, parts.wants_prefill_logits, started)

@@ -121,8 +121,6 @@ class GenerationResult:
         drafted_nodes: nodes fed to the target, without roots.
         drafted_at: number of steps whose tree reached each depth, from depth 1 on.
         accepted_at: number of steps whose accepted path reached each depth.
-        useful_tokens: drafted tokens of the first-ranked path that equal the target's, also beyond the first mismatch
-            (Post-use & Pre-cut, eq. 7); None unless requested.
         prefill_seconds: time before the first step.
         seconds: time of all steps by phase, see :data:`PHASES`.
     """
@@ -137,7 +135,6 @@ class GenerationResult:
     drafted_nodes: int = 0
     drafted_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
-    useful_tokens: int | None = None
     prefill_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 

@@ -7,14 +7,14 @@ another library, is another :class:`Runtime`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from sys import maxsize
 from threading import Lock, get_ident
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,6 @@ from specexp.core.tree import TokenTree
 
 if TYPE_CHECKING:
     import torch
-
-    from specexp.core.contracts import DeterministicVerifier
 
 
 P = ParamSpec("P")
@@ -97,6 +95,19 @@ class Growth:
     visible: NDArray[np.bool_]
 
 
+class TokenRule(Protocol):
+    """A verifier, as far as a pass reads its logits for it; :class:`~specexp.core.contracts.DeterministicVerifier`."""
+
+    noise_temperature: float | None
+
+    @property
+    def law(self) -> Hashable:
+        """Rules with an equal law choose alike."""
+
+    def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
+        """Return ``[m, V]`` scores whose argmax is the token."""
+
+
 class PassReader(NamedTuple):
     """Who reads the tree passes of a slot.
 
@@ -107,7 +118,7 @@ class PassReader(NamedTuple):
     """
 
     context: Context
-    verifier: DeterministicVerifier
+    verifier: TokenRule
     learned: int
 
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.core.runtime import Read
+from specexp.core.runtime import Read, TokenRule
 
 if TYPE_CHECKING:
     from specexp.core.context import Context
-    from specexp.core.contracts import DeterministicVerifier
-    from specexp.models.graphed import GraphedModel
+    from specexp.models.static_slots import StaticSlots
 
 MOVES = 16
 """Accepted rows of a lane that a step can move; those of a longer path are moved before it."""
@@ -65,6 +64,23 @@ class Law(NamedTuple):
     positions: int
 
 
+class StepModel(Protocol):
+    """The model of a step: a graphed runtime."""
+
+    model: Any
+    cache: StaticSlots
+    vocab_size: int
+    device: torch.device
+    dtype: torch.dtype
+    attention: str
+
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, attention: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits ``[lanes, rows, V]``, and what the output layer reads ``[lanes, rows, d]``."""
+        raise NotImplementedError
+
+
 class Step:
     """A pass whose every tensor keeps its place.
 
@@ -84,9 +100,9 @@ class Step:
     def __init__(
         self,
         shape: Shape,
-        runtime: GraphedModel,
+        runtime: StepModel,
         law: Law | None = None,
-        verifier: DeterministicVerifier | None = None,
+        verifier: TokenRule | None = None,
     ) -> None:
         self.shape, self.law = shape, law
         self.cache, self._runtime, self._verifier = runtime.cache, runtime, verifier

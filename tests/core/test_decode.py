@@ -1,13 +1,12 @@
 """A step by arithmetic: what is accepted, where the output ends, what is counted and kept."""
 
-import time
 from dataclasses import replace
 
 import pytest
 
 from specexp.builders import Chain, StaticTree
-from specexp.core.contracts import Controller, DeterministicVerifier
-from specexp.core.dialogue import Plan, Verdict
+from specexp.core.contracts import Controller
+from specexp.core.dialogue import Plan
 from specexp.core.loop import Decoder
 from specexp.testing.fakes import FakeDrafter, counting_model
 from specexp.verifiers import Greedy
@@ -110,36 +109,6 @@ def test_only_what_was_committed_stays_in_the_cache():
 def test_plain_decoding_takes_a_step_a_token():
     result = Decoder(counting_model(VOCABULARY)).generate([0], max_new_tokens=7)
     assert (result.steps, result.accepted_drafts, result.drafted_nodes, result.draft_passes) == (7, 0, 0, 0)
-    assert result.useful_tokens is None
-
-
-def test_useful_tokens_also_count_beyond_the_first_mismatch():
-    guesses = {0: 1, 1: 9, 9: 0, 2: 3}
-    drafter = FakeDrafter(lambda tokens: [guesses[tokens[-1]]])
-    decoder = Decoder(counting_model(VOCABULARY), drafter, Chain(3))
-    _, steps = steps_of(decoder, [0], max_new_tokens=4)
-    assert [step.tree.tokens.tolist() for step in steps] == [[0, 1, 9, 0], [2, 3]]
-    # The target answers 1, 2, 0 to the first: two matches, one beyond the mismatch; and 3 to the second.
-    assert decoder.generate([0], max_new_tokens=4, count_useful=True).useful_tokens == 2 + 1
-
-
-class _SlowWhenAsked(DeterministicVerifier):
-    """Quick to verify; slow when asked for single tokens, as counting useful ones does."""
-
-    def target_token(self, context, logits, position):
-        time.sleep(0.05)
-        return int(logits.argmax())
-
-    def verify(self, context, tree, logits):
-        return Verdict((), int(logits[0].argmax()))
-
-
-def test_counting_useful_tokens_is_outside_the_clock():
-    decoder = counting(4)
-    decoder = Decoder(decoder.model, decoder.parts.drafter, Chain(4), _SlowWhenAsked())
-    result = decoder.generate([0], max_new_tokens=5, count_useful=True, seed=0)
-    assert result.useful_tokens == 4 + 3 + 2 + 1  # never accepted, always right
-    assert result.decode_seconds < 0.05 * 5
 
 
 class _CostlyDrafter(FakeDrafter):

@@ -20,8 +20,7 @@ from specexp.core.parts import Parts, join_target
 from specexp.core.runtime import CannotRunError, PassReader, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.models.device_check import check_device
-from specexp.models.graphed import GraphedModel
+from specexp.models.graphed import GraphedModel, check_device
 from specexp.models.static_slots import ATTENTIONS, StaticSlots
 from specexp.models.static_step import MOVES, CheckedReplay, EagerReplay, Law, Replayer, Shape, Step
 from specexp.testing.runtimes import RuntimeContract
