@@ -92,7 +92,7 @@ class DecoderArm(EngineArm):
 
         def answer(context: list[int], turn: int) -> list[int]:
             if self.parts.controller.needs_foresight:
-                foresee(self.decoder, context, **settings)
+                prepare_oracle(self.decoder, context, **settings)
             result = self.decoder.generate(
                 context, continue_conversation=turn > 0, observers=observers, **settings
             )
@@ -102,7 +102,7 @@ class DecoderArm(EngineArm):
         return sum(tokens for tokens, _ in turns(prompt, self.tokenizer, answer)), results
 
 
-def foresee(
+def prepare_oracle(
     decoder: Decoder,
     prompt: Sequence[int],
     *,

@@ -227,7 +227,7 @@ class Step:
         found = [self.logits, self._outputs.bytes_there, self._outputs.bytes_here]
         return found if self.hidden is None else [*found, self.hidden]
 
-    def places(self) -> list[int]:
+    def addresses(self) -> list[int]:
         """Where everything lies that a graph would hold."""
         tensors = [*self.outputs(), self._inputs.bytes_there, self.noise, self.cache.storage]
         return [tensor.data_ptr() for tensor in tensors]
@@ -302,13 +302,13 @@ class CheckedReplay(Replayer):
 
     def __init__(self, step: Step) -> None:
         super().__init__(step)
-        self._places = step.places()
+        self._addresses = step.addresses()
 
     @override
     def replay(self) -> None:
         step, cache = self.step, self.step.cache
         step.send()
-        assert step.places() == self._places, "a captured step reads and writes where it was captured"
+        assert step.addresses() == self._addresses, "a captured step reads and writes where it was captured"
         for output in step.outputs():
             output.fill_(torch.nan if output.is_floating_point() else 255)
         cache.storage[:, :, :, -1].fill_(torch.nan)  # what padding wrote

@@ -9,7 +9,7 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 
 from specexp.bench.arm import Generation
-from specexp.bench.decoder_arm import DecoderArm, best_schedule, draft_matches, foresee
+from specexp.bench.decoder_arm import DecoderArm, best_schedule, draft_matches, prepare_oracle
 from specexp.builders import Chain, KConfig
 from specexp.controllers import (
     AdaptiveConfidence,
@@ -203,7 +203,7 @@ def test_a_later_turn_is_foreseen_too():
     plain = Decoder(target(), verifier=KeyedSampling(0.7))
     asked = [1, 2]
     for turn in range(3):
-        foresee(decoder, asked, max_new_tokens=15, seed=3, sequence="talk")
+        prepare_oracle(decoder, asked, max_new_tokens=15, seed=3, sequence="talk")
         request = {"max_new_tokens": 15, "seed": 3, "sequence": "talk"}
         answer = decoder.generate(asked, **request, continue_conversation=turn > 0).token_ids
         assert answer == plain.generate(asked, **request).token_ids
