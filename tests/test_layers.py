@@ -21,14 +21,14 @@ LAYERS = [
     {"commands"},
 ]
 BUDGETS = {
-    "core": (4_885, 21),
+    "core": (4_889, 21),
     "builders": (1_732, 11),
     "controllers": (2_285, 13),
     "drafters": (3_117, 18),
     "verifiers": (408, 7),
     "artifacts": (2_214, 15),
     "data": (3_096, 19),
-    "models": (3_306, 16),
+    "models": (3_311, 16),
     "scheduling": (1_731, 8),
     "tracking": (689, 5),
     "config": (3_631, 14),
@@ -44,7 +44,7 @@ BUDGETS = {
     "commands": (1_184, 17),
     "testing": (2_660, 13),
     "experiments": (7_095, 48),
-    "tests": (40_018, 289),
+    "tests": (40_041, 289),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 17

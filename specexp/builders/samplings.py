@@ -370,5 +370,5 @@ def _places(wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def probabilities(log_probs: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Of log-probabilities, which rounding may have put above 0."""
+    """Probabilities of log-probabilities, which rounding may have put above 0."""
     return np.minimum(np.exp(log_probs, dtype=np.float64), 1.0)

@@ -290,7 +290,7 @@ def load_artifact(path_or_reference: str | Path, trust: Sequence[str] = ()) -> L
     """Load an artifact, check all of it, and make its parts.
 
     Nothing foreign runs: parts are classes of specexp's own families, and any other class path is refused before
-    anything is imported. The hashes show damage, not authorship: whoever changes an artifact can write new ones.
+    anything is imported. The hashes show damage, not authorship: who changes an artifact can write new ones.
 
     Args:
         path_or_reference: Folder of a version (``artifacts/tree_shape/v2``), an alias of one
@@ -320,7 +320,7 @@ def save_artifact(
 ) -> LoadedArtifact:
     """Write the next version of an artifact with parts that can be made: see :func:`~specexp.artifacts.write_artifact`.
 
-    A study may record any parts that it runs; whoever loads them has to trust them.
+    A study may record any parts that it runs; a user who loads them has to trust them.
 
     Raises:
         ArtifactError: The content is not what the kind requires, a part cannot be made, or it cannot be written;

@@ -1,4 +1,4 @@
-"""What the commands have in common: reading the configuration, help, errors, and the result they show."""
+"""Shared steps of all commands: reading the configuration, help, errors, and the result they show."""
 
 from __future__ import annotations
 

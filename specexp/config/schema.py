@@ -120,7 +120,7 @@ class Verify(Section):
 
 
 class Profile(Section):
-    """What ``specexp.profile`` measures and writes.
+    """Measurements and output of ``specexp.profile``.
 
     Attributes:
         to: Folder of the ``latency-profile`` artifact.
@@ -143,7 +143,7 @@ class Profile(Section):
 
 
 class Record(Section):
-    """What ``specexp.record`` records of the models.
+    """Settings of ``specexp.record``.
 
     Attributes:
         to: Folder of the recording; ``recordings/<name>`` if null.
@@ -234,7 +234,7 @@ class ArmSection(Section):
 
 OVERRIDES = ("drafter", "builder", "verifier", "controller", "execution", "engine", "data", "generation",
              "pair")  # fmt: skip
-"""What an arm may override."""
+"""Sections that an arm may override."""
 
 REFERENCE_KEYS = {
     "hf-eager": (),

@@ -1,4 +1,4 @@
-"""What parts exchange: requests of a builder, candidates of a drafter, plans of a controller, and verdicts."""
+"""Messages between parts: requests of a builder, candidates of a drafter, plans of a controller, and verdicts."""
 
 from __future__ import annotations
 

@@ -249,15 +249,19 @@ class Lane:
 
     @property
     def reader(self) -> PassReader | None:
-        """What is read of its passes, if its verifier needs no more than tokens."""
-        if not isinstance(self.verifier, DeterministicVerifier):
+        """Its reader for the target, if the verifier needs only tokens."""
+        verifier = self.verifier
+        if (
+            not isinstance(verifier, DeterministicVerifier)
+            or type(verifier).scores is DeterministicVerifier.scores
+        ):
             return None
         learned = 0 if self.drafting is None else self.drafting.learned_candidates
-        return PassReader(self.context, self.verifier, learned)
+        return PassReader(self.context, verifier, learned)
 
     @property
     def read(self) -> Read | None:
-        """What came with the last pass for this lane, and not for one that had its slot before."""
+        """Results that came with the last pass for this lane; None for an earlier lane of its slot."""
         read = self.target.reads.get(self.slot)
         return read if read is not None and read.context is self.context else None
 

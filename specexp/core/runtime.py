@@ -1,4 +1,4 @@
-"""What runs a model: slots of committed tokens, and passes over them.
+"""Runtimes of models: slots of committed tokens, and passes over them.
 
 :class:`~specexp.core.language_model.LanguageModel` runs a Hugging Face model by its own code; a compiled pass, or
 another library, is another :class:`Runtime`.
@@ -109,7 +109,7 @@ class TokenRule(Protocol):
 
 
 class PassReader(NamedTuple):
-    """Who reads the tree passes of a slot.
+    """The reader of a slot's tree passes.
 
     Attributes:
         context: the sequence.
@@ -123,7 +123,7 @@ class PassReader(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What was read of a tree pass for its :class:`PassReader`, on the host.
+    """Results of a tree pass for its :class:`PassReader`, on the host.
 
     Attributes:
         context: the reader's.
@@ -139,7 +139,7 @@ class Read(NamedTuple):
 
 
 class Target(ABC):
-    """What the loop needs of a target: a model, or a recording of one.
+    """A model, or a recording of one, as the loop needs it.
 
     Attributes:
         context_limit: most positions.
@@ -184,7 +184,7 @@ class Target(ABC):
         """
 
     def read_for(self, slot: int, reader: PassReader | None) -> None:  # noqa: B027 - most have nothing to do
-        """Say who reads the tree passes of a slot from now on; None: nobody."""
+        """Set the reader of a slot's later tree passes, or remove it."""
 
     def keep_hidden(self, wanted: bool) -> None:
         """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if there are none."""

@@ -60,7 +60,7 @@ class LlamaCppModel(Runtime):
     @property
     @override
     def precision(self) -> str:
-        """Of the file and of the cache."""
+        """Return the bytes of the file and of the cache."""
         return self.model.precision
 
     @override

@@ -51,7 +51,7 @@ class Shape(NamedTuple):
 
 
 class Law(NamedTuple):
-    """What a step reads of its logits for a verifier.
+    """The reading of a step's logits for a verifier.
 
     Attributes:
         law: of the verifier, which tells verifiers apart.

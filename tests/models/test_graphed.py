@@ -13,6 +13,7 @@ from helpers.small_models import FULL_ATTENTION, build
 
 from specexp.builders import Chain, KConfig, TokenRecyclingTree
 from specexp.core.context import Context
+from specexp.core.contracts import DeterministicVerifier
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.noise import gumbel, place_key
@@ -195,6 +196,17 @@ def test_what_comes_with_a_pass_is_what_the_logits_say(verifier: Any) -> None:
         noise = gumbel(place_key(7, 0, "target"), len(context), 4, runtime.vocab_size)
         [replayer] = [one for (_, law), one in runtime._steps.items() if law is not None]
         assert torch.equal(replayer.step.noise[0, :4], noise[:4])
+
+
+def test_a_verifier_without_scores_is_asked_for_its_tokens() -> None:
+    class Last(DeterministicVerifier):
+        law = "last"
+
+        def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
+            return logits.shape[0] - 1
+
+    result = Decoder(checked(), verifier=Last()).generate(tokens(8), max_new_tokens=3)
+    assert result.token_ids == [60, 60, 60]
 
 
 def test_verifiers_that_read_otherwise_share_a_pass() -> None:
@@ -452,6 +464,17 @@ def test_a_planted_bug_is_found(
     except (AssertionError, TypeError, ValueError, IndexError, RuntimeError):
         return
     assert found != expected
+
+
+def test_a_model_that_cannot_be_captured_runs_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(step: Step) -> None:
+        raise RuntimeError("no capture")
+
+    monkeypatch.setattr(Step, "run", failing)
+    with pytest.raises(
+        CannotRunError, match=r"the llama model has no graphed pass \(RuntimeError: no capture\)"
+    ):
+        checked()
 
 
 def test_a_device_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""What a recording holds, and how it lies on disk."""
+"""The content of a recording, and its files."""
