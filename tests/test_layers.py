@@ -31,7 +31,7 @@ BUDGETS = {
     "models": (3_311, 16),
     "scheduling": (1_731, 8),
     "tracking": (689, 5),
-    "config": (3_631, 14),
+    "config": (3_633, 14),
     "bench": (5_173, 25),
     "cluster": (444, 3),
     "engines": (1_716, 11),

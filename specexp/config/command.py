@@ -130,9 +130,11 @@ def _read(given: Sequence[str], short: Mapping[str, str]) -> Config:
         known = {*SECTIONS, "compose"}
         if dotted in _OF_A_SWEEP:
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} is an option of python -m specexp.sweep only")
-        if dotted.partition(".")[0] not in known:
+        section, dot, _ = dotted.partition(".")
+        if section not in known:
             options = [f"--{name}" for name in (*short, *known, *keys_below(Experiment))]
-            raise ConfigError(f"{COMMAND_LINE}: {dotted} is unknown{did_you_mean(f'--{dotted}', options)}")
+            hint = did_you_mean(section, known) if dot else did_you_mean(f"--{dotted}", options)
+            raise ConfigError(f"{COMMAND_LINE}: {dotted} is unknown{hint}")
     values: dict[str, object] = {}
     for dotted, value in parse_overrides(overrides):
         earlier = values.setdefault(dotted, value)
