@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from typing_extensions import override
 
@@ -22,13 +23,14 @@ from specexp.core.cache import SlotCache, check_attention, context_limit
 from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import tolerance, tree_error
-from specexp.core.runtime import Growth, PassReader, Read, Runtime
-from specexp.core.tree import TokenTree
+from specexp.core.runtime import Growth, PassReader, Read, Runtime, inference
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.llama_weights import LlamaWeights, check_model, kernels_of
 
 _PREFILL_CHUNK = 256
 log = logging.getLogger(__name__)
 _PACKED: WeakKeyDictionary[PreTrainedModel, LlamaWeights] = WeakKeyDictionary()
+_Form = tuple[NDArray[np.int64], NDArray[np.uint8]]
 _NUMBERS = ("tokens", "positions", "slots", "places", "pasts", "starts", "lengths")
 
 
@@ -120,6 +122,8 @@ class CompiledModel(Runtime):
         self.cache = self._empty_cache()
         self._visible = np.ones(256, dtype=np.uint8)
         self._make_buffers(16)
+        self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
+        self._stored: torch.Tensor | None = None
         self._readers: dict[int, PassReader] = {}  # by slot, those whose verifier is greedy
 
     @override
@@ -149,7 +153,7 @@ class CompiledModel(Runtime):
         return torch.cat(kept) if kept else None
 
     @override
-    @torch.inference_mode()
+    @inference
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
         sizes = [tree.tokens.size for tree in trees]
         lengths = self.cache.lengths
@@ -159,21 +163,13 @@ class CompiledModel(Runtime):
         self._room(sum(sizes), sum(size * size for size in sizes))
         first = seen = 0
         for slot, tree, size in zip(slots, trees, sizes, strict=True):
-            past = self.cache.lengths[slot]
+            past, (numbers, visible) = lengths[slot], self._form(tree.shape)
             self.cache.uncommitted[slot] = 0
-            self._visible[seen : seen + size * size].reshape(size, size)[:] = tree.shape.ancestor_mask
-            own = np.arange(size)
-            self._fill(
-                slice(first, first + size),
-                tree.tokens,
-                tree.shape.depths + past,
-                slot,
-                own + past,
-                past,
-                own * size + seen,
-                own + 1,
-            )
-            first, seen = first + size, seen + size * size
+            self._visible[seen : seen + visible.size] = visible
+            own = self._numbers[:, first : first + size]
+            np.add(numbers, np.array([[0], [past], [slot], [past], [past], [seen], [0]]), out=own)
+            own[0] = tree.tokens
+            first, seen = first + size, seen + visible.size
         readers = [self._readers.get(slot) for slot in slots]
         best = max(0 if reader is None else max(reader.learned, 1) for reader in readers)
         tokens, scores = np.empty((first, best), dtype=np.int64), np.empty((first, best), dtype=np.float32)
@@ -185,7 +181,32 @@ class CompiledModel(Runtime):
             if reader is not None:
                 top = tokens[rows], scores[rows]
                 self.reads[slot] = Read(reader.context, top[0][:, 0], top[1][:, 0], top)
-        return list(torch.split(logits, sizes))
+        return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
+
+    def _form(self, shape: TreeShape) -> _Form:
+        """The numbers of a tree's rows, in the order of ``_NUMBERS``, and who sees whom, in slot 0 with nothing before
+        them; kept for shapes that recur.
+        """
+        form = self._forms.get(shape)
+        if form is None:
+            own = np.arange(shape.parents.size)
+            none = np.zeros_like(own)
+            numbers = np.stack((none, shape.depths, none, own, none, own * own.size, own + 1))
+            form = numbers, shape.ancestor_mask.ravel().view(np.uint8)
+            if shape.recurs:
+                self._forms[shape] = form
+        return form
+
+    @override
+    def commit(self, slot: int, rows: Sequence[int]) -> None:
+        count = len(rows)
+        if rows[-1] != count - 1:
+            kept = (ctypes.c_int64 * count)(*rows)
+            past = ctypes.c_int64(self.cache.lengths[slot])
+            self._kernels.keep(
+                ctypes.byref(self._weights.model), self._cache(), ctypes.c_int64(slot), past, kept, count
+            )
+        self.cache.commit(slot, range(count))
 
     @override
     def read_for(self, slot: int, reader: PassReader | None) -> None:
@@ -333,16 +354,22 @@ class CompiledModel(Runtime):
         if self.dtype == torch.bfloat16:
             given = torch.empty((answered, self._weights.outputs), dtype=self.dtype)
             reading.rounded = given.data_ptr()
-        storage = self.cache.storage
         self._rows.count, self._rows.answered = count, answered
-        cache = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
         self._kernels.forward(
             ctypes.byref(self._weights.model),
             ctypes.byref(self._rows),
-            ctypes.byref(cache),
+            self._cache(),
             ctypes.byref(reading),
             self._addresses,
             ctypes.c_void_p(logits.data_ptr()),
             torch.get_num_threads(),
         )
         return given[:, : self.vocab_size].to(self.dtype)
+
+    def _cache(self) -> Any:
+        """The address of the cache as C++ knows it."""
+        storage = self.cache.storage
+        if storage is not self._stored:  # it grew
+            self._stored = storage
+            self._address = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
+        return ctypes.byref(self._address)

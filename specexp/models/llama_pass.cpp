@@ -646,3 +646,15 @@ extern "C" void forward(const Model* model, const Rows* rows, const Cache* cache
     run_all<Words>(model, rows, cache, reading, buffers, logits, threads);
 #endif
 }
+
+// Moves these rows of a slot's last pass to directly behind its `past` committed ones; they are in ascending order.
+extern "C" void keep(const Model* model, const Cache* cache, int64_t slot, int64_t past, const int64_t* rows, int count) {
+    const long bytes = model->head_dim * (model->is_bfloat16 ? 2 : 4);
+    for (long block = 0; block < 2 * model->layers; ++block)
+        for (long head = 0; head < model->kv_heads; ++head) {
+            const long first = ((block * cache->slots + slot) * model->kv_heads + head) * cache->capacity + past;
+            char* to = (char*)cache->storage + first * bytes;
+            for (int row = 0; row < count; ++row)
+                if (rows[row] != row) std::memcpy(to + row * bytes, to + rows[row] * bytes, bytes);
+        }
+}
