@@ -23,6 +23,7 @@ class Level:
     Attributes:
         parents: ``[f]`` rows at the depth above that have children.
         rows: ``[m]`` rows of this depth.
+        parents_of_rows: ``[m]`` row of each node's parent.
         parent_index: ``[m]`` index of each node's parent in ``parents``.
         ranks: ``[m]`` rank of each node among its parent's candidates.
         candidates: candidates to request for each parent.
@@ -30,6 +31,7 @@ class Level:
 
     parents: NDArray[np.int64]
     rows: NDArray[np.int64]
+    parents_of_rows: NDArray[np.int64]
     parent_index: NDArray[np.int64]
     ranks: NDArray[np.int64]
     candidates: int
@@ -46,15 +48,20 @@ class FixedShape(TreeShape):
         levels = []
         for depth in range(1, self.max_depth + 1):
             rows = np.flatnonzero(self.depths == depth)
-            parents, index = np.unique(self.parents[rows], return_inverse=True)
+            above = self.parents[rows]
+            parents, index = np.unique(above, return_inverse=True)
             ranks = self.ranks[rows]
-            levels.append(Level(parents, rows, index, ranks, int(ranks.max()) + 1))
+            levels.append(Level(parents, rows, above, index, ranks, int(ranks.max()) + 1))
         return tuple(levels)
 
     @override
     def select(self, keep: NDArray[np.bool_]) -> TreeShape:
         nodes = int(np.count_nonzero(keep)) - 1
-        return self.first_nodes(nodes) if keep[: nodes + 1].all() else super().select(keep)
+        return self.first_nodes(nodes) if keep[: nodes + 1].all() else self._selected(keep.tobytes())
+
+    @lru_cache(maxsize=512)  # noqa: B019 - as of first_nodes
+    def _selected(self, keep: bytes) -> TreeShape:
+        return super().select(np.frombuffer(keep, dtype=np.bool_))
 
     @lru_cache(maxsize=512)  # noqa: B019 - shapes are few and live as long as their builder
     def first_nodes(self, nodes: int) -> FixedShape:
@@ -124,10 +131,25 @@ class StaticTree(TreeBuilder):
         return int(self.shape.ranks.max()) + 1
 
     @override
-    def build(self, root: int, plan: Plan) -> Build:
+    def fill(self, root: int, plan: Plan, lookup: NDArray[np.int32]) -> TokenTree | None:
+        if type(self).build is not StaticTree.build or self.kind is not NodeKind.POINT_MASS:
+            return None
+        shape = self._within(plan)
+        tokens = np.empty(shape.num_nodes + 1, dtype=np.int64)
+        tokens[0] = root
+        for level in shape.levels:
+            tokens[level.rows] = lookup[tokens[level.parents_of_rows], level.ranks]
+        return TokenTree(shape, tokens) if tokens.min() >= 0 else TokenTree(shape, tokens).select(tokens >= 0)
+
+    def _within(self, plan: Plan) -> FixedShape:
         shape = self.shape if plan.max_depth is None else self.shape.up_to_depth(plan.max_depth)
         if plan.max_nodes is not None and plan.max_nodes < shape.num_nodes:
             shape = shape.first_nodes(plan.max_nodes)
+        return shape
+
+    @override
+    def build(self, root: int, plan: Plan) -> Build:
+        shape = self._within(plan)
         if shape.num_nodes == 0:
             return root_tree(root)
         tokens = np.full(shape.num_nodes + 1, NO_CANDIDATE, dtype=np.int64)

@@ -22,6 +22,7 @@ from specexp.core.sampling import Processors, highest, highest_of
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -128,6 +129,12 @@ class Drafter(Part):
     def propose(self, context: Context, request: Request) -> Candidates:
         """Answer a builder's request, without changing what later answers depend on."""
 
+    def lookup(self, context: Context) -> NDArray[np.int32] | None:
+        """Return ``[V + 1, k]`` the candidates after each token, best first, if all answers are read from such a table;
+        a fixed tree is then filled without requests. The last row, which -1 finds, holds -1.
+        """
+        return None
+
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ``ValueError`` if the target's vocabulary is not the drafter's."""
 
@@ -199,6 +206,10 @@ class TreeBuilder(metaclass=Checked):
     @abstractmethod
     def build(self, root: int, plan: Plan) -> Build:
         """Build one tree within the limits of this step."""
+
+    def fill(self, root: int, plan: Plan, lookup: NDArray[np.int32]) -> TokenTree | None:
+        """Build the tree of :meth:`build` at once from :meth:`Drafter.lookup`; None if it needs requests."""
+        return None
 
     def extend(self, tree: TokenTree, plan: Plan) -> Build:
         """Add to a tree of an inner builder."""

@@ -83,6 +83,9 @@ class Drafting:
         plan = self.controller.plan(self.context)
         if plan.max_depth is None or plan.max_depth > depth:
             plan = replace(plan, max_depth=depth)
+        lookup = None if self.drafter is None else self.drafter.lookup(self.context)
+        if lookup is not None and (tree := self.builder.fill(self.context.root, plan, lookup)) is not None:
+            return tree
         return (yield from self.builder.build(self.context.root, plan))
 
     def stops(self, request: Request, pass_tokens: tuple[int, ...]) -> bool:

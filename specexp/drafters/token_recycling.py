@@ -80,8 +80,9 @@ class TokenRecycling(Drafter):
         self.initialisation = initialisation
         self.prefill_update = self.wants_prefill_logits = prefill_update
         self.state = state
-        self._matrix = np.empty((0, k), dtype=np.int32)  # [V, k], allocated when the vocabulary is known
-        self._initial = self._matrix
+        # [V + 1, k], allocated when the vocabulary is known; the last row, which NO_CANDIDATE finds, has no candidate
+        self._rows = np.empty((1, k), dtype=np.int32)
+        self._initial = self._rows[:-1]
         self._logits = np.empty((0, k), dtype=np.float32)  # [V, k], filled only if coupled
         if matrix is not None:
             _check_matrix(matrix, k)
@@ -95,7 +96,12 @@ class TokenRecycling(Drafter):
     @property
     def matrix(self) -> NDArray[np.int32]:
         """``[V, k]`` candidates after each token, best first, then ``NO_CANDIDATE``."""
-        return self._matrix
+        return self._rows[:-1]
+
+    @override
+    def lookup(self, context: Context) -> NDArray[np.int32] | None:
+        own = type(self).propose is TokenRecycling.propose
+        return self._rows if own and not (self.coupled and context.noise_temperature > 0) else None
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:
@@ -111,7 +117,7 @@ class TokenRecycling(Drafter):
                 )
         elif self._initial.shape[0] != vocab_size:
             self._initial = np.full((vocab_size, self.k), NO_CANDIDATE, dtype=np.int32)
-        if self._matrix.shape[0] != vocab_size:
+        if self.matrix.shape[0] != vocab_size:
             self.reset()
 
     @override
@@ -128,11 +134,11 @@ class TokenRecycling(Drafter):
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
         frontier = request.tokens[request.rows]  # [f]
-        tokens = self._matrix[frontier].astype(np.int64)  # [f, k]
+        tokens = self._rows[frontier].astype(np.int64)  # [f, k]
         if self.coupled and context.noise_temperature > 0:
             scores = self._logits[frontier] / np.float32(context.noise_temperature)
             depths = request.depths()
-            noise = context.target_noise(len(context), max(depths) + 1, self._matrix.shape[0]).numpy()
+            noise = context.target_noise(len(context), max(depths) + 1, self.matrix.shape[0]).numpy()
             scores += noise[np.array(depths)[:, np.newaxis], tokens]
             scores[tokens == NO_CANDIDATE] = -np.inf
             order = np.argsort(-scores, axis=1, kind="stable")
@@ -154,21 +160,21 @@ class TokenRecycling(Drafter):
         if self.update == "race":
             self._race(outcome.context, tokens, top_k, logits)
             return
-        self._matrix[tokens] = top_k
+        self._rows[tokens] = top_k
         if logits is not None:
             self._logits[tokens] = logits
 
     @override
     def reset(self) -> None:
-        self._matrix = self._initial.copy()
+        self._take(self._initial)
         if self.coupled:
-            self._logits = np.zeros(self._matrix.shape, dtype=np.float32)
+            self._logits = np.zeros(self._initial.shape, dtype=np.float32)
 
     @override
     def state_dict(self) -> dict[str, Any]:
         import torch  # late: a configuration is checked without it
 
-        state = {"matrix": torch.from_numpy(self._matrix.copy())}
+        state = {"matrix": torch.from_numpy(self.matrix.copy())}
         if self.coupled:
             state["logits"] = torch.from_numpy(self._logits.copy())
         return state
@@ -178,20 +184,24 @@ class TokenRecycling(Drafter):
         entries = ["logits", "matrix"] if self.coupled else ["matrix"]
         self.check_entries(state, entries)
         arrays = {name: np.asarray(state[name]) for name in entries}
-        rows = self._matrix.shape[0] or arrays["matrix"].shape[0]  # 0 until the vocabulary is known
+        rows = self.matrix.shape[0] or arrays["matrix"].shape[0]  # 0 until the vocabulary is known
         for name, array in arrays.items():
             if array.shape != (rows, self.k):
                 raise ValueError(f"the saved {name} is {list(array.shape)}, this drafter's {[rows, self.k]}")
         if rows:
             _check_matrix(arrays["matrix"], self.k)
-        self._matrix = arrays["matrix"].astype(np.int32)
+        self._take(arrays["matrix"])
         if self.coupled:
             self._logits = arrays["logits"].astype(np.float32)
 
+    def _take(self, matrix: NDArray[np.int32]) -> None:
+        self._rows = np.full((len(matrix) + 1, self.k), NO_CANDIDATE, dtype=np.int32)
+        self._rows[:-1] = matrix
+
     def _put_first(self, token: int, candidate: int) -> None:
-        kept = np.flatnonzero(self._matrix[token] != candidate)[: self.k - 1]
-        self._matrix[token, 1 : 1 + kept.size] = self._matrix[token, kept]
-        self._matrix[token, 0] = candidate
+        kept = np.flatnonzero(self._rows[token] != candidate)[: self.k - 1]
+        self._rows[token, 1 : 1 + kept.size] = self._rows[token, kept]
+        self._rows[token, 0] = candidate
         if self.coupled:  # its logit is unknown: take the best known one
             self._logits[token, 1 : 1 + kept.size] = self._logits[token, kept]
             self._logits[token, 0] = self._logits[token, : 1 + kept.size].max()
@@ -205,7 +215,7 @@ class TokenRecycling(Drafter):
             ranked = top_k[occurrences].T.ravel()
             _, first = np.unique(ranked, return_index=True)
             kept = np.sort(first)[: self.k]
-            self._matrix[token] = ranked[kept]
+            self._rows[token] = ranked[kept]
             if logits is not None:
                 self._logits[token] = logits[occurrences].T.ravel()[kept]
 
@@ -221,8 +231,8 @@ class TokenRecycling(Drafter):
             occurrences = np.flatnonzero(tokens == token)
             last = occurrences[chances[occurrences].argmax(axis=0)]  # [k] the last writer at every rank
             ranks = np.sort(np.unique(top_k[last, np.arange(self.k)], return_index=True)[1])
-            self._matrix[token] = NO_CANDIDATE
-            self._matrix[token, : ranks.size] = top_k[last[ranks], ranks]
+            self._rows[token] = NO_CANDIDATE
+            self._rows[token, : ranks.size] = top_k[last[ranks], ranks]
             if logits is not None:
                 self._logits[token, : ranks.size] = logits[last[ranks], ranks]
 
