@@ -1,4 +1,4 @@
-"""Samplings of large trees with their inner loops in C++, if there is a compiler: the same trees in less time."""
+"""Samplings with their inner loops in C++, if there is a compiler: the same trees in less time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from specexp.core.dialogue import Candidates
 from specexp.core.kernels import CannotCompileError, library
 from specexp.core.tree import NodeKind
 
-FEWEST_NODES = 128  # numpy grows smaller trees in less than a millisecond
 _COLUMNS = (*SAMPLING, *ROW)
 
 
@@ -32,8 +31,11 @@ class _Growth(ctypes.Structure):
 
 
 def samplings_of(root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> Samplings:
-    """Return the samplings of a tree, compiled for large trees without an acceptance power."""
-    compiled = budget >= FEWEST_NODES and acceptance_power == 1.0 and _library() is not None
+    """Return the samplings of a tree, compiled where there is a compiler and no acceptance power.
+
+    From 16 nodes on compiled ones take 0.3 to 0.75 of numpy's time; for 8 nodes both take the same.
+    """
+    compiled = acceptance_power == 1.0 and _library() is not None
     return (CompiledSamplings if compiled else Samplings)(root, kind, budget, acceptance_power)
 
 
