@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
@@ -80,6 +81,7 @@ class GraphedModel(Runtime):
         self._storage = self.cache.storage
         self._steps: dict[tuple[Shape, Law | None], Replayer] = {}
         self._readers: dict[int, PassReader] = {}
+        self._runs: Counter[str] = Counter()  # steps by kind of replayer
         self.reads = {}
         self.attention = next(iter(ATTENTIONS))
         self.fastest: dict[Shape, str] = {}
@@ -93,6 +95,7 @@ class GraphedModel(Runtime):
                 ) from failure
             self.cache.truncate(0, 0)
             self.passes = 0
+            self._runs.clear()
             if not error <= tolerance(self.dtype):
                 raise CannotRunError(
                     f"the {model.config.model_type} model failed the self-check of its graphed pass (the logits of a "
@@ -228,6 +231,7 @@ class GraphedModel(Runtime):
                 step.noise[slot - first].copy_(noise)
         replayer.replay()
         self.passes += 1
+        self._runs[type(replayer).__name__] += 1
         return step
 
     def _capture(self, shape: Shape, law: Law | None, readers: Sequence[PassReader]) -> Replayer:
@@ -292,7 +296,9 @@ class GraphedModel(Runtime):
     @override
     def provenance(self) -> dict[str, str]:
         chosen = ", ".join(sorted(set(self.fastest.values()) or {self.attention}))
-        return {**super().provenance(), "attention": chosen}
+        steps, replayed = self._runs.total(), self._runs[self._kind.__name__]
+        share = f"{replayed / steps:.0%} of {steps} steps" if steps else "no step yet"
+        return {**super().provenance(), "attention": chosen, "replayed": share}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphedModel:
         """The same weights with an empty cache of its own."""

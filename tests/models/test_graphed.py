@@ -248,6 +248,16 @@ def test_the_fastest_attention_that_agrees_is_taken(monkeypatch: pytest.MonkeyPa
     assert set(runtime.provenance()["attention"].split(", ")) == set(runtime.fastest.values())
 
 
+def test_the_share_of_replayed_steps_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexp.models.graphed.MOST_ROWS", 8)  # larger passes run uncaptured
+    runtime = checked()
+    assert runtime.provenance()["replayed"] == "no step yet"
+    runtime.prefill(0, tokens(12))
+    for nodes in (3, 3, 3, 20):
+        runtime.tree_pass([0], [chain(nodes)])
+    assert runtime.provenance()["replayed"] == "75% of 4 steps"
+
+
 # Nothing waits for the device, nothing is traced anew, memory is known before it is taken.
 
 
