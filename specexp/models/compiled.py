@@ -23,9 +23,10 @@ from specexp.core.cache import SlotCache, check_attention, context_limit
 from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import tolerance, tree_error
-from specexp.core.runtime import Growth, PassReader, Read, Runtime, inference
+from specexp.core.runtime import Growth, PassReader, Read, Runtime, TokenRule, inference
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.llama_weights import LlamaWeights, check_model, kernels_of
+from specexp.verifiers import KeyedSampling
 
 _PREFILL_CHUNK = 256
 log = logging.getLogger(__name__)
@@ -49,7 +50,9 @@ class _Reading(ctypes.Structure):
 
     _fields_ = [
         ("best", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("rounded", "tokens", "scores")),
+        *((name, ctypes.c_void_p) for name in ("rounded", "tokens", "scores", "noise")),
+        ("temperature", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("drawn", "drawn_scores")),
     ]
 
 
@@ -124,7 +127,7 @@ class CompiledModel(Runtime):
         self._make_buffers(16)
         self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
         self._stored: torch.Tensor | None = None
-        self._readers: dict[int, PassReader] = {}  # by slot, those whose verifier is greedy
+        self._readers: dict[int, PassReader] = {}  # by slot, those whose verifier a pass can read for
 
     @override
     @torch.inference_mode()
@@ -170,17 +173,9 @@ class CompiledModel(Runtime):
             np.add(numbers, np.array([[0], [past], [slot], [past], [past], [seen], [0]]), out=own)
             own[0] = tree.tokens
             first, seen = first + size, seen + visible.size
-        readers = [self._readers.get(slot) for slot in slots]
-        best = max(0 if reader is None else max(reader.learned, 1) for reader in readers)
-        tokens, scores = np.empty((first, best), dtype=np.int64), np.empty((first, best), dtype=np.float32)
-        logits = self._forward(first, first, _Reading(best, 0, tokens.ctypes.data, scores.ctypes.data))
+        reading, self.reads = self._choices(slots, trees, first)
+        logits = self._forward(first, first, reading)
         self.hidden = torch.split(self._states(first), sizes) if self.keeps_hidden else ()
-        self.reads, first = {}, 0
-        for slot, size, reader in zip(slots, sizes, readers, strict=True):
-            rows, first = slice(first, first + size), first + size
-            if reader is not None:
-                top = tokens[rows], scores[rows]
-                self.reads[slot] = Read(reader.context, top[0][:, 0], top[1][:, 0], top)
         return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
 
     def _form(self, shape: TreeShape) -> _Form:
@@ -208,10 +203,45 @@ class CompiledModel(Runtime):
             )
         self.cache.commit(slot, range(count))
 
+    def _choices(
+        self, slots: Sequence[int], trees: Sequence[TokenTree], count: int
+    ) -> tuple[_Reading, dict[int, Read]]:
+        """What a pass over ``count`` rows is to read, and where it will stand. Lanes of one temperature draw together;
+        if the pass has other lanes too, only greedy ones are read."""
+        readers = {slot: reader for slot in slots if (reader := self._readers.get(slot)) is not None}
+        temperatures = {_temperature(reader) for reader in readers.values()}
+        temperature = temperatures.pop() if len(temperatures) == 1 and len(readers) == len(slots) else 0.0
+        readers = {slot: reader for slot, reader in readers.items() if _temperature(reader) == temperature}
+        least = 0 if temperature else 1
+        best = max((max(reader.learned, least) for reader in readers.values()), default=0)
+        tokens, scores = np.empty((count, best), dtype=np.int64), np.empty((count, best), dtype=np.float32)
+        reading = _Reading(best, 0, tokens.ctypes.data, scores.ctypes.data)
+        if best:
+            chosen, highest = tokens[:, 0], scores[:, 0]
+        if temperature:
+            noise = np.empty(count, dtype=np.uint64)  # addresses
+            chosen, highest = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float32)
+            reading.noise, reading.temperature = noise.ctypes.data, temperature
+            reading.kept = noise  # which C++ reads after this
+            reading.drawn, reading.drawn_scores = chosen.ctypes.data, highest.ctypes.data
+        reads, first = {}, 0
+        for slot, tree in zip(slots, trees, strict=True):
+            rows, first = slice(first, first + tree.tokens.size), first + tree.tokens.size
+            reader = readers.get(slot)
+            if reader is None:
+                continue
+            if temperature:
+                context, depths = reader.context, tree.shape.depths
+                made = context.target_noise(len(context), tree.shape.max_depth + 1, self.vocab_size)
+                noise[rows] = made.data_ptr() + 4 * made.stride(0) * depths
+            top = (tokens[rows], scores[rows]) if best else None
+            reads[slot] = Read(reader.context, chosen[rows], highest[rows], top)
+        return reading, reads
+
     @override
     def read_for(self, slot: int, reader: PassReader | None) -> None:
         self._readers.pop(slot, None)
-        if reader is not None and reader.verifier.law is ArgmaxVerifier and self.dtype != torch.float16:
+        if reader is not None and self.dtype != torch.float16 and _is_read(reader.verifier):
             self._readers[slot] = reader
 
     @override
@@ -373,3 +403,14 @@ class CompiledModel(Runtime):
             self._stored = storage
             self._address = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
         return ctypes.byref(self._address)
+
+
+def _is_read(verifier: TokenRule) -> bool:
+    """Whether its token is the argmax of the logits, or of their share of a temperature and the target's noise."""
+    if isinstance(verifier, KeyedSampling):
+        return verifier.law is not None and verifier.top_k is None and verifier.top_p in (None, 1.0)
+    return verifier.law is ArgmaxVerifier
+
+
+def _temperature(reader: PassReader) -> float:
+    return reader.verifier.noise_temperature or 0.0

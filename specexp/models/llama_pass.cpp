@@ -308,10 +308,14 @@ struct Rows {  // n of them, each with a place of its own
 };
 
 struct Reading {  // of the logits, for whoever decides and learns
-    int64_t best;       // tokens wanted of every row, the most probable first; 0 if none
-    uint16_t* rounded;  // the logits in bfloat16, in rows of whole panels; null if they stay as they are
-    int64_t* tokens;    // [answered, best], among equals the lowest first
-    float* scores;      // [answered, best] their logits; NaN first where a logit of the row is none
+    int64_t best;               // tokens wanted of every row, the most probable first; 0 if none
+    uint16_t* rounded;          // the logits in bfloat16, in rows of whole panels; null if they stay as they are
+    int64_t* tokens;            // [answered, best], among equals the lowest first
+    float* scores;              // [answered, best] their logits; NaN first where a logit of the row is none
+    const float* const* noise;  // [answered] rows of [vocabulary]; null if nothing is drawn
+    float temperature;
+    int64_t* drawn;             // [answered] the token of the highest logit / temperature + noise
+    float* drawn_scores;        // [answered]
 };
 
 struct Cache {  // [2 * layers, slots, kv_heads, capacity, head_dim]
@@ -574,7 +578,7 @@ struct Pass {
         }
         panels(norms(m.norm, rows.count - rows.answered), rows.answered, hidden, m.head, m.vocabulary, logits,
                (m.vocabulary + PANEL - 1) / PANEL * PANEL, nullptr, false);
-        if (reading.best || reading.rounded) {
+        if (reading.best || reading.rounded || reading.noise) {
             meet();
             read();
         }
@@ -592,29 +596,49 @@ struct Pass {
                     store(to, load(from + k));
                     store(from + k, load(to));  // what is chosen from is what is answered
                 }
-            if (reading.best) choose(from, reading.tokens + row * reading.best, reading.scores + row * reading.best);
+            const long best = reading.best;
+            if (best) choose(Given{from}, best, reading.tokens + row * best, reading.scores + row * best);
+            if (reading.noise) {
+                const Noisy noisy{from, reading.noise[row], reading.temperature};
+                choose(noisy, 1, reading.drawn + row, reading.drawn_scores + row);
+            }
         }
     }
 
+    struct Given {
+        const float* from;
+        Vec at(long k) const { return load(from + k); }
+        float one(long k) const { return from[k]; }
+    };
+
+    struct Noisy {
+        const float *from, *noise;
+        float temperature;
+        Vec at(long k) const { return load(from + k) / temperature + load(noise + k); }
+        float one(long k) const { return from[k] / temperature + noise[k]; }
+    };
+
     // Keeps the best tokens of a row in order; most panels hold none that is better than the last of them.
-    void choose(const float* from, int64_t* tokens, float* scores) const {
-        const long best = reading.best;
+    template <class Values>
+    void choose(const Values& values, long best, int64_t* tokens, float* scores) const {
         for (long k = 0; k < best; ++k) tokens[k] = 0, scores[k] = -INFINITY;
-        Bits odd = {};
+        bool odd = false;
         for (long start = 0; start < m.vocabulary; start += PANEL) {
-            const Vec one = load(from + start), other = load(from + start + LANES);
-            const Bits better = (one > all(scores[best - 1])) | (other > all(scores[best - 1]));
-            odd |= (one != one) | (other != other);
-            if (!any(better)) continue;
-            const long last = start + PANEL < m.vocabulary ? start + PANEL : m.vocabulary;
-            for (long token = start; token < last; ++token) {
+            const bool whole = start + PANEL <= m.vocabulary;  // noise ends with the vocabulary
+            if (whole) {
+                const Vec one = values.at(start), other = values.at(start + LANES), least = all(scores[best - 1]);
+                if (!any((one > least) | (other > least) | (one != one) | (other != other))) continue;
+            }
+            for (long token = start; token < (whole ? start + PANEL : m.vocabulary); ++token) {
+                const float value = values.one(token);
+                odd |= value != value;
                 long place = best;
-                for (; place && from[token] > scores[place - 1]; --place)
+                for (; place && value > scores[place - 1]; --place)
                     if (place < best) tokens[place] = tokens[place - 1], scores[place] = scores[place - 1];
-                if (place < best) tokens[place] = token, scores[place] = from[token];
+                if (place < best) tokens[place] = token, scores[place] = value;
             }
         }
-        if (any(odd)) scores[0] = NAN;
+        if (odd) scores[0] = NAN;
     }
 };
 

@@ -236,6 +236,36 @@ def test_the_best_tokens_of_a_greedy_reader_come_with_the_pass(dtype: torch.dtyp
     assert np.isnan(runtime.reads[1].highest).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_tokens_are_drawn_in_the_pass_as_by_keyed_sampling(dtype: torch.dtype) -> None:
+    """Bit by bit, for two lanes with noise of their own; beside a greedy lane, or with top-k, by the verifier."""
+    model = build("Llama", {**LLAMA, "vocab_size": 501}, dtype=dtype)
+    runtime, tree = (
+        CompiledModel(model),
+        TokenTree(TreeShape([-1, 0, 0, 1], [-1, 0, 1, 0]), np.array([3, 4, 5, 6])),
+    )
+    verifier = KeyedSampling(0.7)
+    contexts = [Context([1, 2, 3 + slot], seed=slot, noise_temperature=0.7) for slot in (0, 1)]
+    for slot, context in enumerate(contexts):
+        runtime.prefill(slot, [1, 2])
+        runtime.read_for(slot, PassReader(context, verifier, learned=3 * slot))
+    answers = runtime.tree_pass([0, 1], [tree, tree])
+    for slot, (context, logits) in enumerate(zip(contexts, answers, strict=True)):
+        noise = context.target_noise(3, 3, 501)[tree.shape.depths]
+        scores = verifier.scores(logits, noise)
+        read = runtime.reads[slot]
+        assert torch.equal(torch.from_numpy(read.highest), scores.amax(1))
+        assert read.tokens.tolist() == scores.argmax(1).tolist()
+        assert read.top is not None
+        assert read.top[0].shape == (4, 3)
+    runtime.read_for(1, PassReader(contexts[1], Greedy(), learned=0))
+    runtime.tree_pass([0, 1], [tree, tree])
+    assert set(runtime.reads) == {1}
+    runtime.read_for(0, PassReader(contexts[0], KeyedSampling(0.7, top_k=5), learned=0))
+    runtime.tree_pass([0], [tree])
+    assert runtime.reads == {}
+
+
 def test_what_was_read_for_another_is_not_used() -> None:
     """As after an error that left a reader behind: the next sequence of the slot is verified by its own rule."""
     model = build("Llama", LLAMA, dtype=torch.float32)
