@@ -8,9 +8,11 @@ asked for. A *sequence* is one sampled continuation.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +29,6 @@ Words = Any
 """Integers of 32 bits: an ``int``, a uint64 array or an int64 tensor; they may be broadcast together."""
 
 _MASK = 0xFFFFFFFF
-_BLOCKS_AT_ONCE = 16384  # on a CPU: what is computed with stays in its cache
 _NUMBERS_AHEAD = 1 << 16
 _POSITIONS_AHEAD = 16
 _POSITIONS_BEHIND = 16
@@ -64,7 +65,7 @@ def gumbel(
     """Gumbel(0, 1) noise of neighbouring positions, made where it is used.
 
     The integers are the same on every device. The two logarithms are taken in float64 and rounded, so that devices
-    differ by one unit in the last place at most.
+    differ by one unit in the last place at most. On a CPU it is made in C++, if there is a compiler.
 
     Args:
         key: stream from :func:`place_key`.
@@ -75,27 +76,30 @@ def gumbel(
     """
     import torch
 
-    on_cpu = torch.device(device).type == "cpu"
-    blocks = -(-size // 4)
-    chunk = max(1, _BLOCKS_AT_ONCE // positions) if on_cpu else blocks
-    parts = []
-    for start in range(0, blocks, chunk):
-        end = min(start + chunk, blocks)
-        shape = (positions, end - start, 4)
-        if on_cpu:  # numpy's words are unsigned, which this processor shifts and multiplies faster
-            places = np.arange(first, first + positions, dtype=np.uint64)[:, np.newaxis]
-            words = philox(np.arange(start, end, dtype=np.uint64), places, 0, 0, key)
-            into: Words = np.empty(shape)
-            uniform = torch.from_numpy(into)
-        else:
-            there = torch.arange(first, first + positions, device=device)[:, None]
-            words = philox(torch.arange(start, end, device=device), there, 0, 0, key)
-            into = uniform = torch.empty(shape, dtype=torch.float64, device=device)
-        for number, word in enumerate(words):
-            into[..., number] = word
-        uniform.add_(0.5).mul_(2.0**-32)  # in (0, 1)
-        parts.append(uniform.log_().neg_().log_().neg_().float())
-    return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).flatten(1)[:, :size]
+    if torch.device(device).type == "cpu" and (kernels := _kernels()) is not None:
+        made = torch.empty((positions, size))
+        kernels.gumbel(*key, first, positions, size, made.data_ptr())
+        return made
+    blocks = torch.arange(-(-size // 4), device=device)
+    places = torch.arange(first, first + positions, device=device)[:, None]
+    words = torch.stack(philox(blocks, places, 0, 0, key), dim=-1)  # [positions, blocks, 4]
+    uniform = words.double().add_(0.5).mul_(2.0**-32)  # in (0, 1)
+    return uniform.log_().neg_().log_().neg_().float().flatten(1)[:, :size]
+
+
+@cache
+def _kernels() -> Any:
+    """The library of ``gumbel.cpp``, which takes a third of numpy's time; None without a compiler."""
+    from specexp.core.kernels import CannotCompileError, library
+
+    try:
+        found = library(Path(__file__).with_name("gumbel.cpp"), ("-ftree-vectorize",))
+    except CannotCompileError:
+        return None
+    word, number = ctypes.c_uint32, ctypes.c_int64
+    found.gumbel.argtypes = word, word, number, number, number, ctypes.c_void_p
+    found.gumbel.restype = None
+    return found
 
 
 class GumbelStream:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
+from specexp.core import noise
 from specexp.core.noise import NOISE_VERSION, GumbelStream, UniformStream, gumbel, philox, place_key
 
 FROZEN = [-0.11035828292369843, -0.33552026748657227, 1.6705485582351685, 0.03983944281935692]
@@ -52,6 +53,16 @@ def test_the_numbers_of_a_place_never_change():
     assert _noise(5, 4).tolist() == pytest.approx(FROZEN, rel=1e-6)
 
 
+@pytest.fixture(params=["compiled", "tensors"])
+def made_by(request, monkeypatch):
+    """Noise on a CPU is made in C++, and where there is no compiler by tensors."""
+    if request.param == "tensors":
+        monkeypatch.setattr("specexp.core.noise._kernels", lambda: None)
+    elif noise._kernels() is None:
+        pytest.skip("there is no C++ compiler on PATH")
+
+
+@pytest.mark.usefixtures("made_by")
 @pytest.mark.parametrize("device", _DEVICES)
 def test_noise_is_that_of_its_words_to_the_last_place(device):
     drawn = gumbel(_KEY, 9, 2, 203, device).cpu().numpy()
