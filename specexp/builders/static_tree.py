@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.checked import Reference
-from specexp.core.contracts import TreeBuilder
+from specexp.core.contracts import Lookup, TreeBuilder
 from specexp.core.dialogue import Build, Plan, Request, Selection, kind_of
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root_tree
 
@@ -23,7 +23,6 @@ class Level:
     Attributes:
         parents: ``[f]`` rows at the depth above that have children.
         rows: ``[m]`` rows of this depth.
-        parents_of_rows: ``[m]`` row of each node's parent.
         parent_index: ``[m]`` index of each node's parent in ``parents``.
         ranks: ``[m]`` rank of each node among its parent's candidates.
         candidates: candidates to request for each parent.
@@ -31,7 +30,6 @@ class Level:
 
     parents: NDArray[np.int64]
     rows: NDArray[np.int64]
-    parents_of_rows: NDArray[np.int64]
     parent_index: NDArray[np.int64]
     ranks: NDArray[np.int64]
     candidates: int
@@ -48,10 +46,9 @@ class FixedShape(TreeShape):
         levels = []
         for depth in range(1, self.max_depth + 1):
             rows = np.flatnonzero(self.depths == depth)
-            above = self.parents[rows]
-            parents, index = np.unique(above, return_inverse=True)
+            parents, index = np.unique(self.parents[rows], return_inverse=True)
             ranks = self.ranks[rows]
-            levels.append(Level(parents, rows, above, index, ranks, int(ranks.max()) + 1))
+            levels.append(Level(parents, rows, index, ranks, int(ranks.max()) + 1))
         return tuple(levels)
 
     @override
@@ -131,14 +128,14 @@ class StaticTree(TreeBuilder):
         return int(self.shape.ranks.max()) + 1
 
     @override
-    def fill(self, root: int, plan: Plan, lookup: NDArray[np.int32]) -> TokenTree | None:
+    def fill(self, root: int, plan: Plan, lookup: Lookup) -> TokenTree | None:
         if type(self).build is not StaticTree.build or self.kind is not NodeKind.POINT_MASS:
             return None
         shape = self._within(plan)
         tokens = np.empty(shape.num_nodes + 1, dtype=np.int64)
         tokens[0] = root
-        for level in shape.levels:
-            tokens[level.rows] = lookup[tokens[level.parents_of_rows], level.ranks]
+        for depth, level in enumerate(shape.levels):
+            tokens[level.rows] = lookup(tokens[level.parents], depth)[level.parent_index, level.ranks]
         return TokenTree(shape, tokens) if tokens.min() >= 0 else TokenTree(shape, tokens).select(tokens >= 0)
 
     def _within(self, plan: Plan) -> FixedShape:

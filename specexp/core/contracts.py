@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
 
 
+Lookup = Callable[["NDArray[np.int64]", int], "NDArray[np.int64]"]
+"""Takes the tokens ``[f]`` of nodes and their depth, returns ``[f, k]`` their candidates, best first; those of -1 are
+-1.
+"""
 LearnsFrom = Literal["nothing", "accepted", "all-nodes", "unknown"]
 
 
@@ -129,9 +133,9 @@ class Drafter(Part):
     def propose(self, context: Context, request: Request) -> Candidates:
         """Answer a builder's request, without changing what later answers depend on."""
 
-    def lookup(self, context: Context) -> NDArray[np.int32] | None:
-        """Return ``[V + 1, k]`` the candidates after each token, best first, if all answers are read from such a table;
-        a fixed tree is then filled without requests. The last row, which -1 finds, holds -1.
+    def lookup(self, context: Context) -> Lookup | None:
+        """Return how all answers of this step follow from a node's token and depth, if they do: a fixed tree is then
+        filled without requests.
         """
         return None
 
@@ -207,7 +211,7 @@ class TreeBuilder(metaclass=Checked):
     def build(self, root: int, plan: Plan) -> Build:
         """Build one tree within the limits of this step."""
 
-    def fill(self, root: int, plan: Plan, lookup: NDArray[np.int32]) -> TokenTree | None:
+    def fill(self, root: int, plan: Plan, lookup: Lookup) -> TokenTree | None:
         """Build the tree of :meth:`build` at once from :meth:`Drafter.lookup`; None if it needs requests."""
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from typing_extensions import override
 
 from specexp.core.checked import Reference
 from specexp.core.context import Context
-from specexp.core.contracts import Drafter
+from specexp.core.contracts import Drafter, Lookup
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE
@@ -83,7 +84,7 @@ class TokenRecycling(Drafter):
         # [V + 1, k], allocated when the vocabulary is known; the last row, which NO_CANDIDATE finds, has no candidate
         self._rows = np.empty((1, k), dtype=np.int32)
         self._initial = self._rows[:-1]
-        self._logits = np.empty((0, k), dtype=np.float32)  # [V, k], filled only if coupled
+        self._logits = np.empty((1, k), dtype=np.float32)  # [V + 1, k], filled only if coupled
         if matrix is not None:
             _check_matrix(matrix, k)
             self._initial = matrix
@@ -99,9 +100,9 @@ class TokenRecycling(Drafter):
         return self._rows[:-1]
 
     @override
-    def lookup(self, context: Context) -> NDArray[np.int32] | None:
-        own = type(self).propose is TokenRecycling.propose
-        return self._rows if own and not (self.coupled and context.noise_temperature > 0) else None
+    def lookup(self, context: Context) -> Lookup | None:
+        own = type(self).propose is TokenRecycling.propose  # not a subclass's own rule
+        return partial(self._after, context) if own else None
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:
@@ -133,17 +134,23 @@ class TokenRecycling(Drafter):
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        frontier = request.tokens[request.rows]  # [f]
-        tokens = self._rows[frontier].astype(np.int64)  # [f, k]
-        if self.coupled and context.noise_temperature > 0:
-            scores = self._logits[frontier] / np.float32(context.noise_temperature)
-            depths = request.depths()
-            noise = context.target_noise(len(context), max(depths) + 1, self.matrix.shape[0]).numpy()
-            scores += noise[np.array(depths)[:, np.newaxis], tokens]
-            scores[tokens == NO_CANDIDATE] = -np.inf
-            order = np.argsort(-scores, axis=1, kind="stable")
-            tokens = tokens[np.arange(frontier.size)[:, np.newaxis], order]
+        depths = np.array(request.depths()) if self.coupled else 0
+        tokens = self._after(context, request.tokens[request.rows], depths)
         return Candidates(tokens[:, : request.k])
+
+    def _after(
+        self, context: Context, frontier: NDArray[np.int64], depths: NDArray[np.int64] | int
+    ) -> NDArray[np.int64]:
+        """Return ``[f, k]`` candidates after tokens ``[f]`` of these depths."""
+        tokens = self._rows[frontier].astype(np.int64)
+        if not self.coupled or context.noise_temperature == 0:
+            return tokens
+        scores = self._logits[frontier] / np.float32(context.noise_temperature)
+        noise = context.target_noise(len(context), int(np.max(depths)) + 1, self.matrix.shape[0]).numpy()
+        scores += noise[np.asarray(depths)[..., np.newaxis], tokens]
+        scores[tokens == NO_CANDIDATE] = -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable")
+        return np.take_along_axis(tokens, order, axis=1)
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -168,7 +175,7 @@ class TokenRecycling(Drafter):
     def reset(self) -> None:
         self._take(self._initial)
         if self.coupled:
-            self._logits = np.zeros(self._initial.shape, dtype=np.float32)
+            self._logits = np.zeros(self._rows.shape, dtype=np.float32)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -176,7 +183,7 @@ class TokenRecycling(Drafter):
 
         state = {"matrix": torch.from_numpy(self.matrix.copy())}
         if self.coupled:
-            state["logits"] = torch.from_numpy(self._logits.copy())
+            state["logits"] = torch.from_numpy(self._logits[:-1].copy())
         return state
 
     @override
@@ -192,7 +199,8 @@ class TokenRecycling(Drafter):
             _check_matrix(arrays["matrix"], self.k)
         self._take(arrays["matrix"])
         if self.coupled:
-            self._logits = arrays["logits"].astype(np.float32)
+            self._logits = np.zeros(self._rows.shape, dtype=np.float32)
+            self._logits[:-1] = arrays["logits"]
 
     def _take(self, matrix: NDArray[np.int32]) -> None:
         self._rows = np.full((len(matrix) + 1, self.k), NO_CANDIDATE, dtype=np.int32)

@@ -163,7 +163,7 @@ def test_a_table_of_candidates_fills_the_tree_that_requests_would(shape, nodes, 
     table[-1] = -1  # what follows a missing candidate
     builder, plan = StaticTree([[0]]), Plan(max_nodes=nodes)
     builder.shape = shape
-    filled = builder.fill(3, plan, table)
+    filled = builder.fill(3, plan, lambda tokens, depth: table[tokens])
     grown = grow(builder, lambda path: table[path[-1]], plan, root=3)
     assert filled.tokens.tolist() == grown.tokens.tolist()
     assert filled.shape.rank_paths == grown.shape.rank_paths
