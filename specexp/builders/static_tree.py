@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.checked import Reference
-from specexp.core.contracts import Lookup, TreeBuilder
+from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Request, Selection, kind_of
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root_tree
 
@@ -128,15 +128,9 @@ class StaticTree(TreeBuilder):
         return int(self.shape.ranks.max()) + 1
 
     @override
-    def fill(self, root: int, plan: Plan, lookup: Lookup) -> TokenTree | None:
-        if type(self).build is not StaticTree.build or self.kind is not NodeKind.POINT_MASS:
-            return None
-        shape = self._within(plan)
-        tokens = np.empty(shape.num_nodes + 1, dtype=np.int64)
-        tokens[0] = root
-        for depth, level in enumerate(shape.levels):
-            tokens[level.rows] = lookup(tokens[level.parents], depth)[level.parent_index, level.ranks]
-        return TokenTree(shape, tokens) if tokens.min() >= 0 else TokenTree(shape, tokens).select(tokens >= 0)
+    def shape_of(self, plan: Plan) -> TreeShape | None:
+        own = type(self).build is StaticTree.build  # not a subclass's own rule
+        return self._within(plan) if own and self.kind is NodeKind.POINT_MASS else None
 
     def _within(self, plan: Plan) -> FixedShape:
         shape = self.shape if plan.max_depth is None else self.shape.up_to_depth(plan.max_depth)

@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
 
 
-Lookup = Callable[["NDArray[np.int64]", int], "NDArray[np.int64]"]
-"""Takes the tokens ``[f]`` of nodes and their depth, returns ``[f, k]`` their candidates, best first; those of -1 are
--1.
-"""
 LearnsFrom = Literal["nothing", "accepted", "all-nodes", "unknown"]
 
 
@@ -133,9 +129,9 @@ class Drafter(Part):
     def propose(self, context: Context, request: Request) -> Candidates:
         """Answer a builder's request, without changing what later answers depend on."""
 
-    def lookup(self, context: Context) -> Lookup | None:
-        """Return how all answers of this step follow from a node's token and depth, if they do: a fixed tree is then
-        filled without requests.
+    def fill(self, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
+        """Return ``[n + 1]`` the tokens of a whole tree, the root's first, -1 where there is no candidate, as requests
+        depth by depth would fill it; None to be asked.
         """
         return None
 
@@ -211,8 +207,8 @@ class TreeBuilder(metaclass=Checked):
     def build(self, root: int, plan: Plan) -> Build:
         """Build one tree within the limits of this step."""
 
-    def fill(self, root: int, plan: Plan, lookup: Lookup) -> TokenTree | None:
-        """Build the tree of :meth:`build` at once from :meth:`Drafter.lookup`; None if it needs requests."""
+    def shape_of(self, plan: Plan) -> TreeShape | None:
+        """Return the shape of this step's tree, if :meth:`build` only fills it with the best candidates."""
         return None
 
     def extend(self, tree: TokenTree, plan: Plan) -> Build:

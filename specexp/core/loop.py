@@ -83,9 +83,12 @@ class Drafting:
         plan = self.controller.plan(self.context)
         if plan.max_depth is None or plan.max_depth > depth:
             plan = replace(plan, max_depth=depth)
-        lookup = None if self.drafter is None else self.drafter.lookup(self.context)
-        if lookup is not None and (tree := self.builder.fill(self.context.root, plan, lookup)) is not None:
-            return tree
+        shape = self.builder.shape_of(plan)
+        if shape is not None and self.drafter is not None:
+            tokens = self.drafter.fill(self.context, shape)
+            if tokens is not None:
+                tree = TokenTree(shape, tokens)
+                return tree if tokens.min() >= 0 else tree.select(tokens >= 0)
         return (yield from self.builder.build(self.context.root, plan))
 
     def stops(self, request: Request, pass_tokens: tuple[int, ...]) -> bool:

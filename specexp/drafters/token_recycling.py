@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+import ctypes
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,10 +14,11 @@ from typing_extensions import override
 
 from specexp.core.checked import Reference
 from specexp.core.context import Context
-from specexp.core.contracts import Drafter, Lookup
+from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
+from specexp.core.kernels import CannotCompileError, library
 from specexp.core.outcome import Outcome
-from specexp.core.tree import NO_CANDIDATE
+from specexp.core.tree import NO_CANDIDATE, TreeShape
 
 UpdateRule = Literal["last", "first", "race", "merge", "accepted"]
 Initialisation = Literal["empty", "prompt"]
@@ -81,10 +84,9 @@ class TokenRecycling(Drafter):
         self.initialisation = initialisation
         self.prefill_update = self.wants_prefill_logits = prefill_update
         self.state = state
-        # [V + 1, k], allocated when the vocabulary is known; the last row, which NO_CANDIDATE finds, has no candidate
-        self._rows = np.empty((1, k), dtype=np.int32)
-        self._initial = self._rows[:-1]
-        self._logits = np.empty((1, k), dtype=np.float32)  # [V + 1, k], filled only if coupled
+        self._matrix = np.empty((0, k), dtype=np.int32)  # [V, k], allocated when the vocabulary is known
+        self._initial = self._matrix
+        self._logits = np.empty((0, k), dtype=np.float32)  # [V, k], filled only if coupled
         if matrix is not None:
             _check_matrix(matrix, k)
             self._initial = matrix
@@ -97,12 +99,24 @@ class TokenRecycling(Drafter):
     @property
     def matrix(self) -> NDArray[np.int32]:
         """``[V, k]`` candidates after each token, best first, then ``NO_CANDIDATE``."""
-        return self._rows[:-1]
+        return self._matrix
 
     @override
-    def lookup(self, context: Context) -> Lookup | None:
+    def fill(self, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
         own = type(self).propose is TokenRecycling.propose  # not a subclass's own rule
-        return partial(self._after, context) if own else None
+        kernels = _kernels() if own else None
+        if kernels is None:
+            return None
+        tokens = np.empty(shape.parents.size, dtype=np.int64)
+        tokens[0] = context.root
+        logits = noise = None
+        if self.coupled and context.noise_temperature > 0:
+            drawn = context.target_noise(len(context), max(shape.max_depth, 1), len(self._matrix))
+            logits, noise = self._logits.ctypes.data, drawn.data_ptr()
+        form = (shape.parents.ctypes.data, shape.ranks.ctypes.data, shape.depths.ctypes.data, tokens.size)
+        table = (self._matrix.ctypes.data, logits, *self._matrix.shape)
+        kernels.fill(*table, noise, context.noise_temperature, *form, tokens.ctypes.data)
+        return tokens
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:
@@ -118,7 +132,7 @@ class TokenRecycling(Drafter):
                 )
         elif self._initial.shape[0] != vocab_size:
             self._initial = np.full((vocab_size, self.k), NO_CANDIDATE, dtype=np.int32)
-        if self.matrix.shape[0] != vocab_size:
+        if self._matrix.shape[0] != vocab_size:
             self.reset()
 
     @override
@@ -134,23 +148,17 @@ class TokenRecycling(Drafter):
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        depths = np.array(request.depths()) if self.coupled else 0
-        tokens = self._after(context, request.tokens[request.rows], depths)
+        frontier = request.tokens[request.rows]  # [f]
+        tokens = self._matrix[frontier].astype(np.int64)  # [f, k]
+        if self.coupled and context.noise_temperature > 0:
+            scores = self._logits[frontier] / np.float32(context.noise_temperature)
+            depths = request.depths()
+            noise = context.target_noise(len(context), max(depths) + 1, self._matrix.shape[0]).numpy()
+            scores += noise[np.array(depths)[:, np.newaxis], tokens]
+            scores[tokens == NO_CANDIDATE] = -np.inf
+            order = np.argsort(-scores, axis=1, kind="stable")
+            tokens = tokens[np.arange(frontier.size)[:, np.newaxis], order]
         return Candidates(tokens[:, : request.k])
-
-    def _after(
-        self, context: Context, frontier: NDArray[np.int64], depths: NDArray[np.int64] | int
-    ) -> NDArray[np.int64]:
-        """Return ``[f, k]`` candidates after tokens ``[f]`` of these depths."""
-        tokens = self._rows[frontier].astype(np.int64)
-        if not self.coupled or context.noise_temperature == 0:
-            return tokens
-        scores = self._logits[frontier] / np.float32(context.noise_temperature)
-        noise = context.target_noise(len(context), int(np.max(depths)) + 1, self.matrix.shape[0]).numpy()
-        scores += noise[np.asarray(depths)[..., np.newaxis], tokens]
-        scores[tokens == NO_CANDIDATE] = -np.inf
-        order = np.argsort(-scores, axis=1, kind="stable")
-        return np.take_along_axis(tokens, order, axis=1)
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -167,23 +175,23 @@ class TokenRecycling(Drafter):
         if self.update == "race":
             self._race(outcome.context, tokens, top_k, logits)
             return
-        self._rows[tokens] = top_k
+        self._matrix[tokens] = top_k
         if logits is not None:
             self._logits[tokens] = logits
 
     @override
     def reset(self) -> None:
-        self._take(self._initial)
+        self._matrix = self._initial.copy()
         if self.coupled:
-            self._logits = np.zeros(self._rows.shape, dtype=np.float32)
+            self._logits = np.zeros(self._matrix.shape, dtype=np.float32)
 
     @override
     def state_dict(self) -> dict[str, Any]:
         import torch  # late: a configuration is checked without it
 
-        state = {"matrix": torch.from_numpy(self.matrix.copy())}
+        state = {"matrix": torch.from_numpy(self._matrix.copy())}
         if self.coupled:
-            state["logits"] = torch.from_numpy(self._logits[:-1].copy())
+            state["logits"] = torch.from_numpy(self._logits.copy())
         return state
 
     @override
@@ -191,25 +199,20 @@ class TokenRecycling(Drafter):
         entries = ["logits", "matrix"] if self.coupled else ["matrix"]
         self.check_entries(state, entries)
         arrays = {name: np.asarray(state[name]) for name in entries}
-        rows = self.matrix.shape[0] or arrays["matrix"].shape[0]  # 0 until the vocabulary is known
+        rows = self._matrix.shape[0] or arrays["matrix"].shape[0]  # 0 until the vocabulary is known
         for name, array in arrays.items():
             if array.shape != (rows, self.k):
                 raise ValueError(f"the saved {name} is {list(array.shape)}, this drafter's {[rows, self.k]}")
         if rows:
             _check_matrix(arrays["matrix"], self.k)
-        self._take(arrays["matrix"])
+        self._matrix = arrays["matrix"].astype(np.int32)
         if self.coupled:
-            self._logits = np.zeros(self._rows.shape, dtype=np.float32)
-            self._logits[:-1] = arrays["logits"]
-
-    def _take(self, matrix: NDArray[np.int32]) -> None:
-        self._rows = np.full((len(matrix) + 1, self.k), NO_CANDIDATE, dtype=np.int32)
-        self._rows[:-1] = matrix
+            self._logits = arrays["logits"].astype(np.float32)
 
     def _put_first(self, token: int, candidate: int) -> None:
-        kept = np.flatnonzero(self._rows[token] != candidate)[: self.k - 1]
-        self._rows[token, 1 : 1 + kept.size] = self._rows[token, kept]
-        self._rows[token, 0] = candidate
+        kept = np.flatnonzero(self._matrix[token] != candidate)[: self.k - 1]
+        self._matrix[token, 1 : 1 + kept.size] = self._matrix[token, kept]
+        self._matrix[token, 0] = candidate
         if self.coupled:  # its logit is unknown: take the best known one
             self._logits[token, 1 : 1 + kept.size] = self._logits[token, kept]
             self._logits[token, 0] = self._logits[token, : 1 + kept.size].max()
@@ -223,7 +226,7 @@ class TokenRecycling(Drafter):
             ranked = top_k[occurrences].T.ravel()
             _, first = np.unique(ranked, return_index=True)
             kept = np.sort(first)[: self.k]
-            self._rows[token] = ranked[kept]
+            self._matrix[token] = ranked[kept]
             if logits is not None:
                 self._logits[token] = logits[occurrences].T.ravel()[kept]
 
@@ -239,10 +242,24 @@ class TokenRecycling(Drafter):
             occurrences = np.flatnonzero(tokens == token)
             last = occurrences[chances[occurrences].argmax(axis=0)]  # [k] the last writer at every rank
             ranks = np.sort(np.unique(top_k[last, np.arange(self.k)], return_index=True)[1])
-            self._rows[token] = NO_CANDIDATE
-            self._rows[token, : ranks.size] = top_k[last[ranks], ranks]
+            self._matrix[token] = NO_CANDIDATE
+            self._matrix[token, : ranks.size] = top_k[last[ranks], ranks]
             if logits is not None:
                 self._logits[token, : ranks.size] = logits[last[ranks], ranks]
+
+
+@cache
+def _kernels() -> Any:
+    """The library of ``token_recycling.cpp``; None without a compiler."""
+    try:
+        found = library(Path(__file__).with_suffix(".cpp"))
+    except CannotCompileError:
+        return None
+    place, number = ctypes.c_void_p, ctypes.c_int64
+    table, form = (place, place, number, number), (place, place, place, number)
+    found.fill.argtypes = (*table, place, ctypes.c_float, *form, place)
+    found.fill.restype = None
+    return found
 
 
 def _check_matrix(matrix: NDArray[np.int32], k: int) -> None:

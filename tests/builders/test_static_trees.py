@@ -156,19 +156,6 @@ def test_first_nodes_keeps_a_prefix_of_the_rows(shape, nodes):
     assert shape.first_nodes(nodes).rank_paths == shape.rank_paths[: nodes + 1]
 
 
-@given(shapes(), st.integers(0, 30), st.integers(0, 2**32 - 1))
-def test_a_table_of_candidates_fills_the_tree_that_requests_would(shape, nodes, seed):
-    k = int(shape.ranks.max()) + 1
-    table = np.random.default_rng(seed).integers(-1, 5, size=(6, max(k, 1)))
-    table[-1] = -1  # what follows a missing candidate
-    builder, plan = StaticTree([[0]]), Plan(max_nodes=nodes)
-    builder.shape = shape
-    filled = builder.fill(3, plan, lambda tokens, depth: table[tokens])
-    grown = grow(builder, lambda path: table[path[-1]], plan, root=3)
-    assert filled.tokens.tolist() == grown.tokens.tolist()
-    assert filled.shape.rank_paths == grown.shape.rank_paths
-
-
 @given(shapes(), st.integers(0, 30))
 def test_a_part_that_comes_again_is_made_once(shape, nodes):
     keep = np.arange(shape.num_nodes + 1) <= nodes

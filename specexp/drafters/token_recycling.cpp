@@ -1,0 +1,38 @@
+// A tree of fixed shape filled from the matrix of Token Recycling: what token_recycling.py proposes, all depths at once.
+
+#include <cmath>
+#include <cstdint>
+
+static const int MOST = 64;  // candidates of a token
+
+// Writes the tokens [count] behind the root's; parents stand before their children, siblings side by side. With noise
+// [depths, vocabulary] candidates are ranked by logit / temperature + noise, equal ones by their place.
+extern "C" void fill(const int32_t* matrix, const float* logits, int64_t vocabulary, int64_t k, const float* noise,
+                     float temperature, const int64_t* parents, const int64_t* ranks, const int64_t* depths, int64_t count,
+                     int64_t* tokens) {
+    int64_t ranked = -1;  // the parent whose candidates stand in order
+    int32_t order[MOST];
+    for (int64_t row = 1; row < count; ++row) {
+        const int64_t parent = parents[row], token = tokens[parent];
+        const int32_t* candidates = matrix + token * k;
+        if (token < 0) {
+            tokens[row] = -1;
+        } else if (!noise) {
+            tokens[row] = candidates[ranks[row]];
+        } else {
+            if (parent != ranked) {
+                float scores[MOST];
+                for (int64_t place = 0; place < k; ++place) {
+                    const int32_t one = candidates[place];
+                    const float own = one < 0 ? -INFINITY
+                                              : logits[token * k + place] / temperature + noise[depths[parent] * vocabulary + one];
+                    int64_t to = place;
+                    for (; to && own > scores[to - 1]; --to) scores[to] = scores[to - 1], order[to] = order[to - 1];
+                    scores[to] = own, order[to] = one;
+                }
+                ranked = parent;
+            }
+            tokens[row] = order[ranks[row]];
+        }
+    }
+}
