@@ -44,7 +44,10 @@ def _squeezed(text: str) -> str:
 
 @cache
 def _sources(package: Path) -> list[tuple[Path, str, str]]:
-    texts = ((file, file.read_text(encoding="utf-8")) for file in sorted(package.rglob("*.py")))
+    texts = (
+        (file, file.read_text(encoding="utf-8"))
+        for file in sorted((*package.rglob("*.py"), *package.rglob("*.cpp")))
+    )
     return [(file, text, _squeezed(text)) for file, text in texts]
 
 
