@@ -195,7 +195,7 @@ class CompiledModel(Runtime):
     @override
     def commit(self, slot: int, rows: Sequence[int]) -> None:
         count = len(rows)
-        if rows[-1] != count - 1:
+        if rows[-1] >= count:  # some are out of place
             kept = (ctypes.c_int64 * count)(*rows)
             past = ctypes.c_int64(self.cache.lengths[slot])
             self._kernels.keep(
