@@ -37,6 +37,9 @@ Capture = pytest.CaptureFixture[str]
 TREE = {"tree.json": [[0], [1], [0, 0]], "parts.json": {"drafter": {"class_path": "TokenRecycling"}}}
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 3}}
 SHORT = {"max_tokens": 4, "prefixes": [8], "repeats": 2, "prompts": 1, "max_new_tokens": 8}
+PROOF = ["--verify.toy_tokens", "900", "--verify.samples", "20", "--verify.first_tokens", "2"]
+PROOF += ["--verify.total_variation", "0.5", "--data.max_prompts", "1", "--verify.workers", "1"]
+"""What makes a proof short."""
 DRY = ("run", "sweep", "verify", "profile", "record", "fit", "why", "what_if")
 """Commands that are typed with ``--dry-run``: everything but decoding is done."""
 
@@ -168,16 +171,16 @@ class TestVerify:
         self, experiment: Write, leads_to: LeadsTo
     ) -> None:
         folder = save_artifact("found", "static-tree", TREE).folder
-        assert verify([experiment(), f"--artifact={folder}", "--verifier", "Greedy"]) == 0
+        assert verify([experiment(), f"--artifact={folder}", "--verifier", "Greedy", *PROOF]) == 0
         assert " --draft " in leads_to("serve")
 
     def test_of_a_file_it_is_its_run(self, experiment: Write, leads_to: LeadsTo) -> None:
-        assert verify([experiment(), "--verifier", "Greedy"]) == 0
+        assert verify([experiment(), "--verifier", "Greedy", *PROOF]) == 0
         assert "--verifier Greedy" in leads_to("run")
 
     def test_of_a_mistake_it_is_the_doctor(self, experiment: Write, leads_to: LeadsTo) -> None:
         broken = experiment(drafter={"class_path": "verify.test_verify.Failing"}, verifier="Greedy")
-        assert verify([broken]) == 1
+        assert verify([broken, *PROOF]) == 1
         leads_to("doctor")
 
     def test_a_drafter_of_ones_own_is_proved_and_served_by_trusting_its_package(
@@ -194,7 +197,7 @@ class TestVerify:
         asked = [experiment(verifier="Greedy"), "--artifact", folder]
         assert verify([*asked, "--dry-run"]) == 2
         assert "or --trust foreign_parts" in capsys.readouterr().err
-        assert verify([*asked, "--trust", "foreign_parts"]) == 0
+        assert verify([*asked, *PROOF, "--trust", "foreign_parts"]) == 0
         assert "--trust foreign_parts" in leads_to("serve")
         assert run([*asked, "--trust", "[foreign_parts]", "--dry-run"]) == 0
 

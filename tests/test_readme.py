@@ -34,6 +34,7 @@ SHORT = {
     "specexp.verify": [
         *("--verify.total_variation", "0.5", "--verify.toy_tokens", "900", "--verify.samples", "20"),
         *("--verify.first_tokens", "2", "--data.max_prompts", "1", "--generation.max_new_tokens", "8"),
+        *("--verify.workers", "1"),
     ],
     "specexp.doctor": [],
     "specexp.init": [],
