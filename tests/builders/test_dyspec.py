@@ -14,7 +14,7 @@ from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold, compiled
 from specexp.core.context import Context
 from specexp.core.dialogue import Plan, Request
 from specexp.core.tree import NodeKind
-from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow, plenty
+from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract
 from specexp.testing.fakes import DistributionDrafter
 
 SELECTIONS = ("drawn", "top-k")
@@ -272,24 +272,6 @@ def test_no_closed_tree_of_the_same_size_is_worth_more(drafter, selection, budge
     assert tree.values[1:] == pytest.approx(values(tree), abs=1e-6)
 
 
-def test_the_enumeration_counts_every_tree():
-    """Trees whose nodes have an ordered first few of two children: as many as binary trees have shapes."""
-    draft = Draft(fixed_draft(0.5, 0.5), Context([0]), "drawn")
-    assert [len(list(sums_of_all_closed_trees(draft, size))) for size in range(5)] == [1, 1, 2, 4, 9]
-    draft = Draft(fixed_draft(0.6, 0.4), Context([0]), "top-k")
-    assert [len(list(sums_of_all_closed_trees(draft, size))) for size in range(5)] == [1, 2, 5, 14, 42]
-
-
-def test_what_a_sampling_is_worth_does_not_depend_on_the_token_drawn_there():
-    builder = DySpecGreedy(12)
-    tree = grow(builder, plenty)
-    for row, path in enumerate(tree.shape.rank_paths[1:], 1):
-        changed = grow(builder, plenty, swap=(path[:-1], path[-1]))
-        there = changed.shape.rank_paths.index(path)
-        assert changed.tokens[there] != tree.tokens[row]
-        assert values(changed)[there - 1] == pytest.approx(values(tree)[row - 1])
-
-
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_limits_of_depth_and_of_the_plan(selection):
     drafter = random_draft(6, 0.3, 1)
@@ -301,16 +283,6 @@ def test_limits_of_depth_and_of_the_plan(selection):
     for plan in (Plan(max_nodes=4), Plan(max_depth=1), Plan(max_nodes=9, max_depth=3)):
         tree, _ = build(DySpecGreedy(15, max_depth=4, candidates=selection), drafter, context, plan)
         assert as_paths(tree) == textbook_tree(draft, plan.max_nodes or 15, plan.max_depth or 4)
-
-
-@pytest.mark.parametrize("selection", SELECTIONS)
-def test_a_budget_beyond_what_there_is_takes_everything(selection):
-    tree, _ = build(DySpecGreedy(60, max_depth=2, candidates=selection), fixed_draft(0.5, 0.0, 0.3, 0.2))
-    assert tree.num_nodes == 3 + 9
-    tree, _ = build(
-        DySpecThreshold(1e-9, max_nodes=60, max_depth=2, candidates=selection), fixed_draft(0.7, 0.3)
-    )
-    assert tree.num_nodes == 2 + 4
 
 
 def samplings_above(draft, threshold, max_depth):

@@ -144,11 +144,6 @@ def test_grafts_keep_to_the_plan(plan, expected):
     assert [path for path, graft in zip(paths(tree), flags[1:], strict=True) if graft] == expected
 
 
-def test_without_depth_nothing_is_asked():
-    tree, asked = build(Graft(Chain(4)), COUNTING, PHRASES, Plan(max_depth=0))
-    assert (tree.tokens.tolist(), asked) == ([0], [])
-
-
 def test_what_the_longer_shape_took_over_is_what_it_would_find():
     tree, _ = build(Graft(KConfig([2, 2])), COUNTING, PHRASES)
     again = TreeShape(tree.shape.parents, tree.shape.ranks)

@@ -3,7 +3,6 @@
 import heapq
 import json
 from functools import cache
-from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -97,35 +96,6 @@ def greedy_tree(acceptance, nodes):
                 heap, (cost / acceptance[path[-1]] * acceptance[path[-1] + 1], (*path[:-1], path[-1] + 1))
             )
     return found
-
-
-@examples(30)
-@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=9), st.integers(1, 200))
-def test_monotone_vectors_agree_with_the_largest_path_products(weights, budget):
-    acceptance = [weight / sum(weights) for weight in sorted(weights, reverse=True)]
-    best = tokens_per_step(greedy_tree(acceptance, budget), acceptance)
-    assert worth(Sequoia(budget, acceptance), acceptance) == pytest.approx(best, rel=1e-9)
-
-
-@examples(25)
-@given(vectors(width=8), st.integers(8, 60))
-def test_more_nodes_depth_and_width_are_never_worth_less(acceptance, budget):
-    width = len(acceptance) - 1
-    smaller = {"max_depth": 3, "max_width": max(1, width // 2)}
-    if max(acceptance[: smaller["max_width"]]) < 1e-12:  # refused
-        return
-    steps = [
-        Sequoia(budget, acceptance, **smaller),
-        Sequoia(2 * budget, acceptance, **smaller),
-        Sequoia(2 * budget, acceptance, max_depth=6, max_width=smaller["max_width"]),
-        Sequoia(2 * budget, acceptance),
-    ]
-    for fewer, more in pairwise(steps):
-        assert worth(more, acceptance) >= worth(fewer, acceptance) * (1 - 1e-12)
-    for tree in steps[:3]:
-        assert tree.max_nodes <= 2 * budget
-        assert tree.max_candidates <= smaller["max_width"]
-    assert steps[0].depth <= 3
 
 
 def test_nodes_that_are_never_accepted_are_left_out():

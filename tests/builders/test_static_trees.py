@@ -62,14 +62,6 @@ def test_the_parametric_family_spans_chain_to_bush():
     assert between.max_candidates > 1
 
 
-@pytest.mark.parametrize("nodes", [1, 7, 30, 85])
-def test_the_parametric_family_spends_its_budget_within_depth_and_width(nodes):
-    tree = ParametricTree(nodes=nodes, depth=3, width=4)
-    assert tree.max_nodes == min(nodes, 4 + 16 + 64)
-    assert tree.shape.max_depth <= 3
-    assert tree.max_candidates <= 4
-
-
 def test_the_parametric_tree_keeps_the_best_scores():
     arguments = {"depth": 4, "rank_decay": 1.3, "depth_decay": 0.7, "width": 4}
     everything = ParametricTree(nodes=4096, **arguments).rank_paths

@@ -7,17 +7,16 @@ from helpers.contracts import contract_of
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
-from specexp.builders import Chain, Choice, KConfig
+from specexp.builders import Chain, Choice
 from specexp.controllers import Bandit, ConfidenceThreshold, Fixed, Heuristic, Oracle, RuleBandit
 from specexp.core.context import Context
 from specexp.core.dialogue import DraftState, Plan
-from specexp.core.latency import LatencyProfile
 from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
-from specexp.testing.fakes import counting_model, hashed_model
+from specexp.testing.fakes import hashed_model
 
 TestUcb = contract_of(ControllerContract, lambda: Bandit("depths", [0, 2, 4]))
 TestThompson = contract_of(
@@ -108,13 +107,6 @@ def test_a_frozen_one_plays_the_best_it_learned():
     assert play(frozen, lambda value, number: (1, 1.0), 20) == {1: 0, 2: 0, 4: 20}
 
 
-def test_with_a_profile_it_learns_the_profiles_seconds():
-    controller = Bandit("depths", [0])
-    controller.use_latency(LatencyProfile("made up", {1: 500.0}))
-    play(controller, lambda value, number: (1, 123.0), 10)
-    assert controller.goodput() == [pytest.approx(2.0)]
-
-
 def test_a_step_that_was_not_planned_teaches_nothing():
     """As the last one of an output, which has no room for a draft."""
     controller, context = Bandit("depths", [1]), Context([1])
@@ -122,21 +114,6 @@ def test_a_step_that_was_not_planned_teaches_nothing():
     context.append([1, 1])
     controller.observe(Outcome(context, root_tree(1), torch.zeros(1, 2), (), (1,), seconds={"target": 1.0}))
     assert controller.goodput() == [None]
-
-
-def test_over_a_choice_of_trees_it_takes_the_one_that_pays():
-    """The draft is always right: eight drafts bring nine tokens for 18 ms, a wide tree two for 11."""
-    controller = Bandit("choices", [None, 0, 1])
-    controller.use_latency(LatencyProfile("made up", {1: 10.0}, {1: 1.0}))
-    decoder = Decoder(
-        counting_model(7),
-        DraftModel(counting_model(7)),
-        Choice([KConfig([3]), Chain(8)]),
-        controller=controller,
-    )
-    seen = []
-    decoder.generate([1], max_new_tokens=300, observers=[seen.append])
-    assert np.mean([outcome.tree.num_nodes == 8 for outcome in seen]) > 0.7
 
 
 def test_more_arms_than_builders_are_refused():
@@ -245,13 +222,6 @@ def test_it_says_which_rule_was_best():
     step(controller, context, 0, 4)
     step(controller, context, 3, 4)
     assert controller.learned() == "Fixed, number 1 of its controllers, is the best"
-
-
-def test_the_output_is_plain_decodings_while_rules_take_turns():
-    model = hashed_model(24)
-    expected = Decoder(model).generate([1, 2], max_new_tokens=40).token_ids
-    decoder = Decoder(model, DraftModel(hashed_model(24)), Chain(6), controller=RuleBandit(rules()))
-    assert decoder.generate([1, 2], max_new_tokens=40).token_ids == expected
 
 
 def test_what_there_is_no_choice_among_is_refused():

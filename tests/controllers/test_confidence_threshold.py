@@ -116,13 +116,6 @@ def test_it_waits_for_six_tokens_of_both_labels():
     assert controller.threshold == pytest.approx(0.5)  # the least confident that was accepted
 
 
-def test_only_the_last_tokens_are_remembered():
-    controller = AdaptiveConfidence(window=10)
-    for _ in range(9):
-        step(controller, [0.9, 0.2], accepted=1)
-    assert len(controller.state_dict()["matches"]) == 10
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 8), st.booleans()), min_size=2, max_size=12).filter(
         lambda tokens: len({matched for _, matched in tokens}) == 2

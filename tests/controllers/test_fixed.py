@@ -60,10 +60,6 @@ def test_it_stays_between_one_and_its_greatest_length():
     assert [step(controller, chain(1), 1) for _ in range(3)] == [3, 5, 5]
 
 
-def test_fewer_drafts_than_planned_are_a_success_if_all_were_accepted():
-    assert step(Heuristic(initial=5), chain(2), 2) == 7
-
-
 def test_a_step_without_a_draft_or_ended_inside_it_teaches_nothing():
     controller = Heuristic()
     assert step(controller, root_tree(1), 0) == 5

@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 from helpers.contracts import contract_of
 
-from specexp.builders import Chain, StaticTree
 from specexp.controllers import DraftLengths, LoadAware
 from specexp.core.context import Context
 from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
-from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
-from specexp.testing.fakes import FakeDrafter, counting_model
 
 FREE_ALONE = LatencyProfile("free alone", {1: 10.0, 9: 10.0}, {1: 1.0}, lanes_ms={8: {1: 10.0, 9: 90.0}})
 """Eight more tokens cost nothing where one lane is served, and eight times as much where eight are."""
@@ -81,10 +78,6 @@ def test_now_and_then_and_until_enough_is_known_the_whole_budget_is_drafted():
     assert plan_at(taught(accepted=0, steps=3), 1) == Plan()
 
 
-def test_without_a_profile_it_changes_nothing():
-    assert plan_at(LoadAware(), 5) == Plan()
-
-
 def test_lengths_hold_from_their_number_of_lanes_on():
     controller = DraftLengths({8: 0, 1: None, 4: 3})
     plans = [plan_at(controller, lanes) for lanes in (1, 3, 4, 7, 8, 20)]
@@ -94,15 +87,6 @@ def test_lengths_hold_from_their_number_of_lanes_on():
 def test_lengths_say_what_holds_for_one_lane():
     with pytest.raises(ValueError, match="from 2 lanes on: say how many there are for 1"):
         DraftLengths({2: 3})
-
-
-@pytest.mark.parametrize("builder", [Chain(6), StaticTree([[0], [0, 0], [0, 0, 0]])])
-def test_alone_the_loop_is_one_lane(builder):
-    seen = []
-    drafter = FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 11])
-    decoder = Decoder(counting_model(11), drafter, builder, controller=DraftLengths({1: 2, 2: 0}))
-    decoder.generate([0], max_new_tokens=12, observers=[lambda outcome: seen.append(outcome.tree.num_nodes)])
-    assert seen == [2, 2, 2, 2]
 
 
 def test_passes_of_several_lanes_are_interpolated_and_else_taken_for_one_over_all_tokens():

@@ -220,12 +220,6 @@ def test_teacher_forcing_of_a_long_output_goes_block_by_block(monkeypatch):
     assert len(asked) == 6
 
 
-def test_it_may_be_given_milliseconds():
-    oracle = Oracle(step_ms=10.0, draft_pass_ms=1.0)
-    oracle.use_latency(None)
-    assert oracle.latency.step_seconds(5, [1] * 4) == pytest.approx(0.014)
-
-
 def test_without_costs_or_a_schedule_it_says_so():
     with pytest.raises(ValueError, match="give both, or neither"):
         Oracle(step_ms=3.0)

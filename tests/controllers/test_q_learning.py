@@ -316,14 +316,3 @@ def test_other_bins_kinds_and_damaged_tables_are_refused(tmp_path):
 def test_bad_input_is_refused_in_a_sentence(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         QLearning(**arguments)
-
-
-def test_it_can_learn_in_warm_up_and_then_be_frozen():
-    controller, context = QLearning(draft_cost=0.14, learn="warm-up", warm_up=20), Context([1, 2])
-    for _ in range(20):
-        step(controller, context, 6, 3)
-    frozen = controller.state_dict()["q"]
-    assert controller.exploring == 0.0
-    step(controller, context, 6, 0)
-    assert torch.equal(controller.state_dict()["q"], frozen)
-    assert (frozen != 0).sum() > 10

@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 from helpers.contracts import contract_of
 
-from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import ConfidenceThreshold, SpecDecPlusPlus
 from specexp.controllers.spec_dec_plus_plus import AcceptanceHead
 from specexp.core.context import Context
 from specexp.core.dialogue import DraftState
-from specexp.core.loop import Decoder
-from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
-from specexp.testing.fakes import hashed_model
 
 TestSpecDecPlusPlus = contract_of(ControllerContract, lambda: SpecDecPlusPlus())
 TestCold = contract_of(
@@ -67,17 +63,6 @@ def test_its_gradient_is_that_of_the_weighted_cross_entropy():
     head.weights = start.copy()
     head.learn(seen, accepted)
     assert np.sqrt(head.squares) * np.sign(start - head.weights) == pytest.approx(expected, abs=1e-6)
-
-
-def test_it_drafts_less_where_drafts_are_rejected():
-    """A draft model that is sure and always wrong."""
-    target, draft = hashed_model(24), hashed_model(24, seed=5)
-    controller, seen = SpecDecPlusPlus(0.02), []
-    expected = Decoder(target).generate([1, 2], max_new_tokens=120).token_ids
-    decoder = Decoder(target, DraftModel(draft), Chain(8), controller=controller)
-    assert decoder.generate([1, 2], max_new_tokens=120, observers=[seen.append]).token_ids == expected
-    nodes = [outcome.tree.num_nodes for outcome in seen]
-    assert np.mean(nodes[-30:]) < np.mean(nodes[:10])
 
 
 def test_an_artifact_holds_the_head(tmp_path):

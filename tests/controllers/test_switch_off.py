@@ -73,12 +73,6 @@ def test_the_margin_is_how_much_faster_it_must_be(margin, share):
     assert sum(drafts[10:]) / 50 == share
 
 
-def test_it_goes_on_again_when_the_text_changes():
-    controller = SwitchOff(Fixed(), window=8, probe_every=5)
-    assert sum(play(controller, cost=1.2, tokens=1, steps=40)[-12:]) == 2  # probes
-    assert sum(play(controller, cost=1.2, tokens=4, steps=60)[-12:]) >= 10
-
-
 def test_frozen_it_probes_nothing():
     learner = SwitchOff(Fixed(), window=8)
     play(learner, cost=2.5, tokens=2, steps=30)

@@ -10,7 +10,7 @@ from specexp.controllers import ThresholdTracker
 from specexp.core.context import Context
 from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
-from specexp.core.tree import TokenTree, TreeShape, root_tree
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract
 from specexp.testing.fakes import hashed_model
@@ -51,12 +51,6 @@ def test_a_small_tree_lowers_the_threshold_and_a_large_one_raises_it():
     observe(controller, fan(5))  # half the budget: log threshold moves by -0.1 / 2
     assert controller.threshold == pytest.approx(0.1 * np.exp(-0.05))
     observe(controller, fan(15))
-    assert controller.threshold == pytest.approx(0.1)
-
-
-def test_a_step_without_a_draft_teaches_nothing():
-    controller = ThresholdTracker(budget=10)
-    observe(controller, root_tree(1))
     assert controller.threshold == pytest.approx(0.1)
 
 

@@ -170,19 +170,6 @@ def test_after_many_steps_the_cache_is_that_of_a_fresh_prefill(name, attention):
         assert after.log_probs == pytest.approx(again.propose(context, request).log_probs, abs=1e-4)
 
 
-def test_the_cache_grows_in_the_middle_of_a_tree():
-    drafter = DraftModel(hashed_model(7, context_limit=2000))
-    model = hashed_model(7)
-    context = begun(drafter, *[1, 2, 3] * 20)
-    drafter.models[0].cache._storage = (
-        drafter.models[0].cache._storage[..., :62, :].clone()
-    )  # room for two rows more
-    answers = [drafter.propose(context, ask(context, [(1,) * depth], k=1)) for depth in range(6)]
-    for depth, answer in enumerate(answers):
-        best = int(np.argmax(model.next_logits((*context.token_ids.tolist(), *(1,) * depth))))
-        assert answer.tokens.tolist() == [[best]]
-
-
 LOGITS = [[0.0, 1.0, 2.0, 3.0]] * 4
 
 
@@ -358,23 +345,6 @@ def test_a_draft_may_be_less_precise_than_the_target(builder, dtype):
             assert q.sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_coupled_drafts_agree_more_often_and_change_nothing():
-    target, draft = pair(noise=2.0, vocabulary=40)
-    accepted = {}
-    for coupled in (False, True):
-        decoder = Decoder(target, DraftModel(draft, coupled=coupled), Chain(4), KeyedSampling(1.2))
-        plain = Decoder(target, verifier=KeyedSampling(1.2))
-        accepted[coupled] = 0
-        for sequence in range(8):
-            result = decoder.generate([1, 2], max_new_tokens=30, sequence=sequence, seed=0)
-            assert (
-                result.token_ids
-                == plain.generate([1, 2], max_new_tokens=30, sequence=sequence, seed=0).token_ids
-            )
-            accepted[coupled] += result.accepted_drafts
-    assert accepted[True] > 1.2 * accepted[False]
-
-
 def test_a_coupled_draft_that_is_the_target_is_always_right():
     model = hashed_model(20)
     decoder = Decoder(model, DraftModel(hashed_model(20), coupled=True), Chain(4), KeyedSampling(0.8))
@@ -419,17 +389,6 @@ def test_a_pair_without_draft_is_refused():
     for drafter in (DraftModel(), Union([PromptLookup(), DraftModel()])):
         with pytest.raises(ValueError, match=r"needs a draft model and the pair has none: set pair\.draft"):
             drafter.use_draft_model(None)
-
-
-def test_a_union_passes_the_pairs_draft_on():
-    target, draft = pair()
-    union = Union([PromptLookup(), DraftModel()])
-    union.use_draft_model(draft)
-    result = Decoder(target, union, StaticTree([[0], [1], [0, 0]])).generate(
-        [1, 2, 1, 2, 1], max_new_tokens=20
-    )
-    assert result.token_ids == Decoder(target).generate([1, 2, 1, 2, 1], max_new_tokens=20).token_ids
-    assert result.draft_passes > 0
 
 
 def broken_after(length, value, vocabulary=9):

@@ -44,15 +44,6 @@ def fits(samples, expected):
     return stats.chisquare(observed, np.array(list(expected.values())) * len(samples)).pvalue > 1e-3
 
 
-def test_ordered_draws_without_replacement_are_those_of_one_by_one_sampling():
-    expected = {
-        (a, b, c): Q[a] * Q[b] / (1 - Q[a]) * Q[c] / (1 - Q[a] - Q[b])
-        for a, b, c in permutations(range(5), 3)
-    }
-    assert sum(expected.values()) == pytest.approx(1)
-    assert fits(many(Q, 3, 10_000), expected)
-
-
 def test_all_of_a_distribution_in_order():
     """What the last draws are depends on all others: a bias of a later round would show here."""
     expected = {}

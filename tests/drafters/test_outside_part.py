@@ -7,13 +7,10 @@ from helpers.contracts import contract_of
 from specexp.builders import Chain
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates
-from specexp.core.language_model import LanguageModel
-from specexp.core.loop import Decoder, Decoding, Drafting, Lane
-from specexp.core.parts import Parts
+from specexp.core.loop import Decoder
 from specexp.core.tree import NO_CANDIDATE
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model
-from specexp.verifiers import Greedy
 
 
 class Successor(Drafter):
@@ -33,12 +30,6 @@ class Successor(Drafter):
 
 
 TestSuccessor = contract_of(DrafterContract, lambda: Successor())
-
-
-def test_it_decodes_without_any_registration():
-    result = Decoder(counting_model(24), Successor(), Chain(4)).generate([0], max_new_tokens=10)
-    assert result.token_ids == list(range(1, 11))
-    assert result.steps == 2
 
 
 class Nothing(Successor):
@@ -68,13 +59,3 @@ def test_a_drafter_of_tokens_outside_the_vocabulary_is_named(token):
     said = f"^Foreign proposed token {token}; the target's vocabulary has ids 0 to 23$"
     with pytest.raises(ValueError, match=said):
         Decoder(counting_model(24), Foreign(token), Chain(4)).generate([0], max_new_tokens=10)
-
-
-def test_tokens_outside_the_vocabulary_are_named_in_the_loop_too():
-    parts = Parts(Foreign(24), Chain(2), Greedy())
-    context = parts.context([1, 2], 0, 0)
-    target = LanguageModel(counting_model(24))
-    decoding = Decoding(target)
-    decoding.start(Lane(context, target, parts.verifier, Drafting(parts, context), max_new_tokens=5))
-    with pytest.raises(ValueError, match=r"^Foreign proposed token 24"):
-        decoding.step()

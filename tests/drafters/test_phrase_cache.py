@@ -1,8 +1,5 @@
 """The phrase cache by hand: what it stores, what it proposes, and what rides in a draft pass."""
 
-import gc
-import tracemalloc
-
 import numpy as np
 import pytest
 import torch
@@ -317,36 +314,6 @@ def test_eos_inside_a_graft_ends_the_output_there():
     assert trees[0].grafted.tolist() == [False] + [True] * 5
 
 
-@pytest.mark.parametrize("prompts", [1_500, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_memory_does_not_grow_with_the_prompts(prompts):
-    cache = PhraseCache(
-        FakeDrafter(lambda tokens: []), max_keys=50, max_phrases=4, initialisation="prompt", state="carry"
-    )
-    logits = torch.eye(VOCABULARY)
-
-    def decode(number):
-        context = Context([(number * 7 + place * place) % 997 for place in range(6)])
-        cache.begin(context, None)
-        tree = chain([context.root, number % 11, number % 7])
-        cache.propose(
-            context, Request(tree.tokens, tree.shape.parents, tree.shape.ranks, np.arange(2), 3, length=5)
-        )
-        context.append([number % 5])
-        cache.observe(Outcome(context, tree, logits[:3], (), (number % 5,)))
-
-    sizes = []
-    tracemalloc.start()
-    for number in range(prompts):
-        decode(number)
-        if number in (1_000, prompts - 1):
-            gc.collect()
-            sizes.append(tracemalloc.get_traced_memory()[0])
-    tracemalloc.stop()
-    assert sizes[1] < sizes[0] + 20_000
-    assert len(cache.store) == 50
-    assert int(cache.store.state_dict()["counts"].sum()) <= 200
-
-
 class SlowStore:
     """The rules of eviction in their plainest form: lists, searched from one end."""
 
@@ -425,57 +392,6 @@ def test_a_saved_store_goes_on_as_if_never_interrupted(sizes, before, after):
     assert content(restored) == content(store)
     state, again = store.state_dict(), restored.state_dict()
     assert all(torch.equal(state[name], again[name]) for name in state)
-
-
-@examples(100)
-@given(SIZES, ACTIONS)
-def test_no_phrase_is_the_beginning_of_another_of_its_key(sizes, actions):
-    store = PhraseStore(*sizes)
-    act(store, actions)
-    for phrases in content(store).values():
-        assert not any(a is not b and b[: len(a)] == a for a in phrases for b in phrases)
-
-
-def test_100000_insertions_stay_within_the_bounds():
-    store = PhraseStore(5, 1000, 20)
-    number = 1
-    for _ in range(100_000):
-        number = number * 48_271 % 2_147_483_647  # a small generator of Lehmer's kind
-        store.insert(number % 5_000, (number % 7, number % 11, number % 13, number % 3, number % 2, 1))
-        store.use(number % 1_999)
-    assert len(store) == 1000
-    state = store.state_dict()
-    assert state["keys"].shape == state["uses"].shape == (1000,)
-    assert int(state["counts"].max()) <= 20
-    assert tuple(state["phrases"].shape) == (int(state["counts"].sum()), 5)
-    assert len(state["phrases"]) <= 20_000
-
-
-def test_looking_up_changes_nothing():
-    store = PhraseStore(3, 2, 2)
-    store.insert(1, (5,))
-    store.insert(2, (6,))
-    for _ in range(3):
-        store.lookup(1, 9)
-    store.insert(3, (7,))
-    assert store.lookup(1, 9) == []  # evicted all the same: as seldom used as 2, and older
-
-
-def test_the_least_used_key_is_evicted():
-    store = PhraseStore(3, 2, 2)
-    store.insert(1, (5,))
-    store.use(1)
-    store.insert(2, (6,))
-    store.insert(3, (7,))
-    assert [key in store for key in (1, 2, 3)] == [True, False, True]
-
-
-def test_an_empty_phrase_and_a_key_it_does_not_hold_change_nothing():
-    store = PhraseStore(3, 2, 2)
-    store.insert(1, ())
-    store.use(1)
-    assert len(store) == 0
-    assert store.largest_token == -1
 
 
 def test_the_largest_token_may_be_a_key_or_stand_in_a_phrase():

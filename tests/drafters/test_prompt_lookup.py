@@ -43,11 +43,6 @@ def test_of_equal_length_the_newest_comes_first():
     assert ask(drafter, context, 2) == [5, 3]
 
 
-def test_no_more_candidates_than_configured():
-    drafter = PromptLookup(candidates=1)
-    assert ask(drafter, begun(drafter, [2, 3, 2, 4, 2]), 4) == [4]
-
-
 def test_suffixes_shorter_than_min_ngram_are_not_looked_up():
     drafter = PromptLookup(max_ngram=3, min_ngram=2, candidates=4)
     assert ask(drafter, begun(drafter, [1, 2, 3, 7, 2]), 4) == []

@@ -7,11 +7,10 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 
 from specexp.artifacts import ArtifactError
-from specexp.builders import Chain, DySpecGreedy, StaticTree
+from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.core.context import Context
 from specexp.core.dialogue import Request
-from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE, root_tree
@@ -19,8 +18,6 @@ from specexp.drafters import SuffixAutomaton
 from specexp.drafters.suffix_index import SuffixArray, SuffixIndex, corpus_arrays
 from specexp.replay.play.fidelity import Grade, fidelity
 from specexp.testing.drafters import DrafterContract
-from specexp.testing.fakes import hashed_model
-from specexp.verifiers import KeyedSampling
 
 TEXTS = [[1, 2, 3, 1, 2, 4, 1, 2, 3], [7, 5, 7, 2]]
 
@@ -163,18 +160,6 @@ def test_the_array_finds_what_a_search_finds(texts, tail):
         assert (following is not None) == there([*tail[len(tail) - longest :], token])
 
 
-@pytest.mark.parametrize(
-    "builder", [Chain(4), StaticTree([[0], [1], [0, 0], [0, 1]]), DySpecGreedy(8, candidates="top-k")]
-)
-def test_keyed_samples_are_plain_decodings(builder):
-    model, verifier = hashed_model(24), KeyedSampling(0.7)
-    drafter = SuffixAutomaton(corpus_arrays(TEXTS), state="carry")
-    for prompt in ([3], [1, 2, 3, 1, 2], [5] * 9):
-        expected = Decoder(model, verifier=verifier).generate(prompt, max_new_tokens=40, seed=3).token_ids
-        decoder = Decoder(model, drafter, builder, verifier)
-        assert decoder.generate(prompt, max_new_tokens=40, seed=3).token_ids == expected
-
-
 def test_a_replay_of_it_is_exact():
     assert fidelity(Parts(SuffixAutomaton(state="carry"), Chain(4))).grade is Grade.EXACT
 
@@ -207,17 +192,6 @@ def test_what_is_no_corpus_is_refused(tmp_path):
         SuffixAutomaton({"tokens": sound["tokens"]})
     with pytest.raises(ValueError, match="holds the token 7 and the target's vocabulary has ids 0 to 5"):
         SuffixAutomaton(sound).check_vocabulary(6)
-
-
-def test_suffixes_in_a_wrong_order_draft_badly_and_break_nothing():
-    sound = corpus_arrays(TEXTS)
-    for seed in range(50):
-        suffixes = np.random.default_rng(seed).permutation(sound["suffixes"])
-        array = SuffixArray({**sound, "suffixes": suffixes})
-        for low in range(suffixes.size):
-            run = (low, suffixes.size, 3)
-            assert all(token >= 0 for token, _ in array.followers(run))
-            array.step(run, 1)
 
 
 def test_saved_texts_that_do_not_belong_together_are_refused():

@@ -101,16 +101,6 @@ def test_in_a_race_every_rank_keeps_that_of_any_occurrence_by_chance_that_repeat
     assert found == [rows(seed) for seed in range(40)]
 
 
-def test_empty_initialisation_proposes_nothing():
-    drafter = drafter_with(prefill_update=False)
-    context = Context([1, 2, 3])
-    drafter.begin(context, None)
-    answer = drafter.propose(
-        context, Request(np.array([3]), np.array([-1]), np.array([-1]), np.array([0]), 2)
-    )
-    assert answer.tokens.tolist() == [[NONE, NONE]]
-
-
 def test_initialisation_from_the_prompt_puts_the_newest_follower_first():
     drafter = drafter_with(initialisation="prompt", prefill_update=False)
     drafter.begin(Context([1, 2, 1, 3, 1, 4, 1, 3]), None)
@@ -139,10 +129,6 @@ def test_the_prefill_updates_every_fed_token():
     assert drafter.matrix[1].tolist() == [0, 3]
     assert drafter.matrix[2].tolist() == [4, 5]
     assert (drafter.matrix[5] == NONE).all()  # the root is fed by the first step
-
-
-def test_without_prefill_update_the_logits_of_the_prompt_are_not_asked_for():
-    assert not drafter_with(prefill_update=False).wants_prefill_logits
 
 
 @pytest.mark.parametrize(("state", "after_one"), [("cold", [NONE, NONE]), ("carry", [2, 3])])
@@ -207,17 +193,6 @@ def test_a_state_of_another_size_is_refused(shape):
         drafter_with().load_state_dict(state)
 
 
-def test_a_state_of_another_k_is_refused_before_the_vocabulary_is_known():
-    with pytest.raises(ValueError, match="saved matrix"):
-        TokenRecycling(k=2).load_state_dict({"matrix": torch.zeros(VOCABULARY, 3, dtype=torch.int32)})
-
-
-def test_the_matrix_of_a_32k_vocabulary_takes_less_than_2_mb():
-    drafter = TokenRecycling(k=8)
-    drafter.check_vocabulary(32_000)
-    assert drafter.matrix.nbytes == 32_000 * 8 * 4 < 2_000_000
-
-
 VOCABULARY_COUPLED = 6
 LOGITS = torch.tensor([[0.0, 4.0, 3.5, 3.0, 0.0, 0.0]])  # after token 0: best 1, then 2, then 3
 
@@ -270,10 +245,6 @@ def test_candidates_are_ranked_as_the_target_would_sample_them(sequence):
     by_hand = sorted((1, 2, 3), key=lambda token: -(LOGITS[0, token].item() / 2.0 + noise[token]))
     assert proposed_after_token_0(context) == by_hand
     assert proposed_after_token_0(context, k=1) == by_hand[:1]
-
-
-def test_without_noise_the_ranks_are_the_targets_own():
-    assert proposed_after_token_0(Context([0])) == [1, 2, 3]
 
 
 def test_what_depends_on_the_last_token_alone_is_always_guessed():

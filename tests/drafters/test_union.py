@@ -54,10 +54,6 @@ def test_a_drafter_without_candidates_leaves_its_ranks_to_the_next():
     assert drafter.propose(Context([9]), request).tokens.tolist() == [[4, 6]]
 
 
-def test_it_ranks_as_many_as_its_drafters_together():
-    assert Union([fixed(5, 2), fixed(2, 7, 5, 1)]).max_candidates == 6
-
-
 def test_each_drafter_is_shown_the_vocabulary():
     with pytest.raises(ValueError, match="k=8"):
         Union([PromptLookup(), TokenRecycling(k=8)]).check_vocabulary(4)

@@ -1,6 +1,5 @@
 """Folders, files and databases that cannot be used or were left half-written, and workers that begin together."""
 
-import multiprocessing
 import os
 import re
 import shutil
@@ -17,8 +16,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from specexp.config import ConfigError
 from specexp.core.start import masked
-from specexp.sweep.storage import check_storage, open_storage, retry_creation
-from specexp.sweep.study_config import StudyError
+from specexp.sweep.storage import check_storage, retry_creation
 
 TAKEN = {"taken": ""}
 NOTES = {"notes.txt": "what I saw on Monday, at length\n"}
@@ -124,24 +122,6 @@ def test_tables_that_another_worker_makes_first_are_found_at_the_next_attempt() 
         retry_creation(lambda: (_ for _ in ()).throw(RuntimeError("no such host")))
 
 
-def _open(url: str, folder: str) -> None:
-    open_storage(url, Path(folder), lambda study, trial: None)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_workers_that_begin_together_on_a_fresh_database_all_live(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    for attempt in range(3):
-        url = f"sqlite:///{tmp_path}/{attempt}.db"
-        workers = [spawn.Process(target=_open, args=(url, str(tmp_path))) for _ in range(4)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        assert [worker.exitcode for worker in workers] == [0] * 4
-
-
 @pytest.mark.timeout(120)
 def test_no_file_and_no_output_of_a_study_tells_the_password_of_its_storage(
     tmp_path: Path,
@@ -182,14 +162,6 @@ def test_a_traceback_tells_no_password() -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "ValueError: redis://:***@host is down" in ended.stderr
     assert "pa55word" not in ended.stderr.splitlines()[-1]
-
-
-def test_a_storage_that_cannot_be_opened_is_named_without_its_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("specexp.sweep.storage.LOST_SECONDS", 0.0)
-    with pytest.raises(StudyError, match=r"storage 'postgresql://me:\*\*\*@host/x' cannot be opened: "):
-        open_storage("postgresql://me:pa55word@host/x", tmp_path, lambda study, trial: None)
 
 
 def test_an_output_that_is_a_link_to_nothing(tmp_path: Path, answered: Callable[[Row], None]) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.first_hour import make
 
 from specexp.config.command import GOES_ON, answered
 from specexp.core.start import SIGNALS, begin
@@ -84,23 +83,3 @@ def test_while_modules_are_imported(name: str, tmp_path: Path) -> None:
         _, shown = process.communicate()
     assert shown == f"error: interrupted by {name}: the same command can be given again\n"
     assert process.returncode == CODES[name]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("seconds", [1, 3, 6, 12])
-@pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("name", SIGNALS)
-def test_a_sweep_at_any_moment(name: str, seconds: float, tmp_path: Path) -> None:
-    make({}, tmp_path)
-    process = start(
-        "-m", "specexp.sweep", "sweep.yaml", "--n-trials=500", "--generation.max_new_tokens=64", cwd=tmp_path
-    )
-    time.sleep(seconds)
-    process.send_signal(getattr(signal, name))
-    _, shown = process.communicate()
-    if process.returncode == 0:
-        pytest.skip("the study was finished before the signal came")
-    assert process.returncode == CODES[name]
-    assert shown.startswith(f"error: interrupted by {name}: the same command ")
-    assert len(shown.splitlines()) == 1

@@ -8,18 +8,15 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from experiments.pair.corpus.python_source import PythonLibrary
 from specexp.data.training_text import (
-    Document,
     Split,
     Text,
     TextSource,
     documents_of,
     fingerprint,
-    is_repetitive,
     split_of,
 )
-from specexp.fit.training_rows import CorpusRows, MixedRows, given_tokens, held_out_texts
+from specexp.fit.training_rows import CorpusRows, MixedRows, given_tokens
 
 
 @pytest.mark.parametrize(
@@ -55,11 +52,6 @@ def test_held_out_modules_their_tests_and_copies_of_them_are_not_training_text(c
     assert any("original_1" in text for text in corpus["train"]["text"])
     source_of = {row["name"]: row["source"] for row in corpus["train"]}
     assert (source_of["test.test_asyncio"], source_of["asyncio"]) == ("library-tests", "library")
-
-
-def test_held_out_texts_are_those_of_the_corpus(library: Path, corpus: Any) -> None:
-    texts = held_out_texts(PythonLibrary(root=str(library)), "test")
-    assert [text.text for text in texts] == list(corpus["test"]["text"])
 
 
 def test_processes_share_the_stream_of_rows_out() -> None:
@@ -124,15 +116,3 @@ def test_documents_are_dedented_outermost_functions_with_their_decorators(tmp_pa
 
 def test_a_file_that_does_not_parse_gives_nothing(library: Path) -> None:
     assert list(documents_of(library / "broken.py", "broken")) == []
-
-
-def test_fingerprint_ignores_comments_and_white_space() -> None:
-    assert (
-        fingerprint("a = 1  # one\n\nb = 2") == fingerprint("a = 1\nb = 2\n") != fingerprint("a = 1\nb = 3\n")
-    )
-
-
-def test_tables_are_repetitive_and_ordinary_code_is_not() -> None:
-    table = "".join(f"    self.assertEqual(f({i}), {i * 7})\n" for i in range(9))
-    assert is_repetitive(f"def f(self):\n{table}")
-    assert not is_repetitive(Document.__doc__ or "")

@@ -12,14 +12,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import torch
 from helpers.clusters import is_alive
 from helpers.toy_schedules import PARTS, PausingTarget, Unlearning, fail_oddly, jobs_of, leave, pausing
 from helpers.waiting import wait_for
 
 from specexp.builders import Chain
 from specexp.core.parts import Parts
-from specexp.scheduling import Job, Scheduled, messages as messages_module
+from specexp.scheduling import Job, Scheduled
 from specexp.testing.fakes import FakeDrafter, Pause
 
 HERE = Path(__file__).parent
@@ -121,31 +120,6 @@ def test_parts_that_cannot_be_handed_over_are_refused():
         Scheduled(2).open(target, parts)
     with Scheduled(2, workers="thread").open(target, parts) as executor:
         assert len(executor.run([Job((1,), 0, 4)]).results[0].token_ids) == 4
-
-
-def test_more_tensors_than_the_server_takes_go_to_a_new_interpreter(monkeypatch):
-    """Starting one takes seconds, so here another worker of the server stands for it."""
-    get_context = torch.multiprocessing.get_context
-    asked = []
-
-    class Full:
-        def set_forkserver_preload(self, modules):
-            pass
-
-        def Process(self, **arguments):  # noqa: N802 - as multiprocessing calls it
-            return self
-
-        def start(self):
-            raise ValueError("too many fds")
-
-    def context_of(method):
-        asked.append(method)
-        return Full() if method == "forkserver" else get_context("forkserver")
-
-    monkeypatch.setattr(messages_module.torch.multiprocessing, "get_context", context_of)
-    with Scheduled(2).open(PausingTarget(Pause(0)), PARTS["lookup"]()) as executor:
-        assert len(executor.run([Job((1,), 0, 4)]).results[0].token_ids) == 4
-    assert set(asked) == {"forkserver", "spawn"}
 
 
 @pytest.mark.parametrize("workers", ["thread", 1])

@@ -62,8 +62,3 @@ def test_every_worker_drafts_for_its_share_of_the_sequences_at_the_same_time():
 
     assert at_once(1) == 0
     assert at_once(2) > 0
-
-
-def test_more_workers_than_sequences_are_refused():
-    with pytest.raises(ValueError, match="workers was 4, but only n=3 sequences draft at a time"):
-        Scheduled(3, workers=4)

@@ -4,7 +4,6 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, strategies as st
 
 from specexp.scheduling.timeline import (
@@ -36,21 +35,6 @@ LINE = TimeLine(
 def events_of(*lines, phase=None):
     trace = json.loads(chrome_trace({f"run {number}": line for number, line in enumerate(lines)}))
     return [event for event in trace["traceEvents"] if phase in (None, event["ph"])]
-
-
-def test_it_is_an_object_with_events_every_one_with_what_its_phase_needs():
-    trace = json.loads(chrome_trace({"scheduled": LINE}))
-    assert trace["displayTimeUnit"] == "ms"
-    for event in trace["traceEvents"]:
-        assert event["ph"] in "MXC"
-        assert isinstance(event["pid"], int)
-        assert isinstance(event["name"], str)
-        if event["ph"] in "XC":
-            assert isinstance(event["ts"], int)
-            assert event["ts"] >= 0
-        if event["ph"] == "X":
-            assert isinstance(event["tid"], int)
-            assert isinstance(event["dur"], int)
 
 
 def test_everybody_has_a_row_with_a_name_the_target_first():
@@ -124,20 +108,6 @@ def test_a_sequence_that_moves_to_another_drafter_is_served_there():
     }
 
 
-def test_several_time_lines_are_processes_that_start_together():
-    later = TimeLine([span._replace(start=span.start + 60, end=span.end + 60) for span in LINE])
-    spans = events_of(LINE, later, phase="X")
-    assert {event["pid"] for event in spans} == {1, 2}
-    halves = [[{**event, "pid": 0} for event in spans if event["pid"] == process] for process in (1, 2)]
-    assert halves[0] == halves[1]
-
-
-def test_the_run_may_begin_before_its_first_span():
-    line = TimeLine([Span("target", "target", 2.0, 3.0, "a", round=0)])
-    line.start = 1.5
-    assert events_of(line, phase="X")[0]["ts"] == 500_000
-
-
 @given(
     st.floats(0, 1e6),
     st.lists(st.floats(1e-7, 0.5), min_size=1, max_size=30),
@@ -155,8 +125,3 @@ def test_neighbours_never_overlap(start, lengths):
         for event, following in pairwise(row):
             assert event["dur"] >= 0
             assert event["ts"] + event["dur"] <= following["ts"]
-
-
-@pytest.mark.parametrize("name", ['with "quotes"', "ümlaut", "two\nlines"])
-def test_any_name_can_be_told(name):
-    assert json.loads(chrome_trace({name: LINE}))["traceEvents"][0]["args"]["name"] == name

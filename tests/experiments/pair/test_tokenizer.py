@@ -10,7 +10,7 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 
 from experiments.engine.gguf_writer import pre_tokenizer_name, write_gguf
-from experiments.pair.tokenizer import BOS, EOS, train_tokenizer
+from experiments.pair.tokenizer import train_tokenizer
 from specexp.models.sources import PAIRS
 
 if TYPE_CHECKING:
@@ -28,15 +28,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBa
     train_tokenizer([CODE] * 20, vocab_size=320).save_pretrained(folder)
     loaded: Any = AutoTokenizer.from_pretrained(folder)
     return loaded
-
-
-@given(text=st.text(max_size=200))
-@examples(300)
-def test_any_text_is_restored(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
-    if BOS in text or EOS in text:
-        return
-    ids = tokenizer(text)["input_ids"]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == text
 
 
 @given(text=st.text(max_size=200))
@@ -99,26 +90,6 @@ def test_other_engines_cut_text_equally(
     ids = other(tokenizer, tmp_path)
     for text in ODD:
         assert ids(text) == tokenizer(text)["input_ids"], text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("other", [llama_ids, openvino_ids])
-def test_other_engines_cut_a_thousand_held_out_texts_as_the_recipe_does(tmp_path: Path, other: Any) -> None:
-    """Functions, word problems and plans, 1,000 of them, none of which the tokenizer was trained on."""
-    from transformers import AutoTokenizer
-
-    from experiments.pair.corpus.blocks_plans import BlocksPlans
-    from experiments.pair.corpus.python_source import PythonLibrary
-    from experiments.pair.corpus.word_problems import Arithmetic
-    from specexp.fit.training_rows import held_out_texts
-
-    sources: tuple[Any, ...] = (PythonLibrary(), Arithmetic(10_000), BlocksPlans(10_000))
-    texts = [text.text for source in sources for text in held_out_texts(source, "test")[:500]]
-    assert len(texts) >= 1000
-    recipe: Any = AutoTokenizer.from_pretrained(RECIPE)
-    ids = other(recipe, tmp_path)
-    for text in [*ODD, *texts]:
-        assert ids(text) == recipe(text)["input_ids"], text
 
 
 def test_the_recipe_has_its_tokenizer() -> None:

@@ -173,20 +173,6 @@ def test_the_command_names_a_mistake_in_one_sentence(
     assert told.count("\n") == 1
 
 
-def test_a_source_that_is_not_there_is_named_in_one_sentence(
-    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    values = config(cache, tmp_path)
-    documentation = "experiments.pair.corpus.documentation.PythonDocumentation"
-    values["data"]["init_args"] |= {
-        "cache_dir": str(tmp_path / "cache"),
-        "sources": {"docs": {"class_path": documentation, "init_args": {"path": "missing"}}},
-    }
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
-    assert main([str(tmp_path / "config.yaml")]) == 2
-    assert "error: missing: there is no page" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_two_processes_train_what_one_does(cache: Path, tmp_path: Path) -> None:
     """With batches of half the size, from the command line, up to the rounding of sums in another order."""

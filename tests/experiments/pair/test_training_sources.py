@@ -9,8 +9,8 @@ from itertools import islice
 import pytest
 
 from experiments.pair.corpus import blocks_plans, python_source
-from experiments.pair.corpus.blocks_plans import distances, moves
-from experiments.pair.corpus.documentation import Passage, descriptions, plain, sections
+from experiments.pair.corpus.blocks_plans import distances
+from experiments.pair.corpus.documentation import descriptions, plain, sections
 from experiments.pair.corpus.word_problems import (
     Arithmetic,
     Worked,
@@ -23,7 +23,7 @@ from experiments.pair.corpus.word_problems import (
     solution,
     word_problem,
 )
-from specexp.data.tasks.blocks import Action, BlocksProblem, run_plan
+from specexp.data.tasks.blocks import run_plan
 from specexp.data.tasks.blocksworld import Blocksworld
 from specexp.data.tasks.gsm8k import GSM8K
 from specexp.data.tasks.task import Item
@@ -76,10 +76,6 @@ def test_plans_are_shortest_and_reach_the_goal() -> None:
         assert len(planned.plan) == distances(problem.blocks, problem.goal)[problem.start]
 
 
-def test_four_blocks_have_125_arrangements() -> None:
-    assert len(moves(("a", "b", "c", "d"))) == 125
-
-
 def test_a_plan_is_what_the_thought_prompt_asks_for_and_judgements_are_readable() -> None:
     planned, task = blocks_plans.random_problem(random.Random(2)), Blocksworld("", "")
     prompt = task.thought_prompt(planned.item, [])
@@ -91,23 +87,6 @@ def test_a_plan_is_what_the_thought_prompt_asks_for_and_judgements_are_readable(
         assert task.read_value(text.removeprefix(given)) is not None
 
 
-def test_remarks_on_actions_say_why() -> None:
-    on, table = ("on", "a", "b"), ("ontable", "b")
-    start = frozenset({on, table, ("clear", "a"), ("handempty",)})
-    problem = BlocksProblem(("a", "b"), start, frozenset({("on", "b", "a")}))
-    planned = blocks_plans.Planned(problem, (), {"a": "x", "b": "y"})
-    assert {
-        action: blocks_plans.remark(planned, start, action and Action(*action))
-        for action in [("unstack", ("a", "b")), ("pick-up", ("b",)), None]
-    } == {
-        ("unstack", ("a", "b")): "It is possible, and the goal comes from 4 actions away to 3.",
-        ("pick-up", ("b",)): "It is impossible: y is not clear.",
-        None: "It is too early: y does not lie on x.",
-    }
-    goal = blocks_plans.Planned(BlocksProblem(("a", "b"), start, frozenset({on})), (), {"a": "x", "b": "y"})
-    assert blocks_plans.remark(goal, start, None) == "The goal is reached."
-
-
 def test_what_is_drawn_at_random_is_given_in_order() -> None:
     for source in (Arithmetic(20), blocks_plans.BlocksPlans(20)):
         for text in source.texts("train"):
@@ -115,18 +94,6 @@ def test_what_is_drawn_at_random_is_given_in_order() -> None:
             for piece in text.given:
                 place = text.text.index(piece, place) + len(piece)
             assert text.given
-
-
-def test_problems_that_differ_in_the_names_of_blocks_alone_are_one() -> None:
-    problem = blocks_plans.random_problem(random.Random(3)).problem
-    last, *others = reversed(problem.blocks)
-    names = dict(zip(problem.blocks, [last, *reversed(others)], strict=True))
-    start, goal = (
-        frozenset((fact[0], *(names[block] for block in fact[1:])) for fact in facts)
-        for facts in (problem.start, problem.goal)
-    )
-    renamed = BlocksProblem(problem.blocks, start, goal)
-    assert blocks_plans.shape(problem) == blocks_plans.shape(renamed)
 
 
 PAGE = """\
@@ -154,13 +121,6 @@ def test_pages_become_sections_and_descriptions() -> None:
     assert name == "heappush(heap, item)"
     assert meaning == "Push the value *item* onto the *heap*, maintaining the heap invariant at all times."
     assert plain(".. note::\n\n   Text.") == "Text."
-
-
-def test_a_passage_ends_its_paragraphs_with_the_given_sentences() -> None:
-    passage = Passage(tuple((f"First {n}.", f"Last {n}.") for n in range(4)))
-    assert passage.item.problem.splitlines()[0] == "1. Last 0."
-    assert passage.plan.splitlines()[3] == "4. First 3."
-    assert passage.text.endswith("First 3. Last 3.\n[end]")
 
 
 def test_probes_know_right_wrong_and_unreadable_answers() -> None:

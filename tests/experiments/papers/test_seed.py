@@ -177,12 +177,6 @@ def test_shares_of_the_time_add_up():
     }
 
 
-def test_prompts_follow_each_other_whatever_ran_between_them():
-    row, _ = utilisation(overlapping(), overlapping(500.0))
-    assert (row["prompts"], row["seconds"]) == (2, pytest.approx(2))
-    assert row["target busy"] == pytest.approx(0.8)
-
-
 @given(st.lists(st.floats(0.01, 5), min_size=2, max_size=20), st.floats(0.05, 3))
 def test_bins_hold_all_of_the_busy_time(lengths, width):
     """Lengths are of busy and idle times in turn."""
@@ -210,20 +204,3 @@ def test_an_arm_has_a_trace_of_the_first_prompt():
     events = json.loads(report.files["time_lines_trace_seed_n_3.json"])["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert names == ["SEED, n=3: p0"]
-
-
-def test_of_several_samples_of_a_prompt_the_first_is_kept():
-    analysis = TimeLines()
-    analysis.begin({"engine": None})
-    first = overlapping()
-    for line in (first, overlapping(200.0)):
-        analysis.observe_run("engine", "p0", line)
-    (row,) = analysis.report([]).tables["time_lines"].records()
-    assert row == {
-        "arm": "engine",
-        "prompt": "p0",
-        "ms": first.seconds * 1000,
-        "target passes": 2,
-        "sequences/pass": 1,
-        "target busy": first.utilisation(),
-    }

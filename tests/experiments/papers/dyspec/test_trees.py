@@ -11,7 +11,6 @@ from experiments.papers.dyspec.trees import (
     AcceptanceVector,
     TokensPerStep,
     TreeSizes,
-    _rates,
 )
 from specexp.bench.record import PromptRecord
 from specexp.controllers import Fixed, ThresholdTracker
@@ -158,12 +157,6 @@ def test_p_is_the_law_of_the_verifier(verifier, means):
     law = np.tile([0.0, 0.5, 0.3, 0.2, 0.0, 0.0, 0.0, 0.0], (5, 1))
     rows = heat(verifier, outcome_of(PARENTS, [], q=Q, p=law))[:-1]
     assert [row["mean p"] for row in rows] == pytest.approx(means)
-
-
-def test_rates_are_of_whole_groups_of_a_column():
-    q = np.array([0.1, 0.9, 0.1, 0.1, 0.1, 1.0, 0.1])
-    middle, rate = _rates(q, np.array([1, 0, 0, 1, 1, 1, 1]), np.array([0, 0.5, 1.0]), 2)
-    assert (middle.tolist(), rate.tolist()) == ([0.25, 0.25, 0.75], [0.5, 1.0, 0.5])
 
 
 # --- Sizes of trees -----------------------------------------------------------------------------------------------

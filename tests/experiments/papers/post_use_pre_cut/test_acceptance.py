@@ -4,16 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.examples import examples
 from helpers.made_records import outcome_of, report_of, strategy
-from hypothesis import given, strategies as st
 
 from experiments.papers.post_use_pre_cut.acceptance import (
     ConfidenceAcceptance,
     PrecutLearning,
     Utilisation,
     rank_correlation,
-    wilson_interval,
 )
 from specexp.core.context import Context
 from specexp.verifiers import Greedy
@@ -98,12 +95,6 @@ def test_a_prefix_is_accepted_whole_or_not():
     assert [row["mean length"] for row in rows] == [3, 2, 1, 2]
 
 
-def test_the_bins_tell_small_products_apart():
-    """Products 0.5, 0.005 and 0.00005."""
-    rows = confidence(outcome_of(PREFIXES, [1], q=[1.0, 0.5, 0.01, 0.01]), edges=(0, 0.0001, 0.01, 1))
-    assert shares(rows)[:-1] == [("0 to 0.0001", 0.0), ("0.0001 to 0.01", 0.0), ("0.01 to 1", 1.0)]
-
-
 def test_in_a_tree_the_most_probable_path_counts():
     """It goes by row 2; accepted is row 1 and what is below it."""
     rows = confidence(outcome_of([-1, 0, 0, 1, 2], [1, 3], q=[1, 0.3, 0.6, 0.9, 0.5]))
@@ -125,13 +116,6 @@ def test_which_prefixes_count(outcome, prefixes, accepted):
 
 def test_drafters_without_probabilities_are_left_out():
     assert confidence(outcome_of(PREFIXES, [1])) == []
-
-
-@examples(50)
-@given(share=st.sampled_from([0.0, 1.0]) | st.floats(0, 1), tries=st.integers(1, 5000))
-def test_an_interval_holds_its_share(share, tries):
-    low, high = wilson_interval(share, tries)
-    assert -1e-9 <= low <= share <= high <= 1 + 1e-9
 
 
 def test_the_rank_correlation_is_spearmans():
