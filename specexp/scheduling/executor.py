@@ -1,8 +1,7 @@
-"""Execution strategies at work: the executor of all strategies, and the one whose parts are in its own thread."""
+"""Execution strategies at work: lanes that draft and are verified, in one thread or over drafting workers."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -139,6 +138,8 @@ class Executor(AbstractContextManager["Executor"]):
     """An execution strategy at work: ``n`` lanes at a time; a sequence that ends makes room for the next one. Close it,
     or use it in a ``with`` statement.
 
+    Here all parts are in the caller's thread: every sequence drafts, then one target pass verifies all drafts.
+
     Attributes:
         closed: whether it was closed, or a run failed.
     """
@@ -152,6 +153,7 @@ class Executor(AbstractContextManager["Executor"]):
         self._begun: list[Lane] = []  # of this run
         self._held: dict[int, tuple[int, ...]] = {}  # prompt at the start of a slot
         join_target(parts, self.model)
+        self._parts = self._copies(parts)
 
     @property
     def finished(self) -> dict[int | str, GenerationResult]:
@@ -245,19 +247,25 @@ class Executor(AbstractContextManager["Executor"]):
     def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
         return Lanes(self.model, self.parts, observers, timeline)
 
-    @abstractmethod
+    def _copies(self, parts: Parts) -> list[Parts]:
+        """Return the parts of each slot."""
+        return copies(parts, self.n)
+
     def _drafting(self, slot: int, context: Context) -> Drafting | None:
         """Return the drafting for a sequence in a slot; None where drafts are made elsewhere."""
+        return Drafting(self._parts[slot], context)
 
-    @abstractmethod
     def reset(
         self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
     ) -> None:
         """Return the parts to their initial state, or to a saved one; raises ``ValueError`` for an unfit state."""
+        self._check_open()
+        self._parts = self._copies(initial(self._parts[0], drafter, controller))
 
-    @abstractmethod
     def memory(self) -> dict[str, int]:
         """Return the bytes of draft models: ``weights``, each counted once, and ``caches`` of all sequences."""
+        self._check_open()
+        return bytes_of(self._parts)
 
     def abort(self) -> None:
         """Stop at once, after a failure."""
@@ -291,30 +299,6 @@ class Executor(AbstractContextManager["Executor"]):
                 self.model.check_request(job.prompt, job.max_new_tokens)
             except ValueError as error:
                 raise ValueError(f"sequence {job.sequence!r}: {error}") from error
-
-
-class LocalExecutor(Executor):
-    """Lanes whose parts are in this thread: every sequence drafts, then one target pass answers all."""
-
-    def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, n: int, threads: int | None) -> None:
-        super().__init__(model, parts, n, threads)
-        self._parts = copies(parts, n)
-
-    @override
-    def reset(
-        self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
-    ) -> None:
-        self._check_open()
-        self._parts = copies(initial(self._parts[0], drafter, controller), self.n)
-
-    @override
-    def memory(self) -> dict[str, int]:
-        self._check_open()
-        return bytes_of(self._parts)
-
-    @override
-    def _drafting(self, slot: int, context: Context) -> Drafting:
-        return Drafting(self._parts[slot], context)
 
 
 def copies(parts: Parts, n: int) -> list[Parts]:

@@ -111,9 +111,10 @@ class Memory:
         q: ``[rows, V]`` draft distributions of the last tree, written by the worker; no rows if nothing is drawn.
     """
 
-    def __init__(self, rows: int, vocab_size: int, dtype: torch.dtype, drawn: bool, read: bool) -> None:
-        self.logits = torch.empty((rows if read else 0, vocab_size), dtype=dtype)
-        self.q = torch.empty((rows if drawn else 0, vocab_size), dtype=torch.float32)
+    def __init__(self, parts: Parts, vocab_size: int, dtype: torch.dtype) -> None:
+        drawn = parts.builder is not None and {*_kinds_of(parts.builder)} != {NodeKind.POINT_MASS}
+        self.logits = torch.empty((parts.max_rows if parts.reads_answers else 0, vocab_size), dtype=dtype)
+        self.q = torch.empty((parts.max_rows if drawn else 0, vocab_size), dtype=torch.float32)
 
 
 class Shapes:
@@ -150,13 +151,6 @@ class Shapes:
             if len(self._shapes) > _SHAPES_KEPT:
                 self._shapes.popitem(last=False)
         return shape
-
-
-def memory_of(parts: Parts, vocab_size: int, dtype: torch.dtype) -> Memory:
-    """Return the memory of a lane with these parts."""
-    builder = parts.builder
-    drawn = builder is not None and any(kind is not NodeKind.POINT_MASS for kind in _kinds_of(builder))
-    return Memory(parts.max_rows, vocab_size, dtype, drawn, parts.reads_answers)
 
 
 def _kinds_of(builder: TreeBuilder) -> list[NodeKind]:

@@ -17,6 +17,7 @@ from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.scheduling.executor import Executor, Lanes
 from specexp.scheduling.messages import (
+    Memory,
     MemoryQuery,
     MemoryReport,
     NextDraft,
@@ -24,7 +25,6 @@ from specexp.scheduling.messages import (
     SequenceLearned,
     StartSequence,
     StepResult,
-    memory_of,
 )
 from specexp.scheduling.queue import QueuePolicy, Waiting
 from specexp.scheduling.timeline import TimeLine
@@ -178,7 +178,7 @@ class ScheduledExecutor(Executor):
         try:
             for first in range(number):
                 memories = {
-                    slot: memory_of(parts, self.model.vocab_size, self.model.dtype)
+                    slot: Memory(parts, self.model.vocab_size, self.model.dtype)
                     for slot in range(first, self.n, number)
                 }
                 self._workers.append(DraftWorker(drafting, memories, kind, draft_threads))
@@ -234,6 +234,10 @@ class ScheduledExecutor(Executor):
     @override
     def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
         return ScheduledLanes(self.model, self.parts, observers, timeline, self.workers, *self.queue)
+
+    @override
+    def _copies(self, parts: Parts) -> list[Parts]:
+        return []  # the workers make them
 
     @override
     def _drafting(self, slot: int, context: Context) -> None:

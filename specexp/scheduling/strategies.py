@@ -71,10 +71,10 @@ class SerialSpeculative(Execution):
 
     @override
     def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
-        from specexp.scheduling.executor import LocalExecutor
+        from specexp.scheduling import executor
 
         self.check(parts)
-        return LocalExecutor(model, parts, 1, self.threads)
+        return executor.Executor(model, parts, 1, self.threads)
 
 
 class Serial(SerialSpeculative):
@@ -113,10 +113,10 @@ class Batched(Execution):
 
     @override
     def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
-        from specexp.scheduling.executor import LocalExecutor
+        from specexp.scheduling import executor
 
         self.check(parts)
-        return LocalExecutor(model, parts, self.n, self.threads)
+        return executor.Executor(model, parts, self.n, self.threads)
 
 
 class Scheduled(Execution):

@@ -51,7 +51,7 @@ from specexp.scheduling.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from multiprocessing.process import BaseProcess
 
 Kind = Literal["process", "thread"]
@@ -76,7 +76,7 @@ class DraftWorker:
         if hasattr(select, "poll"):  # ten times faster than connection.poll
             self._poll = select.poll()
             self._poll.register(self.connection, select.POLLIN)
-        arguments = (theirs, parts, memories, threads)
+        arguments = (theirs, parts, memories, threads, kind == "process")
         self._process: BaseProcess | None = None
         self._thread: threading.Thread | None = None
         if kind == "thread":
@@ -84,7 +84,7 @@ class DraftWorker:
             self._thread.start()
             return
         try:
-            self._process = _start_process(serve_process, arguments)
+            self._process = _start_process(arguments)
         except BaseException:
             self.connection.close()
             raise
@@ -183,7 +183,7 @@ def _noted(failed: Failed) -> BaseException:
     return failed.error
 
 
-def _start_process(serve: Callable[..., None], arguments: tuple[Any, ...]) -> BaseProcess:
+def _start_process(arguments: tuple[Any, ...]) -> BaseProcess:
     """Fork a worker from a server that has imported everything but has no threads and no models."""
     contexts: list[Any] = [torch.multiprocessing.get_context("spawn")]
     if "forkserver" in torch.multiprocessing.get_all_start_methods():
@@ -246,23 +246,17 @@ class _Finder(pickle.Pickler):
 # The drafting side.
 
 
-def serve_process(
-    connection: Connection, parts: Parts, memories: dict[int, Memory], threads: int | None
-) -> None:
-    """:func:`serve` in a process of its own, which ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the target's side ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    serve(connection, parts, memories, threads, orphaned=lambda: os._exit(1))
-
-
 def serve(
     connection: Connection,
     parts: Parts,
     memories: dict[int, Memory],
     threads: int | None,
-    orphaned: Callable[[], object] = lambda: None,
+    own_process: bool,
 ) -> None:
-    """Work until stopped, or until the other side is gone and ``orphaned`` is called."""
+    """Draft until stopped or until the other side is gone; a process of its own ends with its parent."""
+    if own_process:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the target's side ends its workers
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if threads is not None:
         torch.set_num_threads(threads)
     inbox: SimpleQueue[Any] = SimpleQueue()
@@ -273,8 +267,8 @@ def serve(
             while (message := receive_message(connection)) is not None:
                 inbox.put(message)
         except (EOFError, OSError):
-            if not over.is_set():
-                orphaned()
+            if own_process and not over.is_set():
+                os._exit(1)
             over.set()
         except Exception as error:  # a message that cannot be unpickled
             inbox.put(error)

@@ -19,7 +19,7 @@ from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.scheduling import Batched, Job, Scheduled, SerialSpeculative
-from specexp.scheduling.messages import Shapes, StartSequence, memory_of
+from specexp.scheduling.messages import Memory, Shapes, StartSequence
 from specexp.scheduling.worker import WorkerLanes
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import KeyedSampling, RejectionSampling
@@ -67,7 +67,7 @@ def test_forgotten_shapes_are_sent_again():
 )
 def test_only_what_is_needed_is_shared(parts, answers, q_rows):
     """The target's answers, of a large vocabulary megabytes a step, are copied only for parts that learn from them."""
-    memory = memory_of(parts, 11, torch.bfloat16)
+    memory = Memory(parts, 11, torch.bfloat16)
     assert (tuple(memory.logits.shape), memory.logits.dtype) == ((answers, 11), torch.bfloat16)
     assert memory.q.shape[0] == q_rows
 
@@ -75,7 +75,7 @@ def test_only_what_is_needed_is_shared(parts, answers, q_rows):
 def lanes_of(parts, number):
     """A worker's side of some lanes, in this thread."""
     return WorkerLanes(
-        parts, {slot: memory_of(parts, DRAFT.vocab_size, torch.float32) for slot in range(number)}
+        parts, {slot: Memory(parts, DRAFT.vocab_size, torch.float32) for slot in range(number)}
     )
 
 
