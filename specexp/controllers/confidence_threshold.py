@@ -66,7 +66,7 @@ _LEAST_TOKENS = 6
 _LEARNED = ("confidences", "matches", "threshold")
 
 
-class AdaptiveConfidence(Controller):
+class AdaptiveConfidence(ConfidenceThreshold):
     """Spends the next draft pass while the last token's confidence is at least a threshold, and fits the threshold to
     accepted and rejected confidences.
 
@@ -86,9 +86,7 @@ class AdaptiveConfidence(Controller):
         >>> controller = AdaptiveConfidence(initial=0.4, max_depth=20)
     """
 
-    needs_log_probs = True
-
-    uses_seconds = False
+    learns = True
     reads_answers = False
 
     def __init__(
@@ -99,17 +97,12 @@ class AdaptiveConfidence(Controller):
         window: Annotated[int, Field(ge=10)] = 1000,
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
+        super().__init__(initial, max_depth, "token")
         self.initial = initial
         self.false_negative_weight = false_negative_weight
-        self.max_depth = max_depth
         self.window = window
         self.state = state
-        self._plan = Plan(max_depth=max_depth)
         self.reset()
-
-    @override
-    def plan(self, context: Context) -> Plan:
-        return self._plan
 
     @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:

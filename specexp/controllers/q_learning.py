@@ -10,8 +10,16 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.controllers.costs import Costs
-from specexp.controllers.episode import Decision, DraftSummary, Episode, StepMeans
-from specexp.controllers.q_table import CONTINUE, STOP, QTable, same_bins
+from specexp.controllers.q_table import (
+    CONTINUE,
+    STOP,
+    Decision,
+    DraftSummary,
+    Episode,
+    QTable,
+    StepMeans,
+    same_bins,
+)
 from specexp.core.checked import Reference
 from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Controller

@@ -1,19 +1,27 @@
-"""Learning the controller of an experiment with a ``fit:`` section."""
+"""Learning the controller of an experiment with a ``fit:`` section, and a picture of its table."""
 
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from specexp.artifacts import kind_for
 from specexp.config import Config, ConfigError, build_controller
+from specexp.controllers.q_table import CONTINUE, STOP, QTable
 from specexp.core.parts import Parts
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from specexp.bench.publish import Report
-    from specexp.fit.learning_module import ControllerLearning
+    from specexp.fit.budgeted import ControllerLearning
     from specexp.models.pair import ModelPair
+
+_MOST_BLOCKS = 4  # of a table with extra signals are drawn
 
 
 def check_learning(config: Config) -> None:
@@ -56,8 +64,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     from specexp.bench.trainer import build_trainer
     from specexp.config import build_data, build_generation, build_latency, is_replayed, prompts_error
     from specexp.data import PromptSetError
-    from specexp.fit.budgeted import checkpoints_in, run
-    from specexp.fit.learning_module import ControllerLearning
+    from specexp.fit.budgeted import ControllerLearning, checkpoints_in, run
 
     section, name = config.get("fit"), config.get("name")
     use_threads(config)
@@ -111,7 +118,6 @@ def report(config: Config, module: ControllerLearning) -> Report:
     """Export the learned state, and draw and describe it."""
     from specexp.bench.publish import Attached, Report
     from specexp.config.artifacts import save_artifact
-    from specexp.fit.q_table_picture import draw_table
 
     arm, name = module.arm, config.get("name")
     controller: Any = arm.parts.controller
@@ -149,3 +155,57 @@ def report(config: Config, module: ControllerLearning) -> Report:
         title = f"{name}: {module.steps:.0f} steps of {answers}"
         figures["q_table"] = draw_table(controller.table, title)
     return Report(figures=figures, sentences=said, artifacts=artifacts)
+
+
+def draw_table(table: QTable, title: str) -> Figure:
+    """Draw Q(CONTINUE) - Q(STOP) and visits by bins; of a table with extra signals, the most visited blocks."""
+    from matplotlib.colors import LogNorm, TwoSlopeNorm
+    from matplotlib.figure import Figure
+
+    values, visits = np.array(table.values), np.array(table.visits)
+    size = table.block_size
+    starts = sorted(range(0, table.rows, size), key=lambda row: -visits[row : row + size].sum())[
+        :_MOST_BLOCKS
+    ]
+    cost = _labels(table.cost_bins, "{:g}")
+    confidence = _labels(table.confidence_bins, "{:g}")
+    shape = (len(cost), len(confidence))
+    figure = Figure(figsize=(13, 0.6 + 4.4 * len(starts)), layout="constrained")
+    figure.suptitle(title)
+    axes = figure.subplots(len(starts), 2, squeeze=False)
+    for (decides, counts), start in zip(axes, starts, strict=True):
+        cells = slice(start + 1, start + size)
+        seen = visits[cells].sum(axis=1).reshape(shape)
+        gain = (values[cells, CONTINUE] - values[cells, STOP]).reshape(shape)
+        gain = np.ma.masked_where(seen == 0, gain)
+        limit = max(float(np.abs(gain).max()) if gain.count() else 0.0, 1e-9)
+        image = decides.imshow(
+            gain.T, cmap="PuOr", norm=TwoSlopeNorm(0.0, -limit, limit), origin="lower", aspect="auto"
+        )
+        figure.colorbar(image, ax=decides, label="Q(CONTINUE) - Q(STOP)")
+        begins = values[start, CONTINUE] - values[start, STOP]
+        what = "drafts" if begins >= 0 else "stays off"
+        decides.set_title(f"a step {what} (CONTINUE worth {begins:+.2f}); ■ CONTINUE, □ STOP", fontsize=10)
+        for column, row in zip(*np.nonzero(seen), strict=True):
+            mark = "■" if gain[column, row] >= 0 else "□"
+            decides.text(column, row, mark, ha="center", va="center", fontsize=7, color="0.25")
+        shown = np.ma.masked_where(seen == 0, seen)
+        image = counts.imshow(
+            shown.T, cmap="viridis", norm=LogNorm(1, max(int(seen.max()), 2)), origin="lower", aspect="auto"
+        )
+        figure.colorbar(image, ax=counts, label="visits")
+        counts.set_title("how often it was learned", fontsize=10)
+        for axis in (decides, counts):
+            axis.set_xticks(range(shape[0]), cost, rotation=45, ha="right")
+            axis.set_yticks(range(shape[1]), confidence)
+            axis.set_xlabel("draft passes spent")
+            axis.set_ylabel("product of confidences")
+    return figure
+
+
+def _labels(edges: list[float], form: str) -> list[str]:
+    if not edges:
+        return ["all"]
+    shown = [form.format(edge) for edge in edges]
+    between = [f"{low} to {high}" for low, high in pairwise(shown)]
+    return [f"< {shown[0]}", *between, f"≥ {shown[-1]}"]
