@@ -24,8 +24,7 @@ class EagleSource(DraftSource):
     """A head with the rows of one sequence. A row is a token with the state of the position before it.
 
     Committed rows are made of the target's own states, drafted rows of the head's. Drafted rows are dropped when the
-    step
-    ends: an accepted token is fed anew, with the target's state for it.
+    step ends: an accepted token is fed anew, with the target's state for it.
     """
 
     def __init__(

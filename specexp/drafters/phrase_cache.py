@@ -28,11 +28,10 @@ class PhraseCache(DrafterWrapper):
     """Keeps phrases that were right before, keyed by the token they follow, and drafts with them.
 
     Around a drafter it passes requests on, and answers requests for phrases (of :class:`~specexp.builders.Graft`)
-    itself.
-    Where an answer takes a pass of a draft model, up to ``ride`` phrases that follow the requested nodes' tokens are
-    fed in the same pass (appendix C, algorithm 2). The model's answers are the same, and where they agree with a phrase
-    the next ones are known already, so that one pass extends a draft by several tokens. Alone it proposes the
-    continuations of phrases that match the path to a node, the longest match first.
+    itself. Where an answer takes a pass of a draft model, up to ``ride`` phrases that follow the requested nodes'
+    tokens are fed in the same pass (appendix C, algorithm 2). The model's answers are the same, and where they agree
+    with a phrase the next ones are known already, so that one pass extends a draft by several tokens. Alone it
+    proposes the continuations of phrases that match the path to a node, the longest match first.
 
     With :class:`~specexp.builders.Graft` around the builder this is what Ouroboros does too (Zhao et al. 2024): phrases
     lengthen a draft in its passes and at its end, come from corrections of verification and, with ``state="carry"``,

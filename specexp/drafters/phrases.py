@@ -15,7 +15,6 @@ from specexp.core.tree import NO_CANDIDATE
 Phrase = tuple[int, ...]
 """Tokens that follow a key."""
 
-LONGEST = 64  # tokens of a phrase
 ENTRIES = ("counts", "keys", "phrases", "uses")
 
 
@@ -149,21 +148,16 @@ class PhraseStore:
             raise ValueError(f"saved phrases have the entries {list(ENTRIES)}, but {sorted(state)} was given")
         arrays = {name: np.asarray(state[name]) for name in ENTRIES}
         for name, array in arrays.items():
-            wanted = 2 if name == "phrases" else 1
-            if array.ndim != wanted or not np.issubdtype(array.dtype, np.integer):
+            shape = "[m, phrase_length]" if name == "phrases" else "[n]"
+            if array.ndim != 1 + shape.count(",") or not np.issubdtype(array.dtype, np.integer):
                 raise ValueError(
-                    f"the saved {name} are {array.dtype} {list(array.shape)}; integers of {wanted} "
-                    f"dimension{'s' if wanted > 1 else ''} are expected"
+                    f"the saved {name} must be integers {shape}, got {array.dtype} {list(array.shape)}"
                 )
         counts, keys, phrases, uses = (arrays[name].astype(np.int64) for name in ENTRIES)
         if keys.size > self.max_keys or counts.max(initial=0) > self.max_phrases:
             raise ValueError(
                 f"the saved phrases have {keys.size} keys with up to {counts.max(initial=0)} phrases; there is room "
                 f"for {self.max_keys} keys with {self.max_phrases}: raise max_keys or max_phrases"
-            )
-        if phrases.shape[1] > LONGEST:
-            raise ValueError(
-                f"the saved phrases have room for {phrases.shape[1]} tokens; at most {LONGEST} are allowed"
             )
         filled = phrases != NO_CANDIDATE
         lengths = filled.sum(axis=1)

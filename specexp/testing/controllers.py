@@ -90,11 +90,11 @@ class ControllerContract(LearnedStateContract):
         assert decided[0] == decided[1]
 
     def test_whether_it_reads_the_targets_answers_is_declared(self) -> None:
-        told, untold = self.make_controller(), self.make_controller()
-        if told.learns and told.reads_answers:
+        one, other = self.make_controller(), self.make_controller()
+        if one.learns and one.reads_answers:
             pytest.skip("it learns from the target's answers")
-        contexts = self.observe_steps(told), self.observe_steps(untold, answers=False)
-        assert self.answers(told, contexts[0]) == self.answers(untold, contexts[1])
+        contexts = self.observe_steps(one), self.observe_steps(other, answers=False)
+        assert self.answers(one, contexts[0]) == self.answers(other, contexts[1])
 
     def test_whether_every_step_has_one_plan_is_declared(self, controller: Controller) -> None:
         """One that declares it plans the same after each step and ends no draft; one that changes nothing sets no

@@ -55,13 +55,10 @@ class DrafterContract(LearnedStateContract):
     def drafter(self) -> Drafter:
         return self.new()
 
-    def test_ranks_at_least_one_candidate(self, drafter: Drafter) -> None:
-        """A composition is checked against ``max_candidates``."""
-        assert drafter.max_candidates >= 1
-
     def test_candidates_are_distinct_tokens_then_padding(self, drafter: Drafter) -> None:
         """``[f, k]`` distinct ids of the vocabulary, best first, then ``NO_CANDIDATE``."""
         context = self.observe_steps(drafter)
+        assert drafter.max_candidates >= 1
         for k in range(1, drafter.max_candidates + 1):
             answer = drafter.propose(context, self._request(context, [0, 1, 4], k))
             assert answer.tokens.shape == (3, k)
@@ -83,19 +80,15 @@ class DrafterContract(LearnedStateContract):
                 assert (given <= 1e-6).all()
                 assert (np.diff(given) <= 1e-6).all()
 
-    def test_proposing_does_not_change_later_answers(self, drafter: Drafter) -> None:
+    def test_proposing_changes_neither_the_request_nor_later_answers(self, drafter: Drafter) -> None:
         context = self.observe_steps(drafter)
         before = self.answers(drafter, context)
-        drafter.propose(context, self._request(context, [2, 3, 4], 1))
-        assert self.answers(drafter, context) == before
-
-    def test_proposing_does_not_change_the_question(self, drafter: Drafter) -> None:
-        context = self.observe_steps(drafter)
-        request = self._request(context, [0, 2], drafter.max_candidates)
+        request = self._request(context, [2, 3, 4], 1)
         tokens, rows = request.tokens.copy(), request.rows.copy()
         drafter.propose(context, request)
         assert (request.tokens == tokens).all()
         assert (request.rows == rows).all()
+        assert self.answers(drafter, context) == before
 
     def test_a_row_is_answered_as_if_it_were_asked_alone(self, drafter: Drafter) -> None:
         context = self.observe_steps(drafter)
@@ -104,18 +97,14 @@ class DrafterContract(LearnedStateContract):
             alone = drafter.propose(context, self._request(context, [row], drafter.max_candidates))
             assert alone.tokens[0].tolist() == together.tokens[number].tolist()
 
-    def test_an_answer_is_not_changed_by_what_is_learned_later(self, drafter: Drafter) -> None:
+    def test_answers_and_states_are_snapshots(self, drafter: Drafter) -> None:
+        """A state holds tensors and plain values."""
         context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
-        kept = answer.tokens.copy()
-        self._step(drafter, context, seed=99)
-        assert (answer.tokens == kept).all()
-
-    def test_the_state_is_a_snapshot_of_tensors_and_plain_values(self, drafter: Drafter) -> None:
-        context = self.observe_steps(drafter)
-        state = drafter.state_dict()
+        kept, state = answer.tokens.copy(), drafter.state_dict()
         stored = _plain(state)
         self._step(drafter, context, seed=99)
+        assert (answer.tokens == kept).all()
         assert _plain(state) == stored
         json.dumps(stored)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import compress
 from random import Random
 from time import sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,21 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.core.wrappers import DrafterWrapper
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+Result = TypeVar("Result")
+
+
+def result_of(steps: Generator[Question, Answer, Result], answer: Callable[[Question], Answer]) -> Result:
+    """Return the result of a builder or a search that is sent the answers to its requests."""
+    try:
+        question = next(steps)
+        while True:
+            question = steps.send(answer(question))
+    except StopIteration as finished:
+        result: Result = finished.value
+        return result
 
 
 class FakeCausalLM(torch.nn.Module):
@@ -150,20 +165,6 @@ class Pause:
             raise RuntimeError(f"call {self.calls} was to fail")
         if self._range[1] > 0:
             sleep(self._random.uniform(*self._range))
-
-
-class PausingCausalLM(FakeCausalLM):
-    """A fake that pauses before each pass."""
-
-    def __init__(self, model: FakeCausalLM, pause: Callable[[], None]) -> None:
-        super().__init__(
-            model.next_logits, int(model.config.vocab_size), int(model.config.max_position_embeddings)
-        )
-        self.pause = pause
-
-    def forward(self, *inputs: Any, **named: Any) -> CausalLMOutputWithPast:
-        self.pause()
-        return super().forward(*inputs, **named)
 
 
 class PausingDrafter(DrafterWrapper):

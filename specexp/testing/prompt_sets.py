@@ -31,16 +31,12 @@ class PromptSetContract:
             prompt_id=text, category=text, turns=List(text), context=List(message), chat=Value("bool")
         )
 
-    def test_there_is_at_least_one_prompt(self, prompt_set: PromptSet) -> None:
+    def test_every_prompt_has_an_id_of_its_own_a_category_and_turns(self, prompt_set: PromptSet) -> None:
         """``load`` raises for an empty set."""
-        assert len(prompt_set.load()) >= 1
-
-    def test_prompt_ids_are_unique_and_not_blank(self, prompt_set: PromptSet) -> None:
         ids = list(prompt_set.load()["prompt_id"])
+        assert ids
         assert len(set(ids)) == len(ids)
         assert all(prompt_id.strip() for prompt_id in ids)
-
-    def test_every_prompt_has_a_category_and_turns(self, prompt_set: PromptSet) -> None:
         for row in prompt_set.load():
             assert row["category"].strip()
             assert row["turns"]
@@ -49,9 +45,7 @@ class PromptSetContract:
     def test_every_load_gives_the_same_rows(self, prompt_set: PromptSet) -> None:
         assert prompt_set.load().to_list() == prompt_set.load().to_list()
 
-    def test_the_cut_is_positive_or_absent(self, prompt_set: PromptSet) -> None:
-        assert prompt_set.prompt_tokens is None or prompt_set.prompt_tokens >= 1
-
     def test_every_constructor_parameter_is_annotated(self, prompt_set: PromptSet) -> None:
+        assert prompt_set.prompt_tokens is None or prompt_set.prompt_tokens >= 1
         parameters = inspect.signature(type(prompt_set)).parameters.values()
         assert [p.name for p in parameters if p.annotation is inspect.Parameter.empty] == []

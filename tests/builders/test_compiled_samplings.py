@@ -1,5 +1,7 @@
 """Large trees are grown by loops in C++ where there is a compiler: the same trees as numpy's, bit for bit."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from specexp.core.context import Context
 from specexp.core.dialogue import Plan
 from specexp.core.kernels import CannotCompileError
 from specexp.core.tree import NodeKind
-from specexp.testing.fakes import DistributionDrafter
+from specexp.testing.fakes import DistributionDrafter, result_of
 
 BUILDERS = [
     DySpecGreedy(300),
@@ -44,13 +46,7 @@ def grown(monkeypatch):
         monkeypatch.setattr(compiled_samplings, "_library", lambda: found if compiled else None)
         drafter, context = falling_draft(seed), Context([3], sequence=seed)
         drafter.begin(context, None)
-        steps = builder.build(context.root, Plan())
-        request = next(steps)
-        while True:
-            try:
-                request = steps.send(drafter.propose(context, request))
-            except StopIteration as finished:
-                return finished.value
+        return result_of(builder.build(context.root, Plan()), partial(drafter.propose, context))
 
     return tree_of
 

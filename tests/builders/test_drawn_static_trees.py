@@ -11,7 +11,7 @@ from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Plan
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
-from specexp.testing.fakes import DistributionDrafter
+from specexp.testing.fakes import DistributionDrafter, result_of
 
 TestDrawnStaticTree = contract_of(
     DrawingTreeBuilderContract,
@@ -25,19 +25,17 @@ TestSpecInfer = contract_of(DrawingTreeBuilderContract, lambda: SpecInfer([3, 2,
 
 def filled(builder, draws, q, root=0, plan=None):
     """The tree a builder makes of these draws: ``draws[path]`` are the tokens drawn after a path, in order."""
-    build = builder.build(root, plan or Plan())
-    request = next(build)
-    try:
-        while True:
-            tokens = np.full((request.rows.size, request.k), NO_CANDIDATE)
-            for index, row in enumerate(request.rows.tolist()):
-                drawn = draws.get(request.path_tokens(row), [])[: request.k]
-                tokens[index, : len(drawn)] = drawn
-            probabilities = np.tile(np.array(q, dtype=np.float32), (request.rows.size, 1))
-            log_probs = np.where(tokens >= 0, np.log(probabilities[0])[tokens], -np.inf).astype(np.float32)
-            request = build.send(Candidates(tokens, log_probs, probabilities))
-    except StopIteration as finished:
-        return finished.value
+
+    def answer(request):
+        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE)
+        for index, row in enumerate(request.rows.tolist()):
+            drawn = draws.get(request.path_tokens(row), [])[: request.k]
+            tokens[index, : len(drawn)] = drawn
+        probabilities = np.tile(np.array(q, dtype=np.float32), (request.rows.size, 1))
+        log_probs = np.where(tokens >= 0, np.log(probabilities[0])[tokens], -np.inf).astype(np.float32)
+        return Candidates(tokens, log_probs, probabilities)
+
+    return result_of(builder.build(root, plan or Plan()), answer)
 
 
 Q = [0.1, 0.2, 0.3, 0.4]
@@ -81,13 +79,8 @@ def test_q_is_the_distribution_below_each_row():
         return np.roll([0.5, 0.25, 0.125, 0.125], tokens[-1])
 
     drafter, context = DistributionDrafter(distribution), Context([3], sequence="q")
-    build = KConfig([2, 2], candidates="drawn").build(3, Plan())
-    request = next(build)
-    try:
-        while True:
-            request = build.send(drafter.propose(context, request))
-    except StopIteration as finished:
-        tree = finished.value
+    steps = KConfig([2, 2], candidates="drawn").build(3, Plan())
+    tree = result_of(steps, lambda request: drafter.propose(context, request))
     assert tree.num_nodes == 6
     for row, below in enumerate(tree.shape.children):
         if below:

@@ -9,6 +9,7 @@ from specexp.builders.graft import grafted
 from specexp.core.dialogue import Candidates, Plan, Request
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract
+from specexp.testing.fakes import result_of
 
 TestGraft = contract_of(TreeBuilderContract, lambda: Graft(Chain(4)))
 TestOfDrawnCandidates = contract_of(
@@ -34,22 +35,20 @@ def drafted(tokens, parents, **known):
 
 def build(builder, candidates, phrases, plan=None):
     """Drive a builder with one candidate after every token, and phrases by token; the tree and its phrase request."""
-    steps, asked = builder.build(0, plan or Plan()), []
-    try:
-        request = next(steps)
-        while True:
-            rows = request.tokens[request.rows].tolist()
-            if request.length == 1:
-                request = steps.send(Candidates(np.array([[candidates.get(token, -1)] for token in rows])))
-                continue
-            asked.append(request)
-            answer = np.full((len(rows), request.k, request.length), -1)
-            for number, token in enumerate(rows):
-                for place, phrase in enumerate(phrases.get(token, [])):
-                    answer[number, place, : len(phrase)] = phrase
-            request = steps.send(Candidates(answer))
-    except StopIteration as finished:
-        return finished.value, asked
+    asked = []
+
+    def answer(request):
+        rows = request.tokens[request.rows].tolist()
+        if request.length == 1:
+            return Candidates(np.array([[candidates.get(token, -1)] for token in rows]))
+        asked.append(request)
+        found = np.full((len(rows), request.k, request.length), -1)
+        for number, token in enumerate(rows):
+            for place, phrase in enumerate(phrases.get(token, [])):
+                found[number, place, : len(phrase)] = phrase
+        return Candidates(found)
+
+    return result_of(builder.build(0, plan or Plan()), answer), asked
 
 
 COUNTING = {token: token + 1 for token in range(9)}
@@ -150,19 +149,3 @@ def test_what_the_longer_shape_took_over_is_what_it_would_find():
     assert tree.shape.depths.tolist() == again.depths.tolist()
     assert tree.shape.children == again.children
     assert (tree.shape.ancestor_mask == again.ancestor_mask).all()
-
-
-def test_it_is_what_its_builder_is():
-    inner = DySpecThreshold(0.1, 8)
-    graft = Graft(inner, num_anchors=2, phrases_per_anchor=4, phrase_length=3)
-    for name in (
-        "kind",
-        "needs_log_probs",
-        "accepts_fewer_candidates",
-        "takes_threshold",
-        "num_choices",
-        "max_candidates",
-    ):
-        assert getattr(graft, name) == getattr(inner, name)
-    assert graft.max_nodes == 8 + 2 * 4 * 3
-    assert graft.phrase_length == 3

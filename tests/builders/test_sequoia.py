@@ -174,23 +174,6 @@ def test_a_tree_fills_the_bucket_that_is_paid_for():
     )
 
 
-def test_times_decide_size_and_depth():
-    likely = [0.8, 0.1, 0.1]
-    flat, steep = [[1, 10], [65, 10]], [[1, 10], [65, 650]]
-    free = Sequoia(64, likely, target_ms=flat, draft_ms=0)
-    assert free.rank_paths == Sequoia(64, likely).rank_paths
-    dear = Sequoia(64, likely, target_ms=flat, draft_ms=100)
-    assert dear.depth == 1
-    assert dear.max_nodes == 2
-    assert dear.predicted_speedup == pytest.approx(1.9 * 10 / 110)
-    assert Sequoia(64, likely, target_ms=steep, draft_ms=1).max_nodes < 4
-    between = Sequoia(64, likely, target_ms=flat, draft_ms=1)
-    assert 1 < between.depth < free.depth
-    assert between.predicted_speedup == pytest.approx(
-        between.expected_tokens_per_step * 10 / (10 + between.depth)
-    )
-
-
 def test_times_between_two_measured_ones_are_interpolated():
     """A chain of n, of value (1 - 0.8 ** (n + 1)) / 0.2, in passes of 10 + n ms and n ms."""
     chain = Sequoia(8, [0.8, 0.2], target_ms=[[1, 10], [3, 12], [9, 18]], draft_ms=1)
@@ -239,19 +222,12 @@ def test_a_growmap_is_taken_as_it_is(tmp_path):
         ({}, "no source of its tree; exactly one of acceptance and growmap"),
         ({"acceptance": VECTOR, "growmap": [[0]]}, "given acceptance and growmap; exactly one"),
         ({"acceptance": []}, r"acceptance has 0 numbers"),
-        ({"acceptance": [1.0]}, r"acceptance has 1 numbers; one a child and one for none"),
         ({"acceptance": [0.5, 0.3]}, r"sums to 0\.8; .* 1 is needed \(within 0\.001\)"),
-        ({"acceptance": [0.5, 0.502]}, r"sums to 1\.002"),
         ({"acceptance": [1.2, -0.2]}, r"acceptance\.0 must be <= 1, got 1\.2"),
         ({"acceptance": [0.5, float("nan"), 0.5]}, r"acceptance\.1 must be a finite number, got nan"),
         ({"acceptance": [0.0, 0.0, 1.0]}, "each of the first 2 children a probability below 1e-12"),
-        ({"acceptance": [1e-60, 0.0, 1.0]}, "each of the first 2 children a probability below 1e-12"),
-        ({"acceptance": [0.0, 0.5, 0.5], "max_width": 1}, "each of the first 1 children"),
-        ({"acceptance": [0.0, 0.5, 0.5], "budget": 1}, "each of the first 1 children"),
         ({"acceptance": VECTOR, "draft_ms": 1.0}, "one of target_ms and draft_ms"),
-        ({"acceptance": VECTOR, "target_ms": [[1, 10], [65, 10]]}, "one of target_ms and draft_ms"),
         ({"growmap": [[0]], "max_depth": 3}, "takes a growmap as it is"),
-        ({"growmap": [[0]], "target_ms": [[1, 1]], "draft_ms": 1.0}, "takes a growmap as it is"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments, message):
@@ -264,11 +240,8 @@ def test_a_mistake_is_one_sentence(arguments, message):
     ("pairs", "message"),
     [
         ([], "covers no tokens; 1 to 65"),
-        ([[1, 10], [64, 20]], "covers 1 to 64 tokens; 1 to 65 are needed, the root and a budget of 64"),
-        ([[2, 10], [65, 20]], "covers 2 to 65"),
         ([[1, 10], [9], [65, 20]], r"target_ms\.1: List should have at least 2 items"),
         ([[1, 0], [65, 20]], r"target_ms\.0\.1 must be > 0, got 0"),
-        ([[1, 10], [9, float("inf")], [65, 20]], r"target_ms\.1\.1 must be a finite number"),
         ([[1, 10], [9, 11], [9, 12], [65, 20]], "have to increase"),
     ],
 )
@@ -284,7 +257,6 @@ def test_times_that_do_not_cover_the_budget_are_refused(pairs, message):
         ('{"acceptance": [0.5', "is not JSON"),
         ("[0.5, 0.5]", "holds no list of numbers named acceptance"),
         ('{"acceptance": [0.5, "0.5"]}', "holds no list of numbers"),
-        ('{"acceptance": [0.5, true]}', "holds no list of numbers"),
     ],
 )
 def test_a_file_that_holds_no_vector_is_refused_by_name(tmp_path, text, message):
