@@ -378,11 +378,6 @@ class TestExport:
         page = Path(__file__).parents[1] / "docs" / "deploy.md"
         assert f"| `{to}` | `{line}` |" in page.read_text()
 
-    def test_without_an_output_the_file_is_called_so(self, here: Path, capsys: Capture) -> None:
-        folder = save_artifact("tuned", "static-tree", {**TREE, "parts.json": {"drafter": LOOKUP}}).folder
-        assert export([str(folder), "--to", "vllm"]) == 0
-        assert "FILE" in next_line(capsys)
-
 
 def holds(settings: type[Settings], given: dict[str, Any]) -> Any:
     """The settings, checked as a study's are."""

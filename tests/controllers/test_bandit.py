@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.contracts import contract_of
-from helpers.examples import examples
-from hypothesis import given, strategies as st
 
 from specexp.builders import Chain, Choice
 from specexp.controllers import Bandit, ConfidenceThreshold, Fixed, Heuristic, Oracle, RuleBandit
@@ -75,20 +73,6 @@ def test_it_settles_on_the_best_ratio_of_sums_and_not_on_the_best_mean_of_ratios
     slow, fast = controller.goodput()
     assert fast == pytest.approx(1.0)
     assert slow < 0.7
-
-
-@examples(15)
-@given(st.integers(0, 3), st.integers(0, 50))
-def test_of_noisy_values_the_best_is_played_most(best, seed):
-    """Goodputs of 1 and, of one of four, 1.5 tokens a second, 1 to 3 tokens a step."""
-    generator = np.random.default_rng(seed)
-
-    def rewards(value, number):
-        tokens = int(generator.integers(1, 4))
-        return tokens, 2.0 / (1.5 if value == best else 1.0)
-
-    counts = play(Bandit("choices", [0, 1, 2, 3]), rewards, 400)
-    assert max(counts, key=counts.__getitem__) == best
 
 
 def test_it_follows_a_change():

@@ -2,10 +2,9 @@
 
 from math import log
 
-import numpy as np
 import pytest
-import torch
 from helpers.contracts import contract_of
+from helpers.made_records import outcome_of
 from hypothesis import given, strategies as st
 
 from specexp.builders import Chain
@@ -14,8 +13,6 @@ from specexp.controllers.confidence_threshold import best_threshold
 from specexp.core.context import Context
 from specexp.core.dialogue import DraftState
 from specexp.core.loop import Decoder
-from specexp.core.outcome import Outcome
-from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, bigram_model
@@ -23,14 +20,6 @@ from specexp.testing.fakes import FakeDrafter, bigram_model
 TestConfidenceThreshold = contract_of(FrozenControllerContract, lambda: ConfidenceThreshold(0.4))
 TestShallowOne = contract_of(FrozenControllerContract, lambda: ConfidenceThreshold(0.1, max_depth=2))
 TestLastToken = contract_of(FrozenControllerContract, lambda: ConfidenceThreshold(0.4, rule="token"))
-
-
-@given(st.floats(0.01, 1.0), st.floats(0.01, 1.0))
-def test_it_drafts_on_while_the_product_reaches_the_threshold(threshold, product):
-    state = DraftState(3, 3, (1, 1, 1), log_prob=log(product), last_log_prob=0.0)
-    assert ConfidenceThreshold(threshold).keep_drafting(Context([1]), state) == (
-        log(product) >= log(threshold)
-    )
 
 
 def test_the_token_that_falls_below_is_still_drafted():
@@ -82,11 +71,8 @@ TestColdAdaptiveConfidence = contract_of(
 
 
 def step(controller, confidences, accepted, ended=False):
-    depth = len(confidences)
-    shape = TreeShape(range(-1, depth), [-1] + [0] * depth)
-    tree = TokenTree(shape, np.arange(depth + 1), np.log([1.0, *confidences]))
-    rows, new = tuple(range(1, accepted + 1)), tuple(range(accepted + (not ended)))
-    controller.observe(Outcome(Context([1, 2]), tree, torch.zeros(depth + 1, 3), rows, new))
+    parents = [-1, *range(len(confidences))]
+    controller.observe(outcome_of(parents, range(1, accepted + 1), bonus=not ended, q=[1.0, *confidences]))
 
 
 def test_the_last_token_decides_and_the_first_is_always_drafted():

@@ -1,16 +1,16 @@
 """Fixed limits, and draft lengths that grow after success and shrink after failure."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-import torch
 from helpers.contracts import contract_of
+from helpers.made_records import outcome_of
 
 from specexp.builders import Chain
 from specexp.controllers import Fixed, Heuristic
 from specexp.core.context import Context
 from specexp.core.loop import Decoder
-from specexp.core.outcome import Outcome
-from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, counting_model
 
@@ -37,48 +37,44 @@ TestHeuristic = contract_of(ControllerContract, lambda: Heuristic())
 TestTransientHeuristic = contract_of(ControllerContract, lambda: Heuristic(initial=3, state="cold"))
 
 
-def chain(depth):
-    return TokenTree(TreeShape(range(-1, depth), [-1] + [0] * depth), np.arange(depth + 1))
-
-
-def step(controller, tree, accepted, ended=False):
-    rows = tuple(range(1, accepted + 1))
-    new = tuple(range(accepted + (not ended)))
-    controller.observe(Outcome(Context([1, 2]), tree, torch.zeros(tree.num_nodes + 1, 3), rows, new))
+def step(controller, depth, accepted, ended=False, grafted=0):
+    """Observe a chain; the next depth."""
+    outcome = outcome_of([-1, *range(depth)], range(1, accepted + 1), bonus=not ended)
+    if grafted:
+        outcome.tree = replace(outcome.tree, grafted=np.arange(depth + 1) > depth - grafted)
+    controller.observe(outcome)
     return controller.plan(Context([1])).max_depth
 
 
 def test_it_starts_at_five_grows_by_two_and_shrinks_by_one():
     controller = Heuristic()
     assert controller.plan(Context([1])).max_depth == 5
-    assert [step(controller, chain(5), accepted) for accepted in (5, 5, 4, 0)] == [7, 9, 8, 7]
+    assert [step(controller, 5, accepted) for accepted in (5, 5, 4, 0)] == [7, 9, 8, 7]
 
 
 def test_it_stays_between_one_and_its_greatest_length():
     controller = Heuristic(initial=2, max_depth=5)
-    assert [step(controller, chain(2), 0) for _ in range(3)] == [1, 1, 1]
-    assert [step(controller, chain(1), 1) for _ in range(3)] == [3, 5, 5]
+    assert [step(controller, 2, 0) for _ in range(3)] == [1, 1, 1]
+    assert [step(controller, 1, 1) for _ in range(3)] == [3, 5, 5]
 
 
 def test_a_step_without_a_draft_or_ended_inside_it_teaches_nothing():
     controller = Heuristic()
-    assert step(controller, root_tree(1), 0) == 5
-    assert step(controller, chain(4), 2, ended=True) == 5
-    assert step(controller, chain(4), 4, ended=True) == 7
+    assert step(controller, 0, 0) == 5
+    assert step(controller, 4, 2, ended=True) == 5
+    assert step(controller, 4, 4, ended=True) == 7
 
 
 def test_grafted_phrases_do_not_count():
     """Two drafted nodes, both accepted, and two grafted below them, of which none was."""
-    tree = chain(4)
-    grafted = TokenTree(tree.shape, tree.tokens, grafted=np.array([False] * 3 + [True] * 2))
-    assert step(Heuristic(), grafted, 2) == 7
-    assert step(Heuristic(), grafted, 1) == 4
+    assert step(Heuristic(), 4, 2, grafted=2) == 7
+    assert step(Heuristic(), 4, 1, grafted=2) == 4
 
 
 def test_a_cold_one_starts_every_prompt_anew_and_a_carried_one_goes_on():
     for state, expected in (("cold", 5), ("carry", 7)):
         controller = Heuristic(state=state)
-        step(controller, chain(3), 3)
+        step(controller, 3, 3)
         controller.begin(Context([1]), None)
         assert controller.plan(Context([1])).max_depth == expected
 

@@ -1,15 +1,13 @@
 """How much is drafted by the load: learned from what is accepted and what passes cost, or written down."""
 
-import numpy as np
 import pytest
 from helpers.contracts import contract_of
+from helpers.made_records import outcome_of
 
 from specexp.controllers import DraftLengths, LoadAware
 from specexp.core.context import Context
 from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
-from specexp.core.outcome import Outcome
-from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 
 FREE_ALONE = LatencyProfile("free alone", {1: 10.0, 9: 10.0}, {1: 1.0}, lanes_ms={8: {1: 10.0, 9: 90.0}})
@@ -24,12 +22,8 @@ def taught(accepted, steps=10, nodes=4, **given):
     """A controller that has seen steps of a chain whose first nodes were accepted."""
     controller = LoadAware(**given)
     controller.use_latency(FREE_ALONE)
-    shape = TreeShape.from_rank_paths([[0] * depth for depth in range(1, nodes + 1)])
-    context = Context([0])
     for _ in range(steps):
-        rows = tuple(range(1, accepted + 1))
-        tree = TokenTree(shape, np.zeros(nodes + 1, dtype=np.int64))
-        controller.observe(Outcome(context, tree, None, rows, (0,) * (accepted + 1)))
+        controller.observe(outcome_of([-1, *range(nodes)], range(1, accepted + 1)))
     return controller
 
 
@@ -65,9 +59,10 @@ def test_draft_passes_are_counted_down_to_the_depth_of_a_node():
     profile = LatencyProfile("dear drafts", {1: 10.0}, {1: 10.0})
     controller = LoadAware(window=10**6)
     controller.use_latency(profile)
-    tree = TokenTree(TreeShape.from_rank_paths([[0], [1], [0, 0]]), np.zeros(4, dtype=np.int64))
+    outcome = outcome_of([-1, 0, 0, 1], [1, 3])
+    outcome.pass_tokens = (1, 1)
     for _ in range(10):
-        controller.observe(Outcome(Context([0]), tree, None, (1, 3), (0, 0, 0), pass_tokens=(1, 1)))
+        controller.observe(outcome)
     rates = [controller.tokens_a_second(nodes, 1) for nodes in range(4)]
     assert rates == pytest.approx([100, 2 / 0.02, 2 / 0.02, 3 / 0.03], rel=1e-3)
 

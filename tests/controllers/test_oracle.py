@@ -12,13 +12,7 @@ from specexp.bench.arm import Generation
 from specexp.bench.decoder_arm import DecoderArm, best_schedule, draft_matches, prepare_oracle
 from specexp.builders import Chain, KConfig
 from specexp.controllers import (
-    AdaptiveConfidence,
-    Bandit,
-    ConfidenceThreshold,
-    Fixed,
-    Heuristic,
     Oracle,
-    SwitchOff,
 )
 from specexp.core.context import Context
 from specexp.core.latency import LatencyProfile
@@ -99,25 +93,6 @@ profiles = st.builds(
     ),
 )
 PREFIX = 3
-
-
-@examples(10)
-@given(profiles, st.tuples(*[st.integers(0, VOCABULARY - 1)] * 3), st.sampled_from([0.0, 0.8]))
-def test_no_fixed_length_and_no_controller_takes_less_modelled_time(profile, tokens, temperature):
-    verifier = KeyedSampling(temperature) if temperature else Greedy()
-    best = arm(Oracle(max_depth=8), profile, verifier).decode(prompt(*tokens))
-    others = [
-        *(Fixed(max_depth=depth) for depth in (0, 1, 3, 8)),
-        Heuristic(initial=3, max_depth=8),
-        ConfidenceThreshold(0.3),
-        AdaptiveConfidence(),
-        Bandit("depths", [0, 2, 8]),
-        SwitchOff(Fixed(max_depth=4), window=2, probe_every=3),
-    ]
-    for controller in others:
-        other = arm(controller, profile, verifier).decode(prompt(*tokens))
-        assert other.token_ids == best.token_ids
-        assert best.decode_seconds <= other.decode_seconds + 1e-9
 
 
 def least_seconds(matches, profile, deepest, room):

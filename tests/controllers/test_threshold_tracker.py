@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
 from helpers.contracts import contract_of
+from helpers.made_records import outcome_of
 
 from specexp.builders import Chain, DySpecThreshold
 from specexp.controllers import ThresholdTracker
 from specexp.core.context import Context
 from specexp.core.loop import Decoder
-from specexp.core.outcome import Outcome
-from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract
 from specexp.testing.fakes import hashed_model
@@ -26,31 +24,19 @@ TestColdGoodput = contract_of(
 )
 
 
-def fan(nodes: int, value: float = 0.1) -> TokenTree:
-    """A root with so many children of one value."""
-    shape = TreeShape([-1] + [0] * nodes, [-1, *range(nodes)])
-    return TokenTree(shape, np.arange(nodes + 1), values=np.array([1.0] + [value] * nodes))
-
-
-def observe(controller, tree, accepted=0, seconds=None):
-    context = Context([1, 2])
-    rows = tuple(range(1, accepted + 1))
-    logits = torch.zeros(tree.num_nodes + 1, 4)
-    controller.observe(
-        Outcome(context, tree, logits, rows, tuple(range(accepted + 1)), seconds={"target": seconds or 0.0})
-    )
-
-
-def test_it_starts_at_one_over_the_budget_or_where_it_is_told_to():
-    assert ThresholdTracker(budget=50).plan(Context([1])).threshold == pytest.approx(0.02)
-    assert ThresholdTracker(initial=0.3).plan(Context([1])).threshold == pytest.approx(0.3)
+def observe(controller, nodes, accepted=0, seconds=0.0):
+    """Observe a root with so many children of value 0.1."""
+    values = [1.0] + [0.1] * nodes
+    outcome = outcome_of([-1] + [0] * nodes, range(1, accepted + 1), values=values)
+    outcome.seconds = {"target": seconds}
+    controller.observe(outcome)
 
 
 def test_a_small_tree_lowers_the_threshold_and_a_large_one_raises_it():
     controller = ThresholdTracker(budget=10, rate=0.1)
-    observe(controller, fan(5))  # half the budget: log threshold moves by -0.1 / 2
+    observe(controller, 5)  # half the budget: log threshold moves by -0.1 / 2
     assert controller.threshold == pytest.approx(0.1 * np.exp(-0.05))
-    observe(controller, fan(15))
+    observe(controller, 15)
     assert controller.threshold == pytest.approx(0.1)
 
 
@@ -59,7 +45,7 @@ def test_goodput_moves_to_the_value_that_pays_for_a_node():
     1 / 7 token, and a unit of value brings 1 / 0.4 accepted ones, so a node pays from (1 / 7) / 2.5 on."""
     controller = ThresholdTracker(aim="goodput", step_ms=10, node_ms=1, rate=1.0)
     for _ in range(6):
-        observe(controller, fan(4), accepted=1)
+        observe(controller, 4, accepted=1)
     assert controller.threshold == pytest.approx((2 / 14) / (1 / 0.4))
 
 
@@ -68,8 +54,8 @@ def test_the_price_of_a_node_is_the_slope_of_the_measured_seconds():
     fitted = ThresholdTracker(aim="goodput", rate=1.0)
     for _ in range(10):
         for nodes in (2, 6):
-            observe(given, fan(nodes), accepted=1)
-            observe(fitted, fan(nodes), accepted=1, seconds=(10 + nodes) / 1e3)
+            observe(given, nodes, accepted=1)
+            observe(fitted, nodes, accepted=1, seconds=(10 + nodes) / 1e3)
     assert fitted.threshold == pytest.approx(given.threshold, rel=1e-6)
 
 
@@ -81,7 +67,7 @@ def test_half_a_price_is_refused():
 def test_a_cold_one_starts_every_prompt_anew_and_a_carried_one_goes_on():
     for state, expected in (("cold", 0.1), ("carry", 0.1 * np.exp(-0.05))):
         controller = ThresholdTracker(budget=10, rate=0.1, state=state)
-        observe(controller, fan(5))
+        observe(controller, 5)
         controller.begin(Context([1]), None)
         assert controller.threshold == pytest.approx(expected)
 

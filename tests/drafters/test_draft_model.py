@@ -83,15 +83,6 @@ def test_one_pass_answers_every_new_node_and_what_is_known_costs_none():
     assert drafter.costs_pass(ask(context, [(5,), (7, 7)]))
 
 
-def test_a_grandchild_is_fed_with_the_parent_that_was_not():
-    drafter = DraftModel(counting_model(9))
-    context = begun(drafter, 3)
-    answer = drafter.propose(context, ask(context, [(4, 5, 6)]))
-    assert answer.tokens.tolist() == [[7]]
-    assert answer.pass_tokens == (4,)
-    assert not drafter.costs_pass(ask(context, [(4,), (4, 5)]))
-
-
 @st.composite
 def lives(draw):
     """Steps of a sequence: which paths are asked for in which passes, which is accepted, what follows."""
@@ -209,29 +200,6 @@ def test_q_is_the_distribution_really_drawn_from(kind):
         assert stats.chisquare(seen, q.astype(float) / q.astype(float).sum() * 500).pvalue > 1e-3
 
 
-def test_every_place_draws_anew():
-    """The same distribution at another seed, sequence, root or rank path: other tokens in another order."""
-    drafter = DraftModel(bigram_model([[0.0] * 50] * 50))
-
-    def order(*tokens, path=(), **options):
-        context = begun(drafter, *tokens, **options)
-        return tuple(drafter.propose(context, ask(context, path, 50, NodeKind.DRAWN)).tokens[-1].tolist())
-
-    places = [
-        order(3, path=[()]),
-        order(3, path=[()], seed=1),
-        order(3, path=[()], sequence=1),
-        order(3, path=[()], sequence="0"),
-        order(3, 3, path=[()]),  # another root position
-        order(3, path=[(3,)]),  # below rank 0
-        order(3, path=[(4,), (3,)]),  # below rank 1
-        order(3, path=[(3, 3)]),
-    ]
-    assert len(set(places)) == len(places)
-    assert order(3, path=[()]) == places[0]
-    assert order(7, path=[(9,)]) == places[5]  # the place decides, not its token
-
-
 def trees(drafter, builder, model, verifier, passes):
     found = []
     result = Decoder(model, drafter, builder, verifier).generate(
@@ -283,23 +251,6 @@ def builder(request):
     return BUILDERS[request.param]()
 
 
-@pytest.mark.parametrize("verifier", [KeyedSampling(0.0), KeyedSampling(0.9)], ids=["greedy", "keyed"])
-def test_conversations_end_at_eos_and_go_on(builder, verifier):
-    target, draft = pair()
-    plain, drafted = Decoder(target, verifier=verifier), Decoder(target, DraftModel(draft), builder, verifier)
-    text, accepted = [], 0
-    for turn in ([1, 2, 3], [4], [5, 6, 7, 8]):
-        text = text + turn
-        expected = plain.generate(text, max_new_tokens=25, eos_token_id={0, 11}, seed=0)
-        result = drafted.generate(
-            text, max_new_tokens=25, eos_token_id={0, 11}, continue_conversation=len(text) > len(turn), seed=0
-        )
-        assert result.token_ids == expected.token_ids
-        assert result.finish_reason == expected.finish_reason
-        text, accepted = text + result.token_ids, accepted + result.accepted_drafts
-    assert accepted > 0
-
-
 def test_samples_are_the_separate_calls(builder):
     target, draft = pair()
     parts = Parts(DraftModel(draft), builder, RejectionSampling(1.0))
@@ -311,23 +262,6 @@ def test_samples_are_the_separate_calls(builder):
     assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
     assert [result.draft_passes for result in shared] == [result.draft_passes for result in alone]
     assert len({tuple(result.token_ids) for result in shared}) == 3
-
-
-@pytest.mark.parametrize("limit", [8, 9, 17, 30])
-def test_beyond_the_drafts_context_decoding_goes_on_without_drafts(builder, limit):
-    target, draft = pair()
-    short = FakeCausalLM(draft.next_logits, 20, context_limit=limit)
-    drafter, drafted = DraftModel(short), []
-    for prompt in ([1, 2, 3], list(range(20))):
-        expected = Decoder(target).generate(prompt, max_new_tokens=50).token_ids
-        result = Decoder(target, drafter, builder).generate(
-            prompt,
-            max_new_tokens=50,
-            observers=[lambda outcome: drafted.append((len(outcome.context), outcome.tree.num_nodes))],
-        )
-        assert result.token_ids == expected
-    assert any(nodes for _, nodes in drafted)
-    assert not any(nodes for length, nodes in drafted if length > limit + 1 + builder.max_nodes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

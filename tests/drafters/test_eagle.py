@@ -8,7 +8,7 @@ import torch
 from helpers.on_llama import OnLlama
 from helpers.small_models import VOCABULARY, small_model
 
-from specexp.builders import Chain, DySpecGreedy, StaticTree
+from specexp.builders import Chain, StaticTree
 from specexp.core.context import Context
 from specexp.core.dialogue import Request
 from specexp.core.language_model import LanguageModel
@@ -20,7 +20,6 @@ from specexp.drafters.target_mark import mark_of
 from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import models_in
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
-from specexp.verifiers import RejectionSampling
 
 WIDTH = 32
 
@@ -94,13 +93,6 @@ def ask(drafter, context):
     tokens = np.array([context.root, 5, 6])
     request = Request(tokens, np.arange(3) - 1, np.array([-1, 0, 0]), np.array([0, 1, 2]), 4)
     return torch.from_numpy(drafter.propose(context, request).log_probs)
-
-
-def test_drawn_trees_are_verified_by_rejection_and_greedy_is_plain_decodings():
-    target = LanguageModel(small_model("Llama"))
-    expected = Decoder(target).generate([1, 2, 3], max_new_tokens=30).token_ids
-    decoder = Decoder(target, Eagle(head()), DySpecGreedy(8), RejectionSampling(0.0))
-    assert decoder.generate([1, 2, 3], max_new_tokens=30, seed=1).token_ids == expected
 
 
 def test_a_head_of_another_target_or_of_another_drafter_is_refused():

@@ -9,7 +9,7 @@ from helpers.on_llama import FIXED, OnLlama
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, build, small_model
 
 from specexp.artifacts import ArtifactError
-from specexp.builders import Chain, DySpecThreshold
+from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.core.context import Context
 from specexp.core.dialogue import Request
@@ -25,7 +25,6 @@ from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import models_in
 from specexp.scheduling import Scheduled
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
-from specexp.verifiers import RejectionSampling
 
 WIDTH = 32
 
@@ -96,14 +95,6 @@ def test_a_head_adds_what_a_block_makes_of_the_state():
     state = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0))
     inner = network.weight[0, 1] @ state + network.bias[0, 1]
     torch.testing.assert_close(network(state)[1], state + inner * torch.sigmoid(inner))
-
-
-def test_drawn_trees_are_verified_by_rejection():
-    target = LanguageModel(small_model("Llama"))
-    parts = Medusa(head()), DySpecThreshold(0.05, max_nodes=8), RejectionSampling(1.0)
-    first = Decoder(target, *parts).generate([1, 2, 3], max_new_tokens=30, seed=1)
-    assert first.draft_passes > 0
-    assert Decoder(target, *parts).generate([1, 2, 3], max_new_tokens=30, seed=1).token_ids == first.token_ids
 
 
 def test_states_are_kept_only_while_somebody_reads_them():

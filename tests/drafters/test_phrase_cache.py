@@ -394,14 +394,6 @@ def test_a_saved_store_goes_on_as_if_never_interrupted(sizes, before, after):
     assert all(torch.equal(state[name], again[name]) for name in state)
 
 
-def test_the_largest_token_may_be_a_key_or_stand_in_a_phrase():
-    store = PhraseStore(3, 2, 2)
-    store.insert(9, (5, 3))
-    assert store.largest_token == 9
-    store.insert(1, (5, 30))
-    assert store.largest_token == 30
-
-
 def saved(**changes):
     store = PhraseStore(3, 4, 2)
     for key, phrase in ((1, (5, 6, 7)), (1, (4,)), (2, (8, 9))):

@@ -16,7 +16,6 @@ from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape, root_tree
 from specexp.drafters import TokenRecycling, token_recycling
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import bigram_model
-from specexp.verifiers import KeyedSampling
 
 VOCABULARY = 6
 NONE = NO_CANDIDATE
@@ -245,23 +244,6 @@ def test_candidates_are_ranked_as_the_target_would_sample_them(sequence):
     by_hand = sorted((1, 2, 3), key=lambda token: -(LOGITS[0, token].item() / 2.0 + noise[token]))
     assert proposed_after_token_0(context) == by_hand
     assert proposed_after_token_0(context, k=1) == by_hand[:1]
-
-
-def test_what_depends_on_the_last_token_alone_is_always_guessed():
-    """The stored logits are then the true ones: a chain of 3 adds 4 tokens at every step."""
-    model = bigram_model(
-        np.random.default_rng(0).standard_normal((VOCABULARY_COUPLED, VOCABULARY_COUPLED)).tolist()
-    )
-    drafter = TokenRecycling(k=VOCABULARY_COUPLED, coupled=True, state="carry", prefill_update=True)
-    decoder = Decoder(model, drafter, Chain(3), KeyedSampling(1.0))
-    decoder.generate([0, 1, 2, 3, 4, 5, 0], max_new_tokens=1, seed=0)  # the prompt teaches every row
-    for sequence in range(5):
-        result = decoder.generate([1], max_new_tokens=24, sequence=sequence, seed=0)
-        assert result.steps == 6
-        expected = Decoder(model, verifier=KeyedSampling(1.0)).generate(
-            [1], max_new_tokens=24, sequence=sequence, seed=0
-        )
-        assert result.token_ids == expected.token_ids
 
 
 class OwnNoise(Verifier):

@@ -134,8 +134,6 @@ def test_one_sentence(row: Row, answered: Callable[[Row], None]) -> None:
     ("driver", "package", "url"),
     [
         ("psycopg", "psycopg", "postgresql://me@localhost/studies"),
-        ("MySQLdb", "mysqlclient", "mysql://me@localhost/studies"),
-        ("redis", "redis", "redis://localhost"),
     ],
 )
 def test_a_database_without_its_driver(

@@ -1,22 +1,19 @@
 """Folders, files and databases that cannot be used or were left half-written, and workers that begin together."""
 
 import os
-import re
 import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from helpers.first_hour import FILE, SWEEP, Row, check, dry, file, make, run, study, table
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from specexp.config import ConfigError
 from specexp.core.start import masked
-from specexp.sweep.storage import check_storage, retry_creation
+from specexp.sweep.storage import retry_creation
 
 TAKEN = {"taken": ""}
 NOTES = {"notes.txt": "what I saw on Monday, at length\n"}
@@ -77,22 +74,6 @@ def test_a_journal_that_was_spoilt(study_command: str, capsys: pytest.CaptureFix
     check(Row(study_command, "ended within a line ... is dropped", code=0), capsys)
     journal.write_bytes(b"")
     check(Row(study_command, "journal.log is empty ... the study starts over", code=0), capsys)
-
-
-@pytest.mark.skipif(find_spec("psycopg") is None, reason="no driver of PostgreSQL")
-def test_nobody_answers_where_the_database_should_be() -> None:
-    with pytest.raises(ConfigError, match=r"me:\*\*\*@127\.0\.0\.1:9/x', and the database cannot") as caught:
-        check_storage(
-            "postgresql+psycopg://me:pass@127.0.0.1:9/x", ConfigError("command line: sweep.storage")
-        )
-    assert "pass@" not in str(caught.value)
-
-
-@pytest.mark.skipif(find_spec("psycopg") is None, reason="no driver of PostgreSQL")
-def test_a_database_on_a_unix_socket_is_asked_there(tmp_path: Path) -> None:
-    url, key = f"postgresql+psycopg://me@/studies?host={tmp_path}", ConfigError("command line: sweep.storage")
-    with pytest.raises(ConfigError, match=f"cannot be used: .*{re.escape(str(tmp_path))}/.s.PGSQL.5432"):
-        check_storage(url, key)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_a_pass_of_llama_cpps_leaves_what_it_knows(llama_loop):
     assert llama_loop.pass_seconds([3]) > 0  # the places behind the prompt are free again
 
 
+@pytest.mark.slow  # converting the model takes seconds; tests/engines runs the same pipeline
 def test_openvinos_pipeline_gives_the_models_own_tokens_again_and_again():
     pytest.importorskip(
         "openvino_genai", reason="OpenVINO GenAI is not installed: pip install 'specexp[openvino]'"

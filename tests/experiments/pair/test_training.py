@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import csv
-import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -278,39 +276,3 @@ def test_a_narrower_start_grows_without_changing_what_it_computes(whole: tuple[P
 def test_a_start_of_another_shape_is_refused(whole: tuple[Path, Any], change: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must have the architecture's layers"):
         CausalLMTraining({**ARCHITECTURE, **change}, tokens=1, start=str(whole[0] / "export"))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_run_killed_six_times_ends_with_the_weights_of_an_undisturbed_one(
-    cache: Path, tmp_path: Path
-) -> None:
-    file, rng = tmp_path / "config.yaml", random.Random(0)
-    values = {**config(cache, tmp_path, 40), "checkpoint_every": 1}
-    file.write_text(yaml.safe_dump(values))
-
-    def start(name: str) -> subprocess.Popen[bytes]:
-        paths = ["--work_dir", str(tmp_path / name), "--export_to", str(tmp_path / name / "exported")]
-        return subprocess.Popen(
-            [sys.executable, "-m", "specexp.fit", str(file), *paths], cwd=RECIPES.parents[1]
-        )
-
-    assert start("undisturbed").wait() == 0
-    last, killed = tmp_path / "killed" / "checkpoints" / "last.ckpt", 0
-    while killed < 6:
-        process, before = start("killed"), last.stat().st_mtime_ns if last.exists() else 0
-        while process.poll() is None and not (last.exists() and last.stat().st_mtime_ns != before):
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0, 0.2))
-        if process.poll() is not None:
-            break  # it was done before it could be killed as often
-        process.kill()
-        process.wait()
-        killed += 1
-    assert start("killed").wait() == 0
-    assert killed >= 3
-    undisturbed, disturbed = (
-        (tmp_path / name / "exported" / "model.safetensors").read_bytes()
-        for name in ("undisturbed", "killed")
-    )
-    assert undisturbed == disturbed

@@ -67,6 +67,3 @@ class TestBlockAttention(AnalysisContract):
 
     @pytest.mark.skip("milliseconds are never the same twice")
     def test_the_same_run_gives_the_same_report(self): ...
-
-    @pytest.mark.skip("milliseconds are never the same twice")
-    def test_a_new_run_forgets_the_last(self): ...

@@ -45,14 +45,6 @@ def test_arms_are_told_against_each_other_in_pairs():
     assert list(rows) == ["learned", "fixed"]
 
 
-def test_without_an_oracle_the_fastest_arm_takes_its_place():
-    analysis = Regret()
-    analysis.begin({name: Parts(None, None, Greedy(), Fixed()) for name in ("learned", "fixed")})
-    table = analysis.report(RECORDS).tables["regret"]
-    assert [row["arm"] for row in table.records()] == ["learned (the fastest arm)", "fixed"]
-    assert any("No arm has an Oracle" in note for note in table.notes)
-
-
 def test_an_arm_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="'none', but the arms are"):
         report(compare=["learned", "none"])

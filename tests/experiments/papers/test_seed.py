@@ -2,12 +2,10 @@
 
 import json
 
-import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from experiments.papers.seed.speedups import ReasoningTable, Roles
-from experiments.papers.seed.time_lines import TargetUtilisation, TimeLines, busy_shares
+from experiments.papers.seed.time_lines import TargetUtilisation, TimeLines
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.scheduling.timeline import TimeLine
 
@@ -131,20 +129,6 @@ def test_a_component_has_its_own_speedup_and_counts():
     assert (plain["accepted/step"], plain["alpha"], plain["with prefills"]) == (None, None, None)
 
 
-def test_published_rows_are_with_their_component():
-    published = [
-        {"role": "evaluator", "method": "SEED", "acceptance": 0.35, "speedup": 1.35},
-        {"role": "generator", "method": "SEED", "acceptance": 0.41},
-    ]
-    found = roles(published)
-    assert [(row["component"], row["arm"]) for row in found] == [
-        (component, arm)
-        for component in ("generator", "evaluator")
-        for arm in ("engine", "seed", "SEED (not run here)")
-    ]
-    assert (found[-1]["alpha"], found[-1]["with prefills"]) == (0.35, "1.35x published")
-
-
 # --- Figures: how busy the target is ------------------------------------------------------------------------------
 
 
@@ -175,17 +159,6 @@ def test_shares_of_the_time_add_up():
         "drafting hidden": pytest.approx(0.35 / 0.5),
         "sequences/pass": 1,
     }
-
-
-@given(st.lists(st.floats(0.01, 5), min_size=2, max_size=20), st.floats(0.05, 3))
-def test_bins_hold_all_of_the_busy_time(lengths, width):
-    """Lengths are of busy and idle times in turn."""
-    ends = np.cumsum(lengths)
-    busy = [(end - length, end) for end, length in zip(ends[::2], lengths[::2], strict=True)]
-    edges, shares = busy_shares(busy, ends[-1], width)
-    assert (edges[0], edges[-1]) == (0, ends[-1])
-    assert ((shares >= 0) & (shares <= 1)).all()
-    assert (shares * np.diff(edges)).sum() == pytest.approx(sum(lengths[::2]))
 
 
 def time_lines(arms, prompts, window_ms=250.0):

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.reproduce import row_record
 from experiments.reproduce.report import NOT_MEASURED, assess, markdown
-from experiments.reproduce.row_record import RowRecord, pair_of, summarize
+from experiments.reproduce.row_record import RowRecord, summarize
 from specexp.config import ConfigError
 
 
@@ -69,26 +69,8 @@ def test_a_cause_is_tested_on_the_record_of_its_row(record, row_of, tmp_path):
     assert (found.cause.state, found.cause.outcomes) == (NOT_MEASURED, ())
 
 
-def test_a_cause_with_its_own_runs_is_measured_like_a_row(record, row_of):
-    row = row_of(cause={"claim": "So.", "runs": "experiments/other.yaml", "test": ("alpha{tree} > 1",)})
-    assert [run.name for part in row.measured for run in part.each_run()] == [
-        "dyspec.made",
-        "dyspec.made.cause",
-    ]
-    (found,) = assess([row], record(row))
-    assert found.outcomes
-    assert found.cause.why_not == "dyspec.made.cause is not measured yet"
-
-
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "row": "dyspec.made", "runs": {}}'])
 def test_a_file_that_is_not_a_record_is_refused(tmp_path, text, row_of):
     (tmp_path / "dyspec.made.json").write_text(text)
     with pytest.raises(ConfigError, match=r"dyspec\.made\.json: must be the record of a row"):
         RowRecord.read(tmp_path, row_of())
-
-
-def test_a_pair_is_identified_by_its_files():
-    stdlib = pair_of(["experiments/made.yaml"])
-    assert stdlib["target"] == "stdlib"
-    assert len(stdlib["digest"]) == 16
-    assert pair_of(["x.yaml", "--pair.target", "my/model"]) == {"target": "my/model", "digest": ""}

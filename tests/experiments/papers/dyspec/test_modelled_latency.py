@@ -57,14 +57,6 @@ def test_seconds_per_token_are_passes_times_their_seconds() -> None:
     assert rows["broken"]["modelled vs plain decoding"] == "refused: no prompt was answered by broken"
 
 
-def test_the_interval_is_of_prompts_not_of_tokens() -> None:
-    records = [record("tree", 0, steps=3), record("tree", 1, steps=12), record("tree", 1, steps=12, sample=1)]
-    (row,) = ModelledLatency(constant(2000, 0)).report(records).tables["modelled_latency"].rows
-    speedup: Any = row[-1]
-    assert speedup.ratio == pytest.approx(2.0)  # sqrt(4 * 1), the second prompt once
-    assert (speedup.low, speedup.high, speedup.n) == (pytest.approx(1.0), pytest.approx(4.0), 2)
-
-
 BY_TOKENS = LatencyProfile("by tokens", {1: 100, 9: 180}, {1: 10, 3: 20}, step_ms=4)
 
 

@@ -140,11 +140,6 @@ def test_which_children_were_tried(accepted, tried):
     assert (total["nodes"], total["accepted"]) == (len(tried), sum(share for _, share in tried) / len(tried))
 
 
-def test_a_node_drawn_twice_is_one_and_trees_without_probabilities_are_left_out():
-    assert heat(RejectionSampling(), outcome_of(PARENTS, [], q=Q, draws={0: (1, 1, 2)}))[-1]["nodes"] == 3
-    assert heat(RejectionSampling(), outcome_of(PARENTS, [1])) == []
-
-
 @pytest.mark.parametrize(
     ("verifier", "means"),
     [
@@ -181,16 +176,3 @@ def test_the_budget_is_the_mean_a_controller_keeps_and_the_cap_the_builders(aim,
     (row,) = report_of(TreeSizes(), *steps, parts=tracked).tables["tree_sizes"].records()
     assert (row["budget"], row["budget used"]) == (budget, pytest.approx(2.5 / budget))
     assert row["steps at the cap"] == pytest.approx(0.5)
-
-
-def test_the_picture_is_of_the_named_arms_and_ends_at_the_named_step():
-    analysis = TreeSizes(arms=["b"])
-    analysis.begin({"a": strategy(Greedy()), "b": strategy(Greedy())})
-    for arm in "ab":
-        analysis.observe(arm, outcome_of([-1, 0, 0], [1]))
-    report = analysis.report([])
-    assert len(report.tables["tree_sizes"].rows) == 2
-    assert report.figures["tree_sizes"].axes[0].get_title(loc="left") == "b (mean 2.0 of 8)"
-    picture = report_of(TreeSizes(most_steps=3), *9 * [outcome_of([-1, 0, 0], [1])]).figures["tree_sizes"]
-    assert picture.axes[0].get_xlim() == (-0.5, 2.5)
-    assert len(picture.axes[2].lines[0].get_xdata()) == 3  # accepted nodes, on an axis of their own

@@ -16,7 +16,6 @@ from specexp.core.context import Context
 from specexp.verifiers import Greedy
 
 CHAIN = [-1, 0, 1, 2, 3]
-LLAMA = {"method": "Llama 2", "accepted": 5.72, "utilisation": 0.475}
 
 
 def with_grafts(outcome, *rows):
@@ -46,16 +45,6 @@ def test_grafted_phrases_are_counted_apart():
     """A chain of 2, and a phrase of 2 below it of which the first is accepted: 2 of 2 and 1 of 2."""
     row = utilisation(with_grafts(outcome_of(CHAIN, [1, 2, 3]), 3, 4))
     assert (row["of the drafter's"], row["of grafted phrases'"], row["accepted / drafted"]) == (1, 0.5, 0.75)
-
-
-def test_published_rows_are_marked_and_drawn_hollow():
-    report = report_of(Utilisation([LLAMA]), outcome_of(CHAIN, [1]))
-    label, accepted, tokens, _, share, *rest = report.tables["utilisation"].rows[-1]
-    assert (label, accepted, share) == ("Llama 2 (not run here)", 5.72, 0.475)
-    assert tokens == pytest.approx(6.72)
-    assert rest == [None] * 4
-    (axes,) = report.figures["utilisation"].axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "Llama 2 (not run here)"]
 
 
 def test_utilisation_runs_over_the_questions_and_grafts_are_left_out():
@@ -99,23 +88,6 @@ def test_in_a_tree_the_most_probable_path_counts():
     """It goes by row 2; accepted is row 1 and what is below it."""
     rows = confidence(outcome_of([-1, 0, 0, 1, 2], [1, 3], q=[1, 0.3, 0.6, 0.9, 0.5]))
     assert shares(rows) == [("0.25 to 0.5", 0.0), ("0.5 to 0.75", 0.0), ("all", 0.0)]
-
-
-@pytest.mark.parametrize(
-    ("outcome", "prefixes", "accepted"),
-    [
-        (outcome_of(PREFIXES, [1], bonus=False, q=Q), 1, 1),  # the end of the output cut off the rest
-        (outcome_of(PREFIXES, [], q=Q), 3, 0),  # the first was rejected
-        (with_grafts(outcome_of(PREFIXES, [1, 2, 3], q=[1.0, 0.9, 0.5, np.nan]), 3), 2, 1),  # no confidence
-    ],
-)
-def test_which_prefixes_count(outcome, prefixes, accepted):
-    row = confidence(outcome)[-1]
-    assert (row["prefixes"], row["accepted"]) == (prefixes, accepted)
-
-
-def test_drafters_without_probabilities_are_left_out():
-    assert confidence(outcome_of(PREFIXES, [1])) == []
 
 
 def test_the_rank_correlation_is_spearmans():

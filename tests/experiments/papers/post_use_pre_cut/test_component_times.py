@@ -62,21 +62,3 @@ def test_reuse_and_decisions_are_timed_on_copies():
     assert all(row[operation] > 0 for operation in (CACHE, GRAFT, INSERTION, DECISION, LEARNING))
     spent = sum(row[operation] for operation in (CACHE, GRAFT, INSERTION, DECISION, LEARNING))
     assert row["cache, graft and controller of a step"] == pytest.approx(spent / 200)
-
-
-def test_the_copy_of_a_cache_learns_as_the_cache_does():
-    analysis = ComponentTimes()
-    analysis.begin({"a": REUSE})
-    analysis.observe("a", outcome_of([-1, 0, 1], [1, 2], tokens=[4, 5, 6], values=[1, 0.9, 0.8]))
-    assert analysis.states["a"].cache.store.lookup(5, 1) == [(6, 7)]
-
-
-def test_modelled_passes_are_called_so_and_have_no_roll_back():
-    analysis = ComponentTimes()
-    analysis.begin({"a": strategy(Greedy())})
-    report = analysis.report([record("a", clock="modelled: 7B for 70B (published)")])
-    table = report.tables["component_times"]
-    (row,) = table.records()
-    assert row["modelled target forward"] == pytest.approx(100)
-    assert row["roll back"] is None
-    assert "modelled: 7B for 70B" in table.title

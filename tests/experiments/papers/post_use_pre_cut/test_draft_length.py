@@ -53,16 +53,6 @@ def test_the_global_length_is_replayed():
     assert global_optimum(steps, costs(0.3)) == (2, pytest.approx(8 / 4.8))
 
 
-def test_where_drafting_never_pays_the_best_length_is_0():
-    assert global_optimum([step(1), step(0)], costs(3.0)) == (0, 1.0)
-    assert speed_of([step(1), step(0)], costs(3.0), 0) == 1.0
-
-
-def test_passes_that_phrases_saved_cost_nothing():
-    """8 drafts in 4 passes of half a step each: 6 tokens for 1 + 5 * 0.25."""
-    assert speed_of([step(5, passes=4)], costs(0.5), 5) == pytest.approx(6 / 2.25)
-
-
 def seen(accepted, drafted, grafts=()):
     chain = outcome_of([-1, *range(drafted)], list(range(1, accepted + 1)), tokens=[1] * (drafted + 1))
     tree = replace(chain.tree, grafted=np.isin(np.arange(drafted + 1), grafts))

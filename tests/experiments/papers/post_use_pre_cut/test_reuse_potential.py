@@ -83,12 +83,3 @@ def test_neither_other_prompts_nor_the_step_itself_nor_grafts_count():
     Prompt(analysis, 0).step([5, 6], 0, 1).step([5, 6], 0, 2, grafted=1)
     assert shares(analysis)[2] == (0, 0)
     assert columns(analysis, "drafted tokens")[2] == (3,)
-
-
-def test_every_path_of_a_tree_is_a_draft():
-    """5 with 6 and 7 below it: 5 7 is found later; 6 7 were never in a row."""
-    analysis = watching()
-    tree = Prompt(analysis, 0).step([5, 6, 7], 0, 1, parents=[0, 1, 1])
-    prompt = tree.step([5, 7], 0, 2).step([6, 7], 0, 3)
-    assert prompt.context.token_ids.tolist() == [0, 1, 2, 3]
-    assert shares(analysis)[2] == (2 / 7, 0)
