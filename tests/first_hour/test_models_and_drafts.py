@@ -105,6 +105,7 @@ SPOILT = [
     (lambda folder: None, Row(f"{TYPED} --builder.init_args.length 200", "192 ... lower its budget")),
     # weights, which a dry run does not read
     spoil(without("model/model.safetensors"), "model.safetensors", LOADED),
+    spoil(half("model/model.safetensors"), "'model'", LOADED),
     spoil(changed(hidden_size=64), "12 tensors do not fit", LOADED),
     spoil(changed(quantization_config={"quant_method": "gptq", "bits": 4}), "'model'", LOADED),
 ]
