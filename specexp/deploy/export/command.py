@@ -1,7 +1,4 @@
-"""``python -m specexp.export ARTIFACT --to FORMAT``: turns an artifact into a file that a deployment accepts.
-
-Formats are classes in ``specexp/deploy/export/formats``.
-"""
+"""``python -m specexp.export ARTIFACT --to FORMAT``: turns an artifact into a file that a deployment accepts."""
 
 from __future__ import annotations
 
@@ -16,13 +13,22 @@ from typing import Any
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.manifest import read_bytes, read_json
-from specexp.config.command import fail
+from specexp.config.command import check_writable, fail
+from specexp.config.config import check_expanded
+from specexp.config.layers import ConfigError
 from specexp.core.messages import did_you_mean
-from specexp.deploy.export.export_format import ExportedFile, Format, Given, all_formats
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, Request, all_formats
 from specexp.engines.settings import SettingsError
 
-_OPTIONS = ("draft", "length", "target")
-"""Options that only some formats take."""
+_OPTIONS = {
+    "draft": (
+        "MODEL",
+        "with --to serve-bundle the draft's hub id or folder; otherwise its name in the engine",
+    ),
+    "target": ("MODEL", "with --to serve-bundle the target's hub id or folder (stdlib)"),
+    "length": ("N", "with --to acceptance-profile the number of drafted tokens of a step (5)"),
+}
+"""Options that only some formats take, each with its metavar and help."""
 
 
 def export(
@@ -51,29 +57,28 @@ def export(
     Example:
         >>> config, dropped = export("artifacts/tree_shape/best", "vllm", draft="small")  # doctest: +SKIP
     """
-    made = _made(
-        _format(to), Given(path_or_reference, to, None if output is None else Path(output), trust, options)
-    )
+    file = None if output is None else Path(output)
+    made = _exported(_format(to), Request(path_or_reference, file, trust, options))
     return made.content, made.dropped
 
 
-def _format(to: str) -> Format:
+def _format(to: str) -> ExportFormat:
     formats = all_formats()
     if to not in formats:
         raise ArtifactError(f"--to: format {to!r} is not known{did_you_mean(to, formats)}")
     return formats[to]()
 
 
-def _made(chosen: Format, given: Given) -> ExportedFile:
-    for name in given.options:
+def _exported(chosen: ExportFormat, request: Request) -> ExportedFile:
+    for name in request.options:
         if name not in chosen.options:
             takes = [to for to, one in all_formats().items() if name in one.options]
             raise ArtifactError(
-                f"--{name} is for --to {', '.join(takes)}, and the format is {given.to!r}: leave it out"
+                f"--{name} is for --to {', '.join(takes)}, and the format is {chosen.name!r}: leave it out"
             )
-    made = chosen.make(given)
-    if given.output is not None and not chosen.folder:
-        _write(given.output, made.content, keep_other_keys=chosen.updates)
+    made = chosen.make(request)
+    if request.output is not None and not chosen.folder:
+        _write(request.output, made.content, keep_other_keys=chosen.updates)
     return made
 
 
@@ -82,35 +87,6 @@ def _as_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     return json.dumps(content, indent=2 if isinstance(content, dict) else None) + "\n"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The command; returns its exit code."""
-    given = _parser().parse_args(arguments)
-    from specexp.config.command import check_writable
-    from specexp.config.config import check_expanded
-    from specexp.config.layers import ConfigError
-
-    output = None if given.output is None else Path(given.output)
-    options = {name: value for name in _OPTIONS if (value := getattr(given, name)) is not None}
-    try:
-        check_expanded(given.output or "", ConfigError("--output"))
-        chosen = _format(given.to)
-        if output is not None and not chosen.folder:
-            check_writable(output.parent, ConfigError("--output"))
-        made = _made(chosen, Given(given.artifact, given.to, output, given.trust, options))
-    except (ArtifactError, ConfigError, SettingsError) as error:
-        return fail(error)
-    if chosen.folder:
-        print(*made.content, sep="\n")
-    else:
-        print(_as_text(made.content) if output is None else f"{output}\n", end="")
-    print(f"{made.dropped}; " if made.dropped else f"{given.to}: ", end="", file=sys.stderr)
-    print(f"read for {chosen.read_for}", file=sys.stderr)
-    file = made.content[0] if chosen.folder else output or "FILE"
-    if line := chosen.deployed_by(shlex.quote(str(file)), made):
-        print(f"Next: {line}", file=sys.stderr)
-    return 0
 
 
 def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
@@ -128,22 +104,48 @@ def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
         raise ArtifactError(f"{path} cannot be written ({error.strerror or error})") from error
 
 
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    given = _parser().parse_args(arguments)
+    output = None if given.output is None else Path(given.output)
+    options = {name: value for name in _OPTIONS if (value := getattr(given, name)) is not None}
+    try:
+        check_expanded(given.output or "", ConfigError("--output"))
+        chosen = _format(given.to)
+        if output is not None and not chosen.folder:
+            check_writable(output.parent, ConfigError("--output"))
+        made = _exported(chosen, Request(given.artifact, output, given.trust, options))
+    except (ArtifactError, ConfigError, SettingsError) as error:
+        return fail(error)
+    if chosen.folder:
+        print(*made.content, sep="\n")
+    else:
+        print(_as_text(made.content) if output is None else f"{output}\n", end="")
+    print(f"{made.dropped or chosen.name}; read for {chosen.read_for}", file=sys.stderr)
+    file = made.content[0] if chosen.folder else output or "FILE"
+    if line := chosen.deployed_by(shlex.quote(str(file)), made.content):
+        print(f"Next: {line}", file=sys.stderr)
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m specexp.export", description="Turn an artifact into what a deployment accepts."
+        prog="python -m specexp.export", description="Turn an artifact into a file that a deployment accepts."
+    )
+    parser.add_argument(
+        "artifact",
+        metavar="ARTIFACT",
+        help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias; with --to "
+        "acceptance-profile a recording",
     )
     add = parser.add_argument
     add("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(all_formats())}")
-    for name, metavar, text in (
-        ("artifact", "ARTIFACT", "folder, alias such as artifacts/tree_shape/best, or "
-         "wandb:entity/project/name:alias; with --to acceptance-profile a recording"),
-        ("--output", "FILE", "file to write; the console without it; with --to serve-bundle or hf a folder, "
-         "models/NAME without it"),
-        ("--draft", "MODEL", "with --to serve-bundle the draft's hub id or folder; otherwise its name in the engine"),
-        ("--target", "MODEL", "with --to serve-bundle the target's hub id or folder (stdlib)"),
-        ("--length", "N", "with --to acceptance-profile the number of drafted tokens of a step (5)"),
-    ):  # fmt: skip
-        add(name, metavar=metavar, help=text)
+    output = (
+        "file to write, the console without it; with --to serve-bundle or hf a folder, models/NAME without it"
+    )
+    add("--output", metavar="FILE", help=output)
+    for name, (metavar, text) in _OPTIONS.items():
+        add(f"--{name}", metavar=metavar, help=text)
     trust = "an installed package whose classes the artifact's parts may be"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)
     return parser

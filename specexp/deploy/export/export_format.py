@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from typing_extensions import override
-
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.kinds import classes_in
 
@@ -16,19 +14,18 @@ if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
 
 
-def all_formats() -> dict[str, type[Format]]:
+def all_formats() -> dict[str, type[ExportFormat]]:
     """Return the class of every format by its name."""
     from specexp.deploy.export import formats
 
-    return classes_in(formats, Format, "name")
+    return classes_in(formats, ExportFormat, "name")
 
 
 @dataclass(frozen=True)
-class Given:
-    """The arguments of the command; ``options`` are values of :attr:`Format.options`."""
+class Request:
+    """The arguments of an export; ``options`` are values of :attr:`ExportFormat.options`."""
 
     source: str | Path
-    to: str
     output: Path | None = None
     trust: Sequence[str] = ()
     options: Mapping[str, str] = field(default_factory=dict)
@@ -47,11 +44,12 @@ class ExportedFile:
     dropped: str = ""
 
 
-class Format:
+class ExportFormat:
     """One format. A new one is one class in a file of ``specexp/deploy/export/formats``.
 
     Attributes:
         name: the value of ``--to``.
+        kinds: kinds of artifacts it can express; empty for formats that override :meth:`make`.
         read_for: the project and version its fields were read for.
         options: options it takes besides the source and ``--output``.
         folder: whether it writes a folder itself.
@@ -61,46 +59,33 @@ class Format:
     """
 
     name: ClassVar[str]
+    kinds: ClassVar[tuple[str, ...]] = ()
     read_for: ClassVar[str]
     options: ClassVar[tuple[str, ...]] = ()
     folder: ClassVar[bool] = False
     updates: ClassVar[bool] = False
     deployment: ClassVar[str] = ""
 
-    def make(self, given: Given) -> ExportedFile:
-        """Export; raises an ArtifactError of one sentence."""
-        raise NotImplementedError
+    def make(self, request: Request) -> ExportedFile:
+        """Export the artifact of a request; raises an ArtifactError of one sentence."""
+        return self.export(self.load(request), **request.options)
 
-    def deployed_by(self, file: str, made: ExportedFile) -> str:
-        """Return the line that deploys the result; ``file`` is its path, quoted for a shell."""
-        return self.deployment.format(file=file)
-
-
-class ExportFormat(Format):
-    """A format of artifacts.
-
-    Attributes:
-        kinds: kinds of artifacts it can express.
-    """
-
-    kinds: ClassVar[tuple[str, ...]]
-
-    @override
-    def make(self, given: Given) -> ExportedFile:
+    def load(self, request: Request) -> LoadedArtifact:
+        """Load the artifact of a request; raises an ArtifactError unless it is of one of :attr:`kinds`."""
         from specexp.config.artifacts import load_artifact
 
-        artifact = load_artifact(given.source, given.trust)
-        self.check_kind(artifact)
-        return self.export(artifact, **given.options)
-
-    def check_kind(self, artifact: LoadedArtifact) -> None:
-        """Raise an ArtifactError unless the artifact is of one of :attr:`kinds`."""
+        artifact = load_artifact(request.source, request.trust)
         if artifact.kind not in self.kinds:
             raise ArtifactError(
                 f"{artifact.folder}: kind {artifact.kind!r} cannot be exported to {self.name}, which takes "
                 f"{', '.join(self.kinds)}" + (f"; {artifact.purpose}" if artifact.purpose else "")
             )
+        return artifact
 
     def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
         """Return the file for an artifact of one of :attr:`kinds`; ``options`` are those that were given."""
         raise NotImplementedError
+
+    def deployed_by(self, file: str, content: Any) -> str:
+        """Return the line that deploys a file of this content; ``file`` is its path, quoted for a shell."""
+        return self.deployment.format(file=file)

@@ -151,7 +151,7 @@ def test_a_server_is_exported_as_the_command_that_was_fastest(tmp_path) -> None:
     folder = measured(tmp_path, "endpoint", command=command, tokens=4, body={"speculative": True})
     content, dropped = export(folder, "endpoint")
     assert content == "serve '{target}' --port '{port}' --config '{\"k\": 4}'\n"
-    assert dropped == "endpoint: dropped what requests say, {'speculative': True}"
+    assert dropped == "endpoint: dropped the fields of requests, {'speculative': True}"
     with pytest.raises(ArtifactError, match="no command started the engine 'vllm'"):
         export(measured(tmp_path, "vllm", method="ngram", num_speculative_tokens=2), "endpoint")
     unfilled = measured(tmp_path, "endpoint", command="serve {port} {token}", tokens=4)

@@ -4,21 +4,23 @@ simulate it in benchmarks of speed alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
 from specexp.core.messages import first_line
-from specexp.deploy.export.export_format import ExportedFile, Format, Given
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, Request
 from specexp.engines.settings import VllmSettings
 
 _LONGEST = 64
 _TOLERANCE = 0.02
 
 
-class AcceptanceProfile(Format):
+class AcceptanceProfile(ExportFormat):
     """Acceptance of a recording (``python -m specexp.record``) with a draft model.
 
     Besides Model-Optimizer's fields, ``synthetic_acceptance`` holds settings with which vLLM, llama.cpp, SGLang and
@@ -31,39 +33,38 @@ class AcceptanceProfile(Format):
     deployment = 'vllm serve MODEL --speculative-config "$(jq -c .synthetic_acceptance.vllm {file})"'
 
     @override
-    def make(self, given: Given) -> ExportedFile:
+    def make(self, request: Request) -> ExportedFile:
         from specexp.replay.format.trie import RecordingError
 
-        source = Path(given.source)
-        text = given.options.get("length", "5")
+        text = request.options.get("length", "5")
         if not text.isdecimal() or not 1 <= int(text) <= _LONGEST:
             raise ArtifactError(f"--length must be an integer from 1 to {_LONGEST}, got {text!r}")
-        length = int(text)
         try:
-            counts = _replayed(source, length)
+            counts = _accepted_counts(Path(request.source), int(text))
         except RecordingError as error:
             raise ArtifactError(first_line(error).removeprefix("recording: ")) from error
         if not counts:
-            raise ArtifactError(f"{source} holds no step that drafted anything, so it has no acceptance")
+            raise ArtifactError(f"{request.source} has no step that drafted tokens, so it has no acceptance")
         return ExportedFile(
-            profile_of(counts, length),
+            _profile(counts, int(text)),
             "acceptance-profile: dropped which prompts and which tokens, since a profile is a mean over steps",
         )
 
 
-def profile_of(counts: dict[int, int], length: int) -> dict[str, Any]:
-    """Return the file for steps of ``length`` drafted tokens, counted by how many of these they accepted."""
-    steps = sum(counts.values())
-    marginal = [
-        sum(number for accepted, number in counts.items() if accepted > place) / steps
-        for place in range(length)
-    ]
-    before = [1.0, *marginal]
-    conditional = [
-        rate / earlier if earlier else 0.0 for rate, earlier in zip(marginal, before, strict=False)
-    ]
-    mean = 1 + sum(accepted * number for accepted, number in counts.items()) / steps
-    rounded = [round(rate, 6) for rate in marginal]
+def _profile(counts: dict[int, int], length: int) -> dict[str, Any]:
+    """The file for steps of ``length`` drafted tokens, counted by the number of accepted ones."""
+    accepted = np.repeat(list(counts), list(counts.values()))
+    reached = np.array([1.0, *((accepted > place).mean() for place in range(length))])
+    conditional = np.divide(reached[1:], reached[:-1], out=np.zeros(length), where=reached[:-1] > 0)
+    marginal = [round(float(rate), 6) for rate in reached[1:]]
+    mean, implied = 1 + float(accepted.mean()), float(reached.sum())
+    vllm = VllmSettings(
+        "draft_model",
+        length,
+        "DRAFT",
+        rejection_sample_method="synthetic",
+        synthetic_acceptance_rates=marginal,
+    )
     return {
         "schema_version": "1.0",
         "measured": True,
@@ -71,29 +72,23 @@ def profile_of(counts: dict[int, int], length: int) -> dict[str, Any]:
         "num_speculative_tokens": length,
         "max_supported_k": length,
         "verification_method": "longest_prefix",
-        "conditional_accept_rates": [round(rate, 6) for rate in conditional],
-        "marginal_accept_rates": rounded,
+        "conditional_accept_rates": [round(float(rate), 6) for rate in conditional],
+        "marginal_accept_rates": marginal,
         "mean_accept_length": round(mean, 6),
         "accept_length_model": "chain_analytic",
         "accept_length_by_k": {str(length): round(mean, 6)},
-        "acceptance_length_histogram": {str(accepted + 1): number for accepted, number in counts.items()},
+        "acceptance_length_histogram": {str(number + 1): steps for number, steps in counts.items()},
         "validation": {
             "mean_consistency": {
-                "implied_mean_accept_length": round(1 + sum(marginal), 6),
+                "implied_mean_accept_length": round(implied, 6),
                 "reported_mean_accept_length": round(mean, 6),
                 "tolerance": _TOLERANCE,
-                "passed": abs(1 + sum(marginal) - mean) <= _TOLERANCE,
+                "passed": abs(implied - mean) <= _TOLERANCE,
             }
         },
         "synthetic_acceptance": {
-            "vllm": VllmSettings(
-                "draft_model",
-                length,
-                "DRAFT",
-                rejection_sample_method="synthetic",
-                synthetic_acceptance_rates=rounded,
-            ).deployed(),
-            "llama-cpp": f"--spec-synth-rates {','.join(f'{rate:g}' for rate in rounded)}",
+            "vllm": vllm.deployed(),
+            "llama-cpp": f"--spec-synth-rates {','.join(f'{rate:g}' for rate in marginal)}",
             "sglang": {
                 "SGLANG_SIMULATE_ACC_LEN": round(mean, 3),
                 "SGLANG_SIMULATE_ACC_METHOD": "match-expected",
@@ -104,25 +99,26 @@ def profile_of(counts: dict[int, int], length: int) -> dict[str, Any]:
     }
 
 
-def _replayed(folder: Path, length: int) -> dict[int, int]:
-    """Steps of a chain on a recording, by what they accepted; those near the end, where less fits, left out."""
+def _accepted_counts(folder: Path, length: int) -> dict[int, int]:
+    """Replay a chain on a recording; returns the number of steps by accepted tokens.
+
+    Steps near the end of an output, where less fits, are left out.
+    """
     from specexp.replay.format.recording import Recording
     from specexp.replay.play.ranks import RankTable
 
     recording = Recording(folder)
     turns = [turn for conversation in recording.turns.values() for turn in conversation]
-    manifest = recording.manifest
-    table = RankTable(
-        turns, manifest.made_of["generation"]["max_new_tokens"], manifest.context_limits["target"]
-    )
-    counts: dict[int, int] = {}
+    limit = recording.manifest.made_of["generation"]["max_new_tokens"]
+    table = RankTable(turns, limit, recording.manifest.context_limits["target"])
+    counts: Counter[int] = Counter()
     start = 0
     for size in table.sizes:
         at = start
         while at + length < start + size and table.room[at] >= length:
             ranks = table.ranks[at : at + length].tolist()
             accepted = next((place for place, rank in enumerate(ranks) if rank), length)
-            counts[accepted] = counts.get(accepted, 0) + 1
+            counts[accepted] += 1
             at += accepted + 1
         start += size
     return dict(sorted(counts.items()))

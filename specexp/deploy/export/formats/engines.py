@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,8 +27,8 @@ from specexp.engines.settings import (
 if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
 
-Lost = tuple[str, ...]
-"""Names of what a format drops."""
+Expressed = tuple[Settings, tuple[str, ...]]
+"""Settings, and in words what they cannot express."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,10 @@ class ChainDraft:
     drafter: str
     arguments: Mapping[str, Any]
     kept: str
-    lost: Lost
+    lost: tuple[str, ...]
 
-    def dropped(self, name: str, lost: Lost) -> str:
-        """Return one sentence on what the format ``name`` keeps and drops; empty if nothing is dropped."""
-        words = " and ".join((*self.lost, *lost))
-        return f"{name}: kept {self.kept}; dropped {words}" if words else ""
-
-    def set_arguments(self, *names: str) -> Lost:
-        """Return those of the drafter's arguments that are set to something."""
+    def set_arguments(self, *names: str) -> tuple[str, ...]:
+        """Return those of the drafter's arguments that are set, in words."""
         values = {name: self.arguments.get(name) for name in names}
         given = {name: value for name, value in values.items() if value not in (None, False, 1)}
         return tuple("the corpus" if name == "corpus" else f"{name}={value}" for name, value in given.items())
@@ -77,24 +72,19 @@ def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
     controller, lost = artifact.controller, []
     if controller is not None and not controller.same_plan:
         lost.append(f"the {type(controller).__name__} controller")
-    if artifact.execution_spec is not None:
-        lost.append(f"the strategy {_described(artifact.execution_spec)}")
+    if (strategy := artifact.execution_spec) is not None:
+        arguments = ", ".join(
+            f"{key}={value['class_path'] if isinstance(value, Mapping) else value}"
+            for key, value in strategy["init_args"].items()
+            if value is not None
+        )
+        lost.append(f"the strategy {strategy['class_path']}({arguments})")
     if rest := len(paths) - length:
         lost.append(f"{rest} of {len(paths)} nodes")
     kept = f"the tree's best chain of {length}" if length else "one drafted token, for the tree has no chain"
     drafter = artifact.recorded.get("drafter", {})
-    name_of_drafter = drafter.get("class_path", "").rpartition(".")[2]
-    return ChainDraft(max(length, 1), name_of_drafter, drafter.get("init_args", {}), kept, tuple(lost))
-
-
-def _described(schedule: Mapping[str, Any]) -> str:
-    """A strategy with its arguments, e.g. ``Scheduled(n=3, verify_batch=1)``."""
-    shown = (
-        f"{name}={value['class_path'] if isinstance(value, Mapping) else value}"
-        for name, value in schedule["init_args"].items()
-        if value is not None
-    )
-    return f"{schedule['class_path']}({', '.join(shown)})"
+    drafter_name = drafter.get("class_path", "").rpartition(".")[2]
+    return ChainDraft(max(length, 1), drafter_name, drafter.get("init_args", {}), kept, tuple(lost))
 
 
 class ChainFormat(ExportFormat):
@@ -103,65 +93,134 @@ class ChainFormat(ExportFormat):
     kinds = ("static-tree", "composition", "schedule", "engine-settings")
     options: ClassVar[tuple[str, ...]] = ("draft",)
     settings: ClassVar[type[Settings]]
-    names_draft: ClassVar[bool] = True
-    """Whether the file names the draft model."""
-
-    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
-        """Return the settings of a draft model's chain."""
-        raise NotImplementedError
-
-    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
-        """Return the settings of prompt lookup, and what differs from ours."""
-        raise NotImplementedError
-
-    def suffixed(self, chain: ChainDraft) -> tuple[Settings, Lost] | None:
-        """Return the settings of suffix decoding, and what differs from ours; None if the engine has none."""
-        return None
 
     @override
     def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
         if artifact.kind == "engine-settings":
             return ExportedFile(self._measured(artifact).deployed())
-        chain = chain_of(artifact, self.settings.engine)
-        made, lost = self.made(artifact, chain, options.get("draft"))
-        return ExportedFile(made.deployed(), chain.dropped(self.settings.engine, lost))
+        chain = chain_of(artifact, self.name)
+        made, lost = self.expressed(artifact, chain, options.get("draft"))
+        words = " and ".join((*chain.lost, *lost))
+        return ExportedFile(
+            made.deployed(), f"{self.name}: kept {chain.kept}; dropped {words}" if words else ""
+        )
 
-    def made(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> tuple[Settings, Lost]:
-        """Return the settings of an artifact's chain, and what they drop.
+    def expressed(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> Expressed:
+        """Return the settings of an artifact's chain, and what they cannot express.
 
         Raises:
             ArtifactError: the engine has no such drafter, or the draft model is missing or not needed.
         """
-        name = self.settings.engine
         if chain.drafter in ("PromptLookup", "SuffixAutomaton") and draft is not None:
             raise ArtifactError(f"--draft is {draft!r}, and {artifact.folder} looks up prompts: leave it out")
         if chain.drafter == "PromptLookup":
             arguments = chain.arguments
-            return self.looked_up(chain, arguments.get("min_ngram", 1), arguments.get("max_ngram", 3))
-        if chain.drafter == "SuffixAutomaton" and (suffixed := self.suffixed(chain)) is not None:
-            return suffixed
+            return _LOOKUPS[self.settings](
+                chain.length, arguments.get("min_ngram", 1), arguments.get("max_ngram", 3)
+            )
+        if chain.drafter == "SuffixAutomaton" and self.settings in _SUFFIXES:
+            return _SUFFIXES[self.settings](chain)
         if chain.drafter not in ("DraftModel", ""):
             raise ArtifactError(
-                f"{artifact.folder}: {name} has nothing like the {chain.drafter} drafter; it drafts with a draft "
+                f"{artifact.folder}: {self.name} has nothing like the {chain.drafter} drafter; it drafts with a draft "
                 "model or looks up prompts, so tune DraftModel or PromptLookup, or deploy with specexp.serve"
             )
-        if draft is None and self.names_draft:
+        if draft is None and "draft" in self.options:
             raise ArtifactError(
-                f"{artifact.folder}: {name} must know which draft model it loads: give --draft, its name or path there"
+                f"{artifact.folder}: {self.name} must know which draft model it loads: give --draft, its name or path "
+                "there"
             )
         # engines take the draft's distribution from the request
         sampling = chain.set_arguments("temperature", "top_k", "top_p", "coupled")
-        return self.drafted(chain, draft or ""), (f"the draft's {', '.join(sampling)}",) if sampling else ()
+        lost = (f"the draft's {', '.join(sampling)}",) if sampling else ()
+        return _DRAFT_MODELS[self.settings](chain.length, draft or ""), lost
 
     def _measured(self, artifact: LoadedArtifact) -> Settings:
-        """The settings that a study of the engine itself left."""
-        if artifact.engine != self.settings.engine:
+        """The settings that a study of the engine itself found."""
+        if artifact.engine != self.name:
             raise ArtifactError(
-                f"{artifact.folder}: the settings are {artifact.engine}'s, and --to is {self.settings.engine}: figures "
+                f"{artifact.folder}: the settings are {artifact.engine}'s, and --to is {self.name}: figures "
                 "of one engine do not hold for another; export to the one that was measured"
             )
         found: Settings = validated(self.settings, artifact.settings, str(artifact.folder))
         return found
+
+
+_DRAFT_MODELS: dict[type[Settings], Callable[[int, str], Settings]] = {
+    VllmSettings: lambda length, draft: VllmSettings("draft_model", length, draft),
+    SglangSettings: lambda length, draft: SglangSettings(
+        "STANDALONE", draft, length, eagle_topk=1, num_draft_tokens=length + 1
+    ),
+    TrtllmSettings: lambda length, draft: TrtllmSettings("Draft_Target", length, draft),
+    LlamaCppSettings: lambda length, draft: LlamaCppSettings(
+        "draft-simple", draft, length, spec_draft_p_min=0.0
+    ),
+    OpenVinoSettings: lambda length, _: OpenVinoSettings(length),
+}
+"""Settings of a chain of a length by a draft model."""
+_LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
+    VllmSettings: lambda length, shortest, longest: (
+        VllmSettings("ngram", length, prompt_lookup_min=shortest, prompt_lookup_max=longest),
+        ("the order of matches, for vLLM has its own",),
+    ),
+    SglangSettings: lambda length, shortest, longest: (
+        SglangSettings(
+            "NGRAM",
+            num_draft_tokens=length + 1,
+            ngram_max_bfs_breadth=1,
+            ngram_max_trie_depth=longest + length,
+        ),
+        (f"min_ngram={shortest} and the order of matches, for SGLang keeps a trie",),
+    ),
+    TrtllmSettings: lambda length, shortest, longest: (
+        TrtllmSettings("NGram", length, max_matching_ngram_size=longest, is_use_oldest=False),
+        _shortest(shortest),
+    ),
+    LlamaCppSettings: lambda length, shortest, longest: (
+        LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=longest, spec_ngram_simple_size_m=length),
+        (f"n-grams of {shortest} to {longest - 1}, for llama.cpp looks up exactly {longest} tokens",)
+        * (shortest < longest),
+    ),
+    OpenVinoSettings: lambda length, shortest, longest: (
+        OpenVinoSettings(length, max_ngram_size=longest),
+        ("the order of matches, for OpenVINO GenAI has its own", *_shortest(shortest)),
+    ),
+}
+"""Settings of a chain of a length by prompt lookup of n-grams from a shortest to a longest size."""
+
+
+def _shortest(shortest: int) -> tuple[str, ...]:
+    return () if shortest == 1 else (f"min_ngram={shortest}",)
+
+
+def _vllm_suffixes(chain: ChainDraft) -> Expressed:
+    reach = chain.arguments.get("reach")
+    made = VllmSettings(
+        "suffix",
+        chain.length,
+        suffix_decoding_max_cached_requests=None if chain.arguments.get("state") == "carry" else 0,
+        # Without a reach ours drafts as far behind a run of one token as behind a longer one.
+        suffix_decoding_max_spec_factor=float(chain.length if reach is None else reach),
+        suffix_decoding_min_token_prob=0.0,
+    )
+    return made, (
+        *chain.set_arguments("corpus", "min_run"),
+        "how followers are weighed, for vLLM counts them",
+    )
+
+
+def _trtllm_suffixes(chain: ChainDraft) -> Expressed:
+    carried = chain.arguments.get("state") == "carry"
+    lost = chain.set_arguments("corpus", "min_run", "reach")
+    pool = ("texts of requests that have ended, for its pool is of active ones",) * carried
+    return TrtllmSettings("SA", chain.length, enable_global_pool=carried), (*lost, *pool)
+
+
+_SUFFIXES: dict[type[Settings], Callable[[ChainDraft], Expressed]] = {
+    VllmSettings: _vllm_suffixes,
+    TrtllmSettings: _trtllm_suffixes,
+}
+"""Settings of suffix decoding, of engines that have it."""
 
 
 class Vllm(ChainFormat):
@@ -172,51 +231,12 @@ class Vllm(ChainFormat):
     name, settings, read_for = "vllm", VllmSettings, VllmSettings.read_for
     deployment = 'vllm serve MODEL --speculative-config "$(cat {file})"'
 
-    @override
-    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
-        return VllmSettings("draft_model", chain.length, draft)
-
-    @override
-    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
-        made = VllmSettings("ngram", chain.length, prompt_lookup_min=shortest, prompt_lookup_max=longest)
-        return made, ("the order of matches, for vLLM has its own",)
-
-    @override
-    def suffixed(self, chain: ChainDraft) -> tuple[Settings, Lost]:
-        reach = chain.arguments.get("reach")
-        made = VllmSettings(
-            "suffix",
-            chain.length,
-            suffix_decoding_max_cached_requests=None if chain.arguments.get("state") == "carry" else 0,
-            # Without a reach ours drafts as far behind a run of one token as behind a longer one.
-            suffix_decoding_max_spec_factor=float(chain.length if reach is None else reach),
-            suffix_decoding_min_token_prob=0.0,
-        )
-        lost = chain.set_arguments("corpus", "min_run")
-        return made, (*lost, "how followers are weighed, for vLLM counts them")
-
 
 class Sglang(ChainFormat):
     """SGLang's flags. Its adaptive file is for EAGLE heads, and exported from a study of SGLang alone."""
 
     name, settings, read_for = "sglang", SglangSettings, SglangSettings.read_for
     deployment = "python -m sglang.launch_server --model-path MODEL $(head -n 1 {file})"
-
-    @override
-    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
-        return SglangSettings(
-            "STANDALONE", draft, chain.length, eagle_topk=1, num_draft_tokens=chain.length + 1
-        )
-
-    @override
-    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
-        made = SglangSettings(
-            "NGRAM",
-            num_draft_tokens=chain.length + 1,
-            ngram_max_bfs_breadth=1,
-            ngram_max_trie_depth=longest + chain.length,
-        )
-        return made, (f"min_ngram={shortest} and the order of matches, for SGLang keeps a trie",)
 
 
 class Trtllm(ChainFormat):
@@ -227,40 +247,12 @@ class Trtllm(ChainFormat):
     name, settings, read_for = "trtllm", TrtllmSettings, TrtllmSettings.read_for
     deployment = "trtllm-serve MODEL --config {file}"
 
-    @override
-    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
-        return TrtllmSettings("Draft_Target", chain.length, draft)
-
-    @override
-    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
-        made = TrtllmSettings("NGram", chain.length, max_matching_ngram_size=longest, is_use_oldest=False)
-        return made, () if shortest == 1 else (f"min_ngram={shortest}",)
-
-    @override
-    def suffixed(self, chain: ChainDraft) -> tuple[Settings, Lost]:
-        carried = chain.arguments.get("state") == "carry"
-        made = TrtllmSettings("SA", chain.length, enable_global_pool=carried)
-        lost = chain.set_arguments("corpus", "min_run", "reach")
-        return made, (*lost, *["texts of requests that have ended, for its pool is of active ones"] * carried)
-
 
 class LlamaCpp(ChainFormat):
     """llama.cpp's preset, an INI file for ``--models-preset``. The draft is a GGUF file."""
 
     name, settings, read_for = "llama-cpp", LlamaCppSettings, LlamaCppSettings.read_for
     deployment = "llama-server --models-dir FOLDER --models-preset {file}"
-
-    @override
-    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
-        return LlamaCppSettings("draft-simple", draft, chain.length, spec_draft_p_min=0.0)
-
-    @override
-    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
-        made = LlamaCppSettings(
-            "ngram-simple", spec_ngram_simple_size_n=longest, spec_ngram_simple_size_m=chain.length
-        )
-        shorter = f"n-grams of {shortest} to {longest - 1}, for llama.cpp looks up exactly {longest} tokens"
-        return made, (shorter,) if shortest < longest else ()
 
 
 class OpenVino(ChainFormat):
@@ -271,23 +263,12 @@ class OpenVino(ChainFormat):
 
     name, settings, read_for = "openvino", OpenVinoSettings, OpenVinoSettings.read_for
     updates = True  # the file also holds the EOS tokens
-    names_draft = False
     options = ()
 
     @override
-    def drafted(self, chain: ChainDraft, draft: str) -> Settings:
-        return OpenVinoSettings(chain.length)
-
-    @override
-    def looked_up(self, chain: ChainDraft, shortest: int, longest: int) -> tuple[Settings, Lost]:
-        made = OpenVinoSettings(chain.length, max_ngram_size=longest)
-        lost = "the order of matches, for OpenVINO GenAI has its own"
-        return made, (lost,) if shortest == 1 else (lost, f"min_ngram={shortest}")
-
-    @override
-    def deployed_by(self, file: str, made: ExportedFile) -> str:
+    def deployed_by(self, file: str, content: Any) -> str:
         # the file lies in the model's folder, from which the pipeline takes its settings
-        lookup = "max_ngram_size" in made.content
+        lookup = "max_ngram_size" in content
         draft = "prompt_lookup=True" if lookup else 'draft_model=genai.draft_model("DRAFT", "CPU")'
         code = f'print(genai.LLMPipeline("MODEL", "CPU", {draft}).generate("Hello"))'
         return f"python -c 'import openvino_genai as genai; {code}'"
@@ -306,12 +287,10 @@ class HfGenerationConfig(ChainFormat):
     options = ()
 
     @override
-    def made(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> tuple[Settings, Lost]:
+    def expressed(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> Expressed:
         if chain.drafter == "PromptLookup":
-            ngram = chain.arguments.get("max_ngram", 3)
-            return HuggingFaceSettings(
-                prompt_lookup_num_tokens=chain.length, max_matching_ngram_size=ngram
-            ), ()
+            longest = chain.arguments.get("max_ngram", 3)
+            return HuggingFaceSettings(chain.length, max_matching_ngram_size=longest), ()
         made = HuggingFaceSettings(
             num_assistant_tokens=chain.length,
             num_assistant_tokens_schedule="constant",
@@ -321,9 +300,9 @@ class HfGenerationConfig(ChainFormat):
         return made, (drafter,) if chain.drafter else ()
 
     @override
-    def deployed_by(self, file: str, made: ExportedFile) -> str:
+    def deployed_by(self, file: str, content: Any) -> str:
         # the file lies in the model's folder, from which generate takes its settings
-        draft = "" if "prompt_lookup_num_tokens" in made.content else ', assistant_model="DRAFT"'
+        draft = "" if "prompt_lookup_num_tokens" in content else ', assistant_model="DRAFT"'
         code = f'print(pipeline("text-generation", "MODEL"{draft})("Hello", max_new_tokens=32))'
         return f"python -c 'from transformers import pipeline; {code}'"
 
@@ -341,7 +320,7 @@ class Endpoint(ExportFormat):
     def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
         settings = dict(artifact.settings)
         command, body = settings.pop("command", None), settings.pop("body", None)
-        if artifact.engine != "endpoint" or not isinstance(command, str):
+        if artifact.engine != self.name or not isinstance(command, str):
             raise ArtifactError(
                 f"{artifact.folder}: no command started the engine {artifact.engine!r} that these settings are "
                 "of; export them to it"
@@ -350,5 +329,5 @@ class Endpoint(ExportFormat):
             words = filled(command, {**settings, "port": "{port}", "target": "{target}"})
         except EngineError as error:
             raise ArtifactError(f"{artifact.folder}: {error}") from error
-        dropped = f"endpoint: dropped what requests say, {body}" if body else ""
+        dropped = f"endpoint: dropped the fields of requests, {body}" if body else ""
         return ExportedFile(f"{shlex.join(words)}\n", dropped)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
-from specexp.deploy.export.export_format import ExportedFile, ExportFormat, Format, Given
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, Request
 
 if TYPE_CHECKING:
     from specexp.core.contracts import Drafter
     from specexp.models.pair import ModelPair
 
 
-class HuggingFaceModel(Format):
+class HuggingFaceModel(ExportFormat):
     """A model, such as ``stdlib`` or ``stdlib-draft``, with its tokenizer, as an ordinary folder in bfloat16.
 
     Other programs do not read the 8 bits in which the embedded models are stored.
@@ -28,9 +28,9 @@ class HuggingFaceModel(Format):
     folder = True
 
     @override
-    def make(self, given: Given) -> ExportedFile:
-        folder = _new_folder(given.output or Path("models") / str(given.source))
-        _write_model(_loaded(self.name, str(given.source)), folder)
+    def make(self, request: Request) -> ExportedFile:
+        folder = _new_folder(request.output or Path("models") / str(request.source))
+        _write_model(_loaded(self.name, str(request.source)), folder)
         return ExportedFile([folder])
 
 
@@ -48,19 +48,17 @@ class ServeBundle(ExportFormat):
     folder = True
 
     @override
-    def make(self, given: Given) -> ExportedFile:
-        from specexp.config.artifacts import load_artifact
+    def make(self, request: Request) -> ExportedFile:
         from specexp.deploy.hugging_face.bundle import ARTIFACT, DRAFT, HOOK, HOOK_TEXT
         from specexp.models.gguf import is_gguf
 
-        if given.trust:
+        if request.trust:
             raise ArtifactError(
                 "--trust is not for --to serve-bundle, whose hook imports specexp's own parts alone"
             )
-        artifact = load_artifact(given.source)
-        self.check_kind(artifact)
-        folder = _new_folder(given.output or Path("models") / artifact.content.name)
-        target, draft = given.options.get("target", "stdlib"), given.options.get("draft")
+        artifact = self.load(request)
+        folder = _new_folder(request.output or Path("models") / artifact.content.name)
+        target, draft = request.options.get("target", "stdlib"), request.options.get("draft")
         if is_gguf(target) or is_gguf(draft or ""):
             raise ArtifactError(
                 "--to serve-bundle: transformers runs no GGUF file; name the model it was made from"
