@@ -1,17 +1,15 @@
-"""Read rows of prompts with ``datasets``: from a file, a folder, a URL or the Hugging Face hub."""
+"""Read rows of prompts: local files and URLs by their format, folders and hub data sets with ``datasets``."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import logging
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from specexp.data.prompt_set import PromptSetError
 
 PATH = ("prompts", "init_args", "path")
 """Configuration key of the source."""
-FORMATS = {".json": "json", ".jsonl": "json", ".txt": "text", ".parquet": "parquet", ".csv": "csv"}
+FORMATS = (".json", ".jsonl", ".txt", ".parquet", ".csv")
 _COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 _KNOWN = f"{', '.join(FORMATS)} (or one of them with {', '.join(_COMPRESSIONS)})"
 
@@ -92,7 +90,7 @@ def read_table(
 
 
 def check_columns(rows: Sequence[Row], keys: Sequence[str]) -> None:
-    """Raise PromptSetError if one of ``keys`` is not a column. All rows have the columns of the first."""
+    """Raise PromptSetError if one of ``keys`` is not a column of the first row."""
     present = rows[0].values
     for key in keys:
         if key not in present:
@@ -121,30 +119,25 @@ def read_rows(
         PromptSetError: There is no such source, or its content is not in the format of its name.
     """
     local = Path(path).expanduser()
-    is_local = "://" not in path and _exists(local)
-    source_format = _format_of(path, local, is_local)
-    number = 0
+    is_file = "://" in path or _exists(local)
+    file_format = _format_of(path, local, is_file)
+    if file_format is not None:
+        rows = _file_rows(path, path if "://" in path else str(local), file_format)
+    else:
+        rows = (("", row) for row in _open(path, local, subset, split, streaming or is_file))
     try:
-        with _silent(logging.getLogger("datasets")):
-            # A local file needs no second copy in a cache, whose disk may not be writable.
-            table = _open(path, local, source_format, subset, split, streaming or is_local)
-            for line, values in enumerate(table, start=1):
-                if source_format != "text" or values["text"].strip():
-                    number += 1
-                    yield Row(path, number, values, f"line {line}" if source_format == "text" else "")
+        for number, (place, values) in enumerate(rows, start=1):
+            yield Row(path, number, values, place)
     except PromptSetError:
         raise
     except Exception as error:  # datasets, pyarrow, pandas, fsspec and the hub client each raise their own
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        if isinstance(cause, StopIteration):  # how datasets ends on a file without a row
-            return
-        if is_local or "://" in path:
-            mistake = _first_mistake(local, source_format) if is_local and source_format is not None else ""
-            # pandas: "Error tokenizing data. C error: Expected ..."; pyarrow: "JSON parse error: Column ... in row 0"
+        if is_file:
+            # pandas: "Error tokenizing data. C error: Expected ..."
             why = first_line(cause).rpartition("error: ")[2].replace(". ", " ")
-            raise PromptSetError(f"{path}: {mistake or f'cannot be read ({why})'}.") from error
+            raise PromptSetError(f"{path}: cannot be read ({why}).") from error
         raise PromptSetError(
             f"{path}: there is no such file{_near(local)}, and as a hub data set it cannot be read "
             f"({first_line(cause)}). Without network, give a local file as its path.",
@@ -152,90 +145,104 @@ def read_rows(
         ) from error
 
 
-def _format_of(path: str, local: Path, is_local: bool) -> str | None:
-    """Return the format of a file by its ending; None for a folder or the name of a hub data set."""
-    if is_local and local.is_dir():
+def _format_of(path: str, local: Path, is_file: bool) -> str | None:
+    """Return the ending of a file's name without compression; None for a folder or the name of a hub data set."""
+    if "://" not in path and is_file and local.is_dir():
         return None
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] in _COMPRESSIONS:
         suffixes.pop()
-    known = FORMATS.get(suffixes[-1]) if suffixes else None
-    if is_local or "://" in path:
-        if known is None:
-            raise PromptSetError(f"{path}: its format is not known; the name has to end in {_KNOWN}.", PATH)
-        return known
-    if known is not None or not re.fullmatch(r"\w[\w.-]*/[\w.-]+", path):
+    known = suffixes[-1] if suffixes and suffixes[-1] in FORMATS else None
+    if is_file and known is None:
+        raise PromptSetError(f"{path}: its format is not known; the name has to end in {_KNOWN}.", PATH)
+    if not is_file and (known is not None or not re.fullmatch(r"\w[\w.-]*/[\w.-]+", path)):
         allowed = f"a file that ends in {_KNOWN}, its URL, a folder of datasets, and a hub name (owner/name)"
         raise PromptSetError(
             f"{path}: there is no such file{_near(local) or f'; allowed are {allowed}.'}", PATH
         )
-    return None
+    return known
+
+
+def _file_rows(where: str, path: str, file_format: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the position in errors and the values of each row of a file, or of all files of a URL with ``*``."""
+    import fsspec
+
+    for opened in fsspec.open_files(path, "rb", compression="infer", expand="://" in path):
+        with opened as file:
+            if file_format == ".parquet":
+                from pyarrow.parquet import ParquetFile
+
+                for batch in ParquetFile(file).iter_batches():
+                    yield from (("", row) for row in batch.to_pylist())
+            elif file_format == ".csv":
+                import pandas as pd
+
+                # pandas only warns of fields that it drops, such as the end of "Hello, world"
+                with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
+                    table = pd.read_csv(file, dtype=str, keep_default_na=False, index_col=False)
+                yield from (("", row) for row in table.to_dict("records"))
+            elif file_format == ".txt":
+                for number, line in _lines(where, file):
+                    yield f"line {number}", {"text": line.removesuffix("\n").removesuffix("\r")}
+            else:
+                yield from (("", row) for row in _json_rows(where, _lines(where, file)))
+
+
+def _lines(where: str, file: Any) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line that is not blank."""
+    for number, line in enumerate(file, start=1):
+        try:
+            text = line.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            byte = f"{error.reason}, byte {error.object[error.start]:#04x}"
+            raise PromptSetError(f"{where}: line {number} is not UTF-8 text ({byte}).") from error
+        if text.strip():
+            yield number, text
+
+
+def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file that has one a line, or is one array or object as a whole."""
+    number, first = next(lines, (1, "[]"))
+    try:
+        is_lines = isinstance(json.loads(first), dict)
+    except ValueError:
+        is_lines = False
+    if not is_lines:
+        lines = iter([(number, first + "".join(line for _, line in lines))])
+    else:
+        lines = chain([(number, first)], lines)
+    for number, text in lines:
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError as error:
+            place = f"line {number + error.lineno - 1} is not JSON ({error.msg} at column {error.colno})"
+            raise PromptSetError(f"{where}: {place}.") from error
+        for row in value if isinstance(value, list) and not is_lines else [value]:
+            if not isinstance(row, dict):
+                raise PromptSetError(
+                    f'{where}: line {number} is not an object; write it as an object, as in {{"prompt": "..."}}.'
+                )
+            yield row
 
 
 def _open(
-    path: str, local: Path, source_format: str | None, subset: str | None, split: str, streaming: bool
-) -> Any:
+    path: str, local: Path, subset: str | None, split: str, streaming: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a folder or a hub data set."""
     import datasets  # takes a second, so a missing source is reported first
 
-    if source_format is None:
-        if any((local / name).exists() for name in ("state.json", "dataset_dict.json")):
-            return _split_of(datasets.load_from_disk(str(local)), path, split)
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # its errors are reported here
+    if any((local / name).exists() for name in ("state.json", "dataset_dict.json")):
+        saved = datasets.load_from_disk(str(local))
+        if isinstance(saved, dict) and split not in saved and len(saved) > 1:
+            raise PromptSetError(
+                f"{path}: it has no split {split!r}; allowed are {', '.join(map(str, saved))}.",
+                ("prompts", "init_args", "split"),
+            )
+        yield from (saved.get(split) or next(iter(saved.values()))) if isinstance(saved, dict) else saved
+    else:
         name = str(local.resolve()) if _exists(local) else path
-        return datasets.load_dataset(path=name, name=subset, split=split, streaming=streaming)
-    file = path if "://" in path else str(local)
-    arguments: dict[str, Any] = {"data_files": file, "split": "train", "streaming": streaming}
-    if source_format == "text":
-        arguments["encoding"] = "utf-8-sig"
-    if source_format == "json":
-        # datasets infers columns from the first chunk and fails if a later one has others.
-        arguments |= {"chunksize": 1 << 28, "parse_agent_traces": False}
-    if source_format != "csv":
-        return datasets.load_dataset(source_format, **arguments)
-    import pandas as pd
-
-    # Without declared features pandas would make a number of the text 007.
-    columns = pd.read_csv(file, nrows=0, index_col=False).columns
-    features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
-    table = datasets.load_dataset(
-        "csv", features=features, keep_default_na=False, index_col=False, **arguments
-    )
-    with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
-        return list(table)  # pandas only warns of fields that it drops, such as the end of "Hello, world"
-
-
-def _split_of(saved: Any, path: str, split: str) -> Any:
-    """Return the named split of a data set that ``datasets`` saved, or the only one."""
-    if not isinstance(saved, dict):
-        return saved
-    if split not in saved and len(saved) > 1:
-        raise PromptSetError(
-            f"{path}: it has no split {split!r}; allowed are {', '.join(map(str, saved))}.",
-            ("prompts", "init_args", "split"),
-        )
-    return saved.get(split) or next(iter(saved.values()))
-
-
-def _first_mistake(path: Path, source_format: str) -> str:
-    """Return the first mistake of a file and its line; empty if it encoding and JSON are right."""
-    import fsspec
-
-    number = 1
-    try:
-        with fsspec.open(str(path), "rb", compression="infer") as file:
-            content: bytes = b"" if path.suffix == ".zst" or source_format == "parquet" else file.read()
-        is_array = source_format == "json" and content.startswith(b"[")
-        for number, line in enumerate([content] if is_array else content.splitlines(), start=1):
-            text = line.decode("utf-8-sig")
-            is_row = source_format != "json" or not text.strip() or isinstance(json.loads(text), dict)
-            if not is_row and not is_array:
-                return f'line {number} is not an object; write it as an object, as in {{"prompt": "..."}}'
-    except UnicodeDecodeError as error:
-        return f"line {number} is not UTF-8 text ({error.reason}, byte {error.object[error.start]:#04x})"
-    except json.JSONDecodeError as error:
-        return f"line {number + error.lineno - 1} is not JSON ({error.msg} at column {error.colno})"
-    except (OSError, EOFError, RecursionError):
-        pass
-    return ""
+        yield from datasets.load_dataset(path=name, name=subset, split=split, streaming=streaming)
 
 
 def _exists(path: Path) -> bool:
@@ -253,14 +260,3 @@ def _near(path: Path) -> str:
         return ""
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)  # a common ending is not enough
     return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
-
-
-@contextmanager
-def _silent(logger: logging.Logger) -> Iterator[None]:
-    """Silence a library whose errors are reported here."""
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
