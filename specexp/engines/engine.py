@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,13 +24,12 @@ class EngineAnswer:
     Attributes:
         token_ids: The new tokens.
         finish_reason: ``eos``, ``length`` or ``context``.
-        prefill_seconds: Until the first of them came.
-        decode_seconds: From there to the last.
-        first_tokens: How many came first, which the decode seconds did not pay for.
-        steps: Times that tokens came, where the engine counts no passes.
-        accepted_drafts: Drafted tokens that became output.
-        drafted_nodes: Drafted tokens; 0 where the engine does not tell.
-        memory_bytes: What the engine's own processes held behind it; None where it has none of its own.
+        prefill_seconds: Time until the first tokens.
+        decode_seconds: Time from the first tokens to the last.
+        first_tokens: Number of tokens that came first, which are not part of the decode seconds.
+        steps: Target passes, or arrivals of tokens if the engine counts no passes.
+        drafted_nodes: Drafted tokens; 0 if the engine does not report them.
+        memory_bytes: Memory of the engine's own processes after the answer; None if it has none.
     """
 
     token_ids: list[int]
@@ -61,10 +60,10 @@ class RunningEngine(ABC):
     def answer(
         self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
     ) -> EngineAnswer:
-        """Continue a prompt greedily, speculating as an engine with the :attr:`ForeignEngine.restart_key` of this one.
+        """Continue a prompt greedily with the settings of ``engine``, which has the restart key of this one.
 
         Raises:
-            EngineError: It does not answer, or not as it should.
+            EngineError: There is no answer, or an unexpected one.
         """
 
     def close(self) -> None:
@@ -92,7 +91,7 @@ class ForeignEngine(metaclass=Checked):
     @property
     @abstractmethod
     def version(self) -> str:
-        """Its version, known before it is started."""
+        """The version, known before it is started."""
 
     @property
     @abstractmethod
@@ -106,3 +105,17 @@ class ForeignEngine(metaclass=Checked):
         Raises:
             EngineError: It is not installed, does not start, or cannot run the models.
         """
+
+
+def check_drafter(
+    engine: ForeignEngine,
+    drafts: str | None,
+    given: Collection[str],
+    allowed: Mapping[Any, Sequence[set[str]]],
+) -> None:
+    """Raise an EngineError unless the given settings are one of the allowed sets for a drafter."""
+    ways, found = allowed[drafts], ", ".join(given) or "no settings"
+    if set(given) not in ways:
+        takes = " or ".join(" and ".join(sorted(way)) or "no settings" for way in ways)
+        name = type(engine).__name__
+        raise EngineError(f"{name} drafts by {drafts}, with {found}; it takes exactly {takes}")

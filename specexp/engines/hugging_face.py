@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from specexp.bench.arm import Generation
 from specexp.bench.hugging_face_arm import HuggingFaceArm
-from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
+from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine, check_drafter
 from specexp.engines.settings import HuggingFaceSettings
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ _LOOPS: dict[str | None, Reference] = {
     "model": "hf-assisted",
     "prompt-lookup": "hf-prompt-lookup",
 }
-_NEEDED = {None: "", "model": "num_assistant_tokens", "prompt-lookup": "prompt_lookup_num_tokens"}
-
-
-_OPTIONAL = {
-    None: "cache_implementation",
-    "model": "assistant_confidence_threshold",
-    "prompt-lookup": "max_matching_ngram_size",
+_SETTINGS = {
+    None: [set[str](), {"cache_implementation"}],
+    "model": [{"num_assistant_tokens"}, {"num_assistant_tokens", "assistant_confidence_threshold"}],
+    "prompt-lookup": [
+        {"prompt_lookup_num_tokens"},
+        {"prompt_lookup_num_tokens", "max_matching_ngram_size"},
+    ],
 }
 
 
@@ -38,10 +38,10 @@ class HuggingFace(ForeignEngine):
 
     Args:
         drafts: The drafter: the pair's draft ``model``, ``prompt-lookup``, or null for none.
-        settings: How much, by the names of its generation config.
+        settings: Amount of drafting, by the names of its generation config.
 
     Raises:
-        EngineError: The settings are not those of the drafter.
+        EngineError: The settings do not fit the drafter.
 
     Example:
         >>> engine = HuggingFace("model", HuggingFaceSettings(num_assistant_tokens=4))
@@ -54,17 +54,11 @@ class HuggingFace(ForeignEngine):
         drafts: Literal["model", "prompt-lookup"] | None = None,
         settings: HuggingFaceSettings = HuggingFaceSettings(),  # noqa: B008 - frozen
     ) -> None:
-        given, needed = settings.given("num_assistant_tokens_schedule"), _NEEDED[drafts]
-        optional = _OPTIONAL[drafts]
-        if not given.keys() <= {needed, optional} or (needed and needed not in given):
-            raise EngineError(
-                f"HuggingFace drafts by {drafts}, with {', '.join(given) or 'no settings'}; it takes "
-                f"{needed or 'no settings'}, and perhaps {optional}"
-            )
+        check_drafter(self, drafts, settings.given("num_assistant_tokens_schedule"), _SETTINGS)
         if settings.num_assistant_tokens_schedule not in (None, "constant"):
             raise EngineError(
-                f"HuggingFace: num_assistant_tokens_schedule is {settings.num_assistant_tokens_schedule!r}; "
-                "constant is allowed, for the others move from prompt to prompt"
+                "HuggingFace: num_assistant_tokens_schedule must be 'constant', since others change the length from "
+                f"prompt to prompt, got {settings.num_assistant_tokens_schedule!r}"
             )
         self.drafts = drafts
         self.settings = settings
@@ -102,18 +96,12 @@ class _Generate(RunningEngine):
         self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
     ) -> EngineAnswer:
         assert isinstance(engine, HuggingFace)
-        pair = self.pair
+        pair, loop = self.pair, _LOOPS[engine.drafts]
         generation = Generation(max_new_tokens=max_new_tokens, stop_at_eos=bool(eos))
         settings = engine.settings.given("num_assistant_tokens_schedule")
         try:
             arm = HuggingFaceArm(
-                "engine",
-                _LOOPS[engine.drafts],
-                pair.target,
-                pair.tokenizer,
-                generation,
-                draft=pair.draft,
-                **settings,
+                "engine", loop, pair.target, pair.tokenizer, generation, draft=pair.draft, **settings
             )
         except ValueError as error:
             raise EngineError(str(error)) from error

@@ -25,13 +25,12 @@ class Streamed:
     """A completion.
 
     Attributes:
-        text: The whole text.
         times: Seconds after the request at which its pieces arrived.
         finish_reason: ``stop`` or ``length``.
-        tokens: Number of new tokens by the server's count; None if it has none.
-        speculation: Counts by the names of vLLM's ``metrics.speculative_decoding``; empty if the server has none.
+        tokens: Number of new tokens by the server's count; None if not sent.
+        speculation: Counts by the names of vLLM's ``metrics.speculative_decoding``; empty if not sent.
         logprobs: For each token the log-probabilities of the best ones; empty if not sent.
-        pieces: Text of each token, as far as logprobs are sent.
+        pieces: Text of each token that has logprobs.
         token_ids: The tokens; empty if not sent.
         generation_seconds: From the first token to the last one by the server's own clock; None if not sent.
     """
@@ -52,8 +51,7 @@ class Streamed:
         The server's clock is preferred: on a machine that the server keeps busy a client is woken late, and all
         pieces of a short answer seem to arrive at once.
         """
-        whole = self.times[-1]
-        rest = whole - self.times[0]
+        whole, rest = self.times[-1], self.times[-1] - self.times[0]
         if self.generation_seconds is not None:
             rest = min(self.generation_seconds, whole)
         return whole - rest, rest
@@ -89,7 +87,7 @@ def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -
         url: Address of the server.
         wanted: The name; None for the only model of the server.
         seconds: Timeout.
-        key: Configuration key of the name, for errors.
+        key: Key of the name in errors.
 
     Raises:
         EngineError: The server does not list the name, or has not exactly one model.
@@ -120,8 +118,8 @@ def complete(
     Args:
         url: Address of the server.
         body: The request, without the fields that make it a stream.
-        seconds: The answer must be whole by then.
-        stopped: Whether the answer is no longer needed; called at each piece.
+        seconds: Time limit for the whole answer.
+        stopped: Called at each piece; True ends the reading.
         path: OpenAI's, or llama.cpp's own ``/completion``, whose answers have token ids.
 
     Raises:
@@ -165,11 +163,11 @@ def _json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise EngineError(f"the server sent {data[:60]!r}, which is no JSON") from error
+        raise EngineError(f"the server sent {data[:60]!r}, which is not JSON") from error
 
 
 def _no_completion(content: Any) -> EngineError:
-    return EngineError(f"the stream holds {str(content)[:_SHOWN]!r}, which is no completion")
+    return EngineError(f"the stream holds {str(content)[:_SHOWN]!r}, which is not a completion")
 
 
 def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:

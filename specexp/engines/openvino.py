@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
+from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine, check_drafter
 from specexp.engines.settings import OpenVinoSettings
 
 if TYPE_CHECKING:
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 _MILLI = 1e-3
+_SETTINGS = {
+    None: [set[str]()],
+    "model": [{"num_assistant_tokens"}, {"assistant_confidence_threshold"}],
+    "prompt-lookup": [{"num_assistant_tokens", "max_ngram_size"}],
+}
+_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
 class OpenVINO(ForeignEngine):
@@ -31,11 +37,11 @@ class OpenVINO(ForeignEngine):
 
     Args:
         drafts: The drafter: the pair's draft ``model``, ``prompt-lookup``, or null for none.
-        settings: How much, by OpenVINO's own names.
-        threads: Of the CPU.
+        settings: Amount of drafting, by OpenVINO's own names.
+        threads: CPU threads.
 
     Raises:
-        EngineError: The settings are not those of the drafter.
+        EngineError: The settings do not fit the drafter.
 
     Example:
         >>> engine = OpenVINO("prompt-lookup", OpenVinoSettings(5, max_ngram_size=3))
@@ -49,17 +55,7 @@ class OpenVINO(ForeignEngine):
         settings: OpenVinoSettings = OpenVinoSettings(),  # noqa: B008 - frozen
         threads: Annotated[int, Field(ge=1)] = 1,
     ) -> None:
-        given = settings.given()
-        allowed = {
-            None: (set(),),
-            "model": ({"num_assistant_tokens"}, {"assistant_confidence_threshold"}),
-            "prompt-lookup": ({"num_assistant_tokens", "max_ngram_size"},),
-        }[drafts]
-        if given.keys() not in allowed:
-            ways = " or ".join(" and ".join(sorted(way)) or "no settings" for way in allowed)
-            raise EngineError(
-                f"OpenVINO drafts by {drafts}, with {', '.join(given) or 'no settings'}; it takes exactly {ways}"
-            )
+        check_drafter(self, drafts, settings.given(), _SETTINGS)
         self.drafts = drafts
         self.settings = settings
         self.threads = threads
@@ -102,7 +98,7 @@ class _Pipeline(RunningEngine):
         import openvino_genai
 
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": engine.threads}
-        # By default it rounds to the type that the processor multiplies fastest.
+        # By default it rounds to the dtype that the processor multiplies fastest.
         if pair.target.dtype == torch.float32:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         given = dict(properties)
@@ -155,29 +151,6 @@ class _Pipeline(RunningEngine):
         )
 
 
-_INPUTS = ("input_ids", "attention_mask", "position_ids")
-
-
-def write_openvino(
-    model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None
-) -> None:
-    """Write a model and, for pipelines with a draft model, a tokenizer.
-
-    Its inputs are ``input_ids``, ``attention_mask``, ``position_ids`` and ``beam_idx``; keys and values are its state.
-    """
-    import openvino
-
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(model, folder)
-    if tokenizer is not None:
-        from openvino_tokenizers import convert_tokenizer
-
-        for made, name in zip(
-            convert_tokenizer(tokenizer, with_detokenizer=True), ("tokenizer", "detokenizer"), strict=True
-        ):
-            openvino.save_model(made, folder / f"openvino_{name}.xml")
-
-
 class _WithKeysAndValues(torch.nn.Module):
     """The model as a function of its cached keys and values."""
 
@@ -203,14 +176,18 @@ class _WithKeysAndValues(torch.nn.Module):
         return logits, *(kept for layer in cache.layers for kept in (layer.keys, layer.values))
 
 
-def _write(model: PreTrainedModel, folder: Path) -> None:
+def write_openvino(
+    model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None
+) -> None:
+    """Write a model and, for pipelines with a draft model, a tokenizer.
+
+    Its inputs are ``input_ids``, ``attention_mask``, ``position_ids`` and ``beam_idx``; keys and values are its state.
+    """
     import openvino
 
-    config, whole = (
-        model.config,
-        deepcopy(model).float(),
-    )  # half precision is how weights are kept, not a type of logits
-    heads = config.num_key_value_heads
+    folder.mkdir(parents=True, exist_ok=True)
+    config, heads = model.config, model.config.num_key_value_heads
+    whole = deepcopy(model).float()  # half precision is how weights are stored, not the dtype of logits
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     past = [tuple(torch.zeros(2, heads, 3, width) for _ in range(2)) for _ in range(config.num_hidden_layers)]
     example = {
@@ -220,7 +197,9 @@ def _write(model: PreTrainedModel, folder: Path) -> None:
         "past": past,
     }
     with torch.no_grad(), catch_warnings():
-        simplefilter("ignore")  # what a trace takes for constant is so for every input of this form
+        simplefilter(
+            "ignore"
+        )  # values that a trace takes for constant are constant for every input of this form
         made = openvino.convert_model(_WithKeysAndValues(whole), example_input=example)
     kept = [f"{layer}.{what}" for layer in range(len(past)) for what in ("key", "value")]
     for port, name in zip(made.inputs, [*_INPUTS, *(f"past.{one}" for one in kept)], strict=True):
@@ -233,6 +212,12 @@ def _write(model: PreTrainedModel, folder: Path) -> None:
     _keep_state(made, kept, (heads, width))
     openvino.save_model(made, folder / "openvino_model.xml", compress_to_fp16=model.dtype != torch.float32)
     config.save_pretrained(folder)
+    if tokenizer is not None:
+        from openvino_tokenizers import convert_tokenizer
+
+        both = convert_tokenizer(tokenizer, with_detokenizer=True)
+        for made, name in zip(both, ("tokenizer", "detokenizer"), strict=True):
+            openvino.save_model(made, folder / f"openvino_{name}.xml")
 
 
 def _keep_state(made: Any, kept: Sequence[str], sizes: tuple[int, int]) -> None:

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 class EnginePool:
-    """Running engines of a study, started as seldom as possible.
-
-    An unused one is kept until another is started, since it may serve the next trial.
-    """
+    """Running engines of a study. An unused one is kept until another is started, since the next trial may use it."""
 
     def __init__(self, pair: ModelPair) -> None:
         self.pair = pair
@@ -57,7 +54,7 @@ class EnginePool:
             running.close()
 
     def close(self) -> None:
-        """Stop all."""
+        """Stop all engines."""
         for running in self._running.values():
             running.close()
         self._running.clear()

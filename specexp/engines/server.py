@@ -38,7 +38,7 @@ def filled(template: str, values: Mapping[str, object]) -> list[str]:
         except (KeyError, IndexError, ValueError) as error:
             name = str(error).strip("'")
             raise EngineError(
-                f"the command has {{{name}}}, which nothing fills{did_you_mean(name, map(str, values))}"
+                f"the command has {{{name}}}, which has no value{did_you_mean(name, map(str, values))}"
             ) from error
     return words
 
@@ -53,13 +53,8 @@ def free_port() -> int:
 class StartedServer:
     """A running command, which ends with this process however that ends.
 
-    Args:
-        command: Program and arguments.
-        url: Where it will listen.
-        start_seconds: How long it may take until it is healthy.
-
     Raises:
-        EngineError: it ends, or is not healthy in time; the sentence has its last lines.
+        EngineError: it ends, or is not healthy at ``url`` in time; the sentence has its last lines.
     """
 
     def __init__(self, command: Sequence[str], url: str, start_seconds: float) -> None:
@@ -73,7 +68,7 @@ class StartedServer:
             raise
 
     def ended(self, seconds: float = 0.0) -> bool:
-        """Return whether it has ended, or ends within some seconds."""
+        """Return whether it has ended, or ends within ``seconds``."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self._process.returncode is not None
@@ -82,7 +77,7 @@ class StartedServer:
         """Return the end of its output, in one line."""
         self._log.seek(0, 2)
         self._log.seek(max(0, self._log.tell() - _LAST_BYTES))
-        return " ".join(self._log.read().decode(errors="replace").split()) or "it said nothing"
+        return " ".join(self._log.read().decode(errors="replace").split()) or "no output"
 
     def memory_bytes(self) -> int | None:
         """Return the resident memory of all its processes; None if the system has no ``/proc``."""
@@ -122,7 +117,7 @@ class StartedServer:
 
 
 def _session_of(folder: Path) -> str:
-    """The session of a process, which is the command's pid; empty if the process has ended meanwhile."""
+    """The session of a process, which is the command's pid; empty if the process has ended."""
     try:
         return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[3]
     except (OSError, IndexError):

@@ -23,9 +23,9 @@ class SettingsError(ValueError):
 
 
 class Settings(metaclass=Checked):
-    """Fields of one engine, by the engine's own names; None leaves a field to the engine.
+    """Fields of one engine, by the engine's own names; None leaves a field to the engine's default.
 
-    A further engine is one frozen dataclass, whose annotations are its bounds.
+    A further engine is one frozen dataclass. Its annotations are the bounds.
 
     Attributes:
         engine: Name of the engine.
@@ -49,27 +49,15 @@ class Settings(metaclass=Checked):
 
 @dataclass(frozen=True)
 class VllmSettings(Settings):
-    """Its fields by their own names; what is None is left to vLLM.
+    """vLLM's ``--speculative-config``, by its own names.
 
     Args:
-        method: how drafts are made.
-        num_speculative_tokens: length of the chain.
-        model: the draft model, the heads, or the dotted path of a class.
-        num_speculative_tokens_per_batch_size: ``[first, last, length]`` of requests at once, ends among them.
-        prompt_lookup_min: shortest n-gram looked up.
-        prompt_lookup_max: longest n-gram looked up.
-        suffix_decoding_max_tree_depth: deepest suffix kept.
+        num_speculative_tokens_per_batch_size: ``[first, last, length]`` of requests at once, ends included.
         suffix_decoding_max_cached_requests: answers kept; 0 keeps none.
-        suffix_decoding_max_spec_factor: drafted tokens for each one that matched.
-        suffix_decoding_min_token_prob: least share of a continuation.
-        draft_tensor_parallel_size: devices of the draft model.
-        max_model_len: tokens of the draft model's context.
-        rejection_sample_method: how drafts are accepted; ``synthetic`` is for benchmarks alone.
-        synthetic_acceptance_rates: of every position, that all drafts up to it are accepted.
-        synthetic_acceptance_length: tokens of a step, the bonus token among them.
-        draft_sample_method: how the draft model chooses.
-        use_heterogeneous_vocab: whether the draft model has another vocabulary.
-        parallel_drafting: whether the drafts of a step come from one pass.
+        suffix_decoding_max_spec_factor: drafted tokens for each matched one.
+        rejection_sample_method: ``synthetic`` is for benchmarks alone.
+        synthetic_acceptance_rates: probability at each position that all drafts up to it are accepted.
+        synthetic_acceptance_length: tokens of a step, the bonus token included.
     """
 
     engine: ClassVar[str] = "vllm"
@@ -100,23 +88,14 @@ class VllmSettings(Settings):
 
 @dataclass(frozen=True)
 class SglangSettings(Settings):
-    """Its flags without ``--speculative-`` and with underscores; what is None is left to SGLang.
+    """SGLang's flags, without ``--speculative-`` and with underscores.
 
     Args:
-        algorithm: how drafts are made; ``STANDALONE`` is a draft model of its own.
-        draft_model_path: the draft model or the heads.
-        num_steps: draft passes of a step: depth.
+        algorithm: ``STANDALONE`` is a draft model of its own.
+        num_steps: draft passes of a step, the depth.
         eagle_topk: branches of a node; 1 drafts a chain.
-        num_draft_tokens: tokens verified in a step, the root among them.
-        use_rejection_sampling: accepts by rejection sampling.
-        ngram_min_bfs_breadth: fewest continuations of a node.
-        ngram_max_bfs_breadth: most continuations of a node.
-        ngram_match_type: which continuations are taken.
-        ngram_max_trie_depth: longest n-gram kept.
-        ngram_capacity: nodes kept.
-        ngram_external_corpus_path: JSONL, every line one JSON text.
-        ngram_external_sam_budget: nodes for that text.
-        ngram_external_corpus_max_tokens: most tokens of it.
+        num_draft_tokens: tokens verified in a step, the root included.
+        ngram_external_corpus_path: JSONL, one JSON text a line.
         adaptive: the adaptive file: by requests at once the ``candidate_steps`` and hystereses, and global keys.
     """
 
@@ -144,7 +123,7 @@ class SglangSettings(Settings):
 
     @override
     def deployed(self) -> str:
-        """The flags in one line; where there is an adaptive file, what it holds in the next."""
+        """Return the flags in one line, and the content of an adaptive file in the next."""
         words = [
             f"--speculative-{name.replace('_', '-')}" + ("" if value is True else f" {value}")
             for name, value in self.given("adaptive").items()
@@ -158,25 +137,15 @@ class SglangSettings(Settings):
 
 @dataclass(frozen=True)
 class TrtllmSettings(Settings):
-    """Its fields by their own names; what is None is left to TensorRT-LLM.
+    """TensorRT-LLM's ``speculative_config``, by its own names.
 
     Args:
-        decoding_type: how drafts are made.
         max_draft_len: length of a chain, or depth of a tree.
-        speculative_model: the draft model or the heads.
-        use_dynamic_tree: draft a tree, of Eagle3 alone.
-        dynamic_tree_max_topK: branches of its nodes.
-        max_total_draft_tokens: its nodes.
-        max_matching_ngram_size: longest n-gram looked up.
-        is_public_pool: whether requests share what they know.
-        is_keep_all: whether all continuations are kept.
+        use_dynamic_tree: draft a tree, of Eagle3 alone; ``max_total_draft_tokens`` are its nodes.
         enable_global_pool: whether suffix automata of other requests are searched too.
-        is_use_oldest: which of them is taken; false is our order.
-        max_concurrency: most requests at once that speculate.
+        is_use_oldest: which match is taken; false is our order.
         draft_len_schedule: length by requests at once.
-        acceptance_rate_window_size: steps that are looked at.
-        acceptance_rate_threshold: below it speculation ends for good.
-        use_rejection_sampling: accepts by rejection sampling.
+        acceptance_rate_threshold: below it, over ``acceptance_rate_window_size`` steps, speculation ends for good.
     """
 
     engine: ClassVar[str] = "trtllm"
@@ -204,22 +173,19 @@ class TrtllmSettings(Settings):
 
     @override
     def deployed(self) -> str:
-        """The YAML block."""
         return yaml.safe_dump({"speculative_config": self.given()}, sort_keys=False)
 
 
 @dataclass(frozen=True)
 class OpenVinoSettings(Settings):
-    """Its fields by their own names; what is None is left to OpenVINO GenAI.
+    """OpenVINO GenAI's generation config, by its own names.
 
     The pipeline's constructor chooses between a draft model and prompt lookup.
 
     Args:
         num_assistant_tokens: length of the chain; of a tree its nodes.
         assistant_confidence_threshold: least probability of a drafted token, by itself; the length is then dynamic.
-        max_ngram_size: longest n-gram that prompt lookup looks up.
-        branching_factor: branches of an EAGLE3 tree.
-        tree_depth: its depth; 0 drafts a chain.
+        branching_factor: branches of an EAGLE3 tree, and ``tree_depth`` its depth; 0 drafts a chain.
     """
 
     engine: ClassVar[str] = "openvino"
@@ -234,16 +200,13 @@ class OpenVinoSettings(Settings):
 
 @dataclass(frozen=True)
 class HuggingFaceSettings(Settings):
-    """Its fields by their own names; what is None is left to transformers.
+    """The generation config of transformers, by its own names.
 
     Args:
         prompt_lookup_num_tokens: length of the chain that prompt lookup drafts.
-        max_matching_ngram_size: longest n-gram looked up.
         num_assistant_tokens: length of the chain that an assistant drafts.
-        num_assistant_tokens_schedule: how that length moves.
         assistant_confidence_threshold: least probability of a drafted token, by itself, with the one that fell below;
             with scikit-learn installed it moves by itself.
-        cache_implementation: how keys and values are kept.
     """
 
     engine: ClassVar[str] = "hf-generation-config"
@@ -259,27 +222,18 @@ class HuggingFaceSettings(Settings):
 
 @dataclass(frozen=True)
 class LlamaCppSettings(Settings):
-    """Its flags with underscores; what is None is left to llama.cpp.
+    """llama.cpp's flags, with underscores.
 
     Args:
-        spec_type: how drafts are made.
         spec_draft_model: the draft's GGUF file.
         spec_draft_n_max: length of the chain.
         spec_draft_n_min: shortest chain worth verifying.
         spec_draft_p_min: least probability of a drafted token, by itself; 0 drafts all.
         spec_draft_p_split: probability from which a second branch is tried.
-        spec_ngram_simple_size_n: tokens looked up, exactly so many.
-        spec_ngram_simple_size_m: length of the chain.
-        spec_ngram_simple_min_hits: occurrences needed.
-        spec_ngram_map_k_size_n: the same of n-grams kept in a map.
-        spec_ngram_map_k_size_m: length of the chain.
-        spec_ngram_map_k_min_hits: occurrences needed.
-        spec_ngram_map_k4v_size_n: the same of a map with up to four continuations.
-        spec_ngram_map_k4v_size_m: length of the chain.
-        spec_ngram_map_k4v_min_hits: occurrences needed.
-        spec_ngram_mod_n_match: tokens looked up in what all requests share.
-        spec_ngram_mod_n_min: shortest chain worth verifying.
-        spec_ngram_mod_n_max: length of the chain.
+        spec_ngram_simple_size_n: tokens looked up, exactly so many; ``size_m`` is the length of the chain, and
+            ``min_hits`` the occurrences needed. ``map_k`` keeps n-grams in a map, ``map_k4v`` with up to four
+            continuations.
+        spec_ngram_mod_n_match: tokens looked up in a store that all requests share.
     """
 
     engine: ClassVar[str] = "llama-cpp"
@@ -314,6 +268,6 @@ class LlamaCppSettings(Settings):
 
     @override
     def deployed(self) -> str:
-        """The preset: its settings hold for every model it is used with."""
+        # the settings of [*] hold for every model
         lines = [f"{name.replace('_', '-')} = {value}" for name, value in self.given().items()]
         return "\n".join(["version = 1", "", "[*]", *lines, ""])

@@ -15,9 +15,8 @@ from helpers.small_gguf import tokenizer
 from helpers.waiting import wait_for
 
 from specexp.engines.engine import EngineError
-from specexp.engines.llama_cpp_server import LlamaCppServer
+from specexp.engines.http_engines import LlamaCppServer, OpenAIEndpoint
 from specexp.engines.openai_client import Streamed
-from specexp.engines.openai_endpoint import OpenAIEndpoint
 from specexp.engines.server import filled
 from specexp.engines.settings import LlamaCppSettings
 from specexp.models.pair import ModelPair
@@ -56,7 +55,7 @@ def test_a_server_that_a_command_starts_answers(pair) -> None:
         ("--fault hang", "did not answer in time"),
         ("--fault error", "answered 500: .*out of memory"),
         ("--fault truncate", "ended its stream early, after 3 characters"),
-        ("--fault garbage", "which is no JSON"),
+        ("--fault garbage", "which is not JSON"),
         ("--fault no-start", "ended with 1 before it answered: .*unknown flag --speculate"),
         ("--fault deaf", "did not answer http.*/health within"),
         ("--fault no-model", "lists no model: name one as model"),
@@ -75,10 +74,10 @@ def test_every_failure_is_a_sentence(arguments, said, pair) -> None:
         ({}, "exactly one of command and url"),
         ({"command": "serve {port}", "url": "http://x"}, "exactly one of command and url"),
         ({"command": "serve"}, r"has no \{port\}"),
-        ({"command": "serve {port}"}, "nothing says how speculation is left out"),
+        ({"command": "serve {port}"}, "no way to leave out speculation is given"),
         (
             {"command": "serve {port} {token}", "plain_body": {}, "settings": {"tokens": 4}},
-            r"has \{token\}, which nothing fills; did you mean 'tokens'",
+            r"has \{token\}, which has no value; did you mean 'tokens'",
         ),
     ],
 )

@@ -11,7 +11,7 @@ import torch
 
 from specexp.data import StdlibFunctions, Workload
 from specexp.engines.engine import EngineError
-from specexp.engines.llama_cpp_server import LlamaCppServer
+from specexp.engines.http_engines import LlamaCppServer
 from specexp.engines.settings import LlamaCppSettings
 from specexp.models.pair import load_pair
 

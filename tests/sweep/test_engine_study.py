@@ -21,7 +21,7 @@ FAULTS = {
     "hang": "did not answer in time",
     "error": "answered 500",
     "truncate": "ended its stream early",
-    "garbage": "no JSON",
+    "garbage": "not JSON",
     "no-start": "unknown flag --speculate",
 }
 

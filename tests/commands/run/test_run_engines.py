@@ -67,7 +67,7 @@ def test_engines_of_others_stand_in_one_table_with_ours(compared, tmp_path, caps
         (
             {"engine": hugging_face(drafts="model")},
             {},
-            "HuggingFace drafts by model, with no settings; it takes",
+            "HuggingFace drafts by model, with no settings; it takes exactly",
         ),
         (
             {

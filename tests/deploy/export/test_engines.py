@@ -155,7 +155,7 @@ def test_a_server_is_exported_as_the_command_that_was_fastest(tmp_path) -> None:
     with pytest.raises(ArtifactError, match="no command started the engine 'vllm'"):
         export(measured(tmp_path, "vllm", method="ngram", num_speculative_tokens=2), "endpoint")
     unfilled = measured(tmp_path, "endpoint", command="serve {port} {token}", tokens=4)
-    with pytest.raises(ArtifactError, match=r"\{token\}, which nothing fills; did you mean 'tokens'"):
+    with pytest.raises(ArtifactError, match=r"\{token\}, which has no value; did you mean 'tokens'"):
         export(unfilled, "endpoint")
 
 

@@ -1,0 +1,337 @@
+"""Engines behind OpenAI's API: started by a command or running already, and sent completion requests."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.core.cache import context_limit
+from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
+from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model_of
+from specexp.engines.server import StartedServer, filled, free_port
+from specexp.engines.settings import LlamaCppSettings
+from specexp.models.gguf import is_gguf
+
+if TYPE_CHECKING:
+    from specexp.models.pair import ModelPair
+
+Seconds = Annotated[float, Field(gt=0, le=3600)]
+Requests = Annotated[int, Field(ge=1, le=1024)]
+_ENDING_SECONDS = 0.5  # for a server that failed to end
+_NO_SPECULATION = LlamaCppSettings("none")
+
+
+@contextmanager
+def background_requests(
+    ask: Callable[[Sequence[int], Callable[[], bool]], object], token_ids: Sequence[int], others: int
+) -> Iterator[None]:
+    """Keep a number of other requests going, with ``ask(prompt, stopped)``.
+
+    The n-th of them repeats the prompt without its last n tokens. So every setting is measured with the same load,
+    and no two requests are equal to a server that caches prompts.
+    """
+    ended = threading.Event()
+
+    def keep_asking(shortened: Sequence[int]) -> None:
+        while not ended.is_set():
+            try:
+                ask(shortened, ended.is_set)
+            except EngineError:  # the measured request reports it
+                return
+
+    with ThreadPoolExecutor(max(1, others)) as pool:
+        for number in range(1, others + 1):
+            pool.submit(keep_asking, token_ids[: max(1, len(token_ids) - number)])
+        try:
+            yield
+        finally:
+            ended.set()
+
+
+class HttpEngine(ForeignEngine):
+    """An engine behind OpenAI's API.
+
+    Attributes:
+        takes_token_ids: Whether a prompt may be token ids, which are unambiguous.
+        path: Path of the requests.
+        url: Address of a running server; None if :meth:`words` starts one.
+        body: Fields of every request.
+        model: Model name in requests; None for the only model of the server.
+        concurrency: Number of requests at once, with the measured one.
+    """
+
+    takes_token_ids: ClassVar[bool] = False
+    path: ClassVar[str] = COMPLETIONS
+    url: str | None = None
+    body: Mapping[str, Any] = {}
+    model: str | None = None
+    start_seconds: float = 120
+    answer_seconds: float = 120
+    concurrency: int = 1
+
+    def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
+        """Return the fields of every request besides :attr:`body`."""
+        return {}
+
+    @abstractmethod
+    def words(self, port: int, pair: ModelPair) -> list[str]:
+        """Return the command that starts the server."""
+
+    @override
+    def start(self, pair: ModelPair) -> RunningEngine:
+        return _Endpoint(self, pair)
+
+
+class _Endpoint(RunningEngine):
+    def __init__(self, engine: HttpEngine, pair: ModelPair) -> None:
+        self._tokenizer = pair.tokenizer
+        self._server: StartedServer | None = None
+        self.url = (engine.url or "").rstrip("/").removesuffix("/v1")
+        if engine.url is None:
+            port = free_port()
+            self.url = f"http://127.0.0.1:{port}"
+            self._server = StartedServer(engine.words(port, pair), self.url, engine.start_seconds)
+        try:
+            self.model = model_of(self.url, engine.model, engine.answer_seconds)
+        except EngineError:
+            self.close()
+            raise
+
+    @override
+    def answer(
+        self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
+    ) -> EngineAnswer:
+        assert isinstance(engine, HttpEngine)
+        fields = {"max_tokens": max_new_tokens, "temperature": 0, **engine.fields(eos), **engine.body}
+
+        def ask(token_ids: Sequence[int], stopped: Callable[[], bool] = lambda: False) -> Streamed:
+            prompt = list(token_ids) if engine.takes_token_ids else self._tokenizer.decode(list(token_ids))
+            body = {"model": self.model, "prompt": prompt, **fields}
+            return complete(self.url, body, engine.answer_seconds, stopped, engine.path)
+
+        try:
+            with background_requests(ask, token_ids, engine.concurrency - 1):
+                found = ask(token_ids)
+        except EngineError as error:
+            if self._server is not None and self._server.ended(_ENDING_SECONDS):
+                raise EngineError(f"the server ended ({self._server.last_lines()}): {error}") from error
+            raise
+        tokens = found.token_ids or self._tokenizer(found.text, add_special_tokens=False).input_ids
+        if not tokens or not found.times:
+            raise EngineError(f"{self.url} answered with no text")
+        steps, speculation = len(found.times), found.speculation
+        prefill_seconds, decode_seconds = found.split()
+        reason = "length" if found.finish_reason == "length" else "eos"
+        ends = self._tokenizer.eos_token_id
+        if reason == "eos" and ends in eos and tokens[-1] not in eos:  # streams omit the token that ends them
+            tokens = [*tokens, ends]
+        return EngineAnswer(
+            list(tokens),
+            reason,
+            prefill_seconds=prefill_seconds,
+            decode_seconds=decode_seconds,
+            first_tokens=1,
+            steps=speculation.get("num_spec_steps", steps - 1) + 1,
+            accepted_drafts=speculation.get("num_accepted_draft_tokens", max(0, len(tokens) - steps)),
+            drafted_nodes=speculation.get("num_draft_tokens", 0),
+            memory_bytes=None if self._server is None else self._server.memory_bytes(),
+        )
+
+    @override
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+
+class OpenAIEndpoint(HttpEngine):
+    """vLLM, SGLang, TensorRT-LLM, ``transformers serve``, ``specexp.serve``: any server that a command starts.
+
+    The command is a template: ``{port}`` is filled with a free port, ``{target}`` with the pair's target, and every
+    other name with a setting. No shell runs it, and nothing of it outlives the study. Settings in the command need a
+    restart, those in ``body`` none.
+
+    Args:
+        command: Starts the server with speculation, e.g. ``vllm serve {target} --port {port} --speculative-config
+            '{{"method": "ngram", "num_speculative_tokens": {tokens}}}'``.
+        plain_command: Starts it without; ``command`` with ``plain_body`` if null.
+        url: Address of a server that runs already, e.g. ``http://127.0.0.1:8000``, in place of a command.
+        plain_url: Address of the same server without speculation.
+        settings: Values of the names in the command.
+        body: Fields of every request, e.g. ``{speculative: true}``.
+        plain_body: Fields of a request without speculation, e.g. ``{speculative: false}``.
+        model: Name of the model in requests; the only one that the server has if null.
+        concurrency: Number of requests at once, with the measured one.
+
+    Raises:
+        EngineError: Neither or both of command and url are given; or no way to leave out speculation.
+    """
+
+    exported_as = "endpoint"
+
+    def __init__(
+        self,
+        command: str | None = None,
+        plain_command: str | None = None,
+        url: str | None = None,
+        plain_url: str | None = None,
+        settings: Mapping[str, int | float | str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        plain_body: Mapping[str, Any] | None = None,
+        model: str | None = None,
+        start_seconds: Seconds = 120,
+        answer_seconds: Seconds = 120,
+        concurrency: Requests = 1,
+    ) -> None:
+        if (command is None) == (url is None):
+            raise EngineError("OpenAIEndpoint takes exactly one of command and url")
+        if command is not None and "{port}" not in command:
+            raise EngineError(
+                "OpenAIEndpoint: command has no {port}, so two servers would listen on the same one"
+            )
+        if plain_command is None and plain_url is None and plain_body is None:
+            raise EngineError(
+                "OpenAIEndpoint: no way to leave out speculation is given: set plain_command, plain_url or plain_body"
+            )
+        self.settings = dict(settings or {})
+        if command is not None:
+            filled(command, {**self.settings, "port": 0, "target": ""})
+        self.command, self.plain_command, self.url, self.plain_url = command, plain_command, url, plain_url
+        self.body, self.plain_body = dict(body or {}), plain_body
+        self.model = model
+        self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
+        self.concurrency = concurrency
+
+    @override
+    def plain(self) -> OpenAIEndpoint:
+        other = copy(self)
+        other.command = (self.plain_command or self.command) if self.command else None
+        other.url = (self.plain_url or self.url) if self.url else None
+        other.settings = self.settings if self.command and not self.plain_command else {}
+        other.body = {} if self.plain_body is None else {**self.body, **self.plain_body}
+        return other
+
+    @override
+    def deployed_settings(self) -> dict[str, Any]:
+        values = {"command": self.command, "url": self.url, **self.settings, "body": self.body or None}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    @override
+    def version(self) -> str:
+        return "as installed"
+
+    @property
+    @override
+    def restart_key(self) -> Hashable:
+        named = [
+            (name, value) for name, value in self.settings.items() if f"{{{name}" in (self.command or "")
+        ]
+        return self.command, self.url, tuple(sorted(named))
+
+    @override
+    def words(self, port: int, pair: ModelPair) -> list[str]:
+        return filled(self.command or "", {**self.settings, "port": port, "target": pair.name})
+
+
+class LlamaCppServer(HttpEngine):
+    """``llama-server``, a program that llama.cpp's builds have and its Python package has not.
+
+    Prompts and answers are token ids, and no prompt is taken from the server's cache. With a float32 target, keys and
+    values of both models are float32 too.
+
+    Args:
+        settings: Its speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
+        target: The target's GGUF file, ``pair.target`` by default. llama.cpp's ``convert_hf_to_gguf.py`` writes one.
+        program: Name or path of the program.
+        concurrency: Number of requests at once, with the measured one.
+
+    Example:
+        >>> engine = LlamaCppServer(LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=4), "target.gguf")
+    """
+
+    exported_as = "llama-cpp"
+    takes_token_ids: ClassVar[bool] = True
+    path: ClassVar[str] = "/completion"
+
+    def __init__(
+        self,
+        settings: LlamaCppSettings = _NO_SPECULATION,
+        target: str | None = None,
+        program: str = "llama-server",
+        threads: Annotated[int, Field(ge=1)] = 1,
+        start_seconds: Seconds = 120,
+        answer_seconds: Seconds = 120,
+        concurrency: Requests = 1,
+    ) -> None:
+        self.settings = settings
+        self.target = target
+        self.program = program
+        self.threads = threads
+        self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
+        self.concurrency = concurrency
+
+    @override
+    def plain(self) -> LlamaCppServer:
+        other = copy(self)
+        other.settings = _NO_SPECULATION
+        return other
+
+    @override
+    def deployed_settings(self) -> dict[str, Any]:
+        return self.settings.given()
+
+    @property
+    @override
+    def version(self) -> str:
+        try:
+            result = subprocess.run(
+                [self.program, "--version"], capture_output=True, text=True, timeout=30, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return "not installed"
+        lines = (result.stdout + result.stderr).splitlines()
+        return next(
+            (line.partition(":")[2].strip() for line in lines if line.startswith("version")), "unknown"
+        )
+
+    @property
+    @override
+    def restart_key(self) -> Hashable:
+        return self.settings, self.target, self.program, self.threads, self.concurrency
+
+    @override
+    def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
+        return {"cache_prompt": False, "return_tokens": True, "ignore_eos": not eos}
+
+    @override
+    def words(self, port: int, pair: ModelPair) -> list[str]:
+        target = self.target or pair.name
+        if not is_gguf(target):
+            raise EngineError(
+                f"LlamaCppServer runs GGUF files, and the target is {target!r}: give target, a file that "
+                "llama.cpp's convert_hf_to_gguf.py writes"
+            )
+        given = {
+            "model": target,
+            "host": "127.0.0.1",
+            "port": port,
+            "threads": self.threads,
+            "parallel": self.concurrency,
+        }
+        if pair.target.dtype == torch.float32:
+            both = ("", "spec-draft-") if self.settings.spec_draft_model else ("",)
+            given |= {f"{model or 'cache-'}type-{kind}": "f32" for model in both for kind in "kv"}
+        if self.concurrency > 1:  # every request has the whole context
+            given["ctx-size"] = self.concurrency * context_limit(pair.target.config)
+        given |= {name.replace("_", "-"): value for name, value in self.settings.given().items()}
+        return [self.program, *(word for name, value in given.items() for word in (f"--{name}", f"{value}"))]
