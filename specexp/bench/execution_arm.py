@@ -13,9 +13,9 @@ from specexp.bench.arm import EngineArm, eos_of, sequence_name
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts
-from specexp.data.prompt import first_turn_ids
 from specexp.data.searches.search import Continuations
 from specexp.data.tasks import Check, Ending, Item, Task
+from specexp.data.workload import first_turn_ids
 from specexp.scheduling import Executor, Job, Run, Serial, SerialSpeculative, TimeLine
 from specexp.scheduling.timeline import BUSY, TARGET
 

@@ -18,11 +18,10 @@ from specexp.data.named_sets import (
     SpeedBench,
 )
 from specexp.data.own_prompts import OwnPrompts
-from specexp.data.prompt import Prompt
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 from specexp.data.task_items import TaskItems
 from specexp.data.training_text import HeldOut, StdlibFunctions
-from specexp.data.workload import Workload
+from specexp.data.workload import Prompt, Workload
 
 __all__ = [
     "C4",

@@ -27,7 +27,7 @@ _IDS = ("prompt_id", "question_id", "task_id", "custom_id", "session_id", "id")
 ROLES = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"} | {
     role: role for role in ("system", "user", "assistant")
 }
-"""Role of a chat template, by its name in files."""
+"""Roles of chat templates by their names in files."""
 REQUESTED = (
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed"),
     *("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "stream"),
@@ -151,7 +151,6 @@ def _are_objects(value: Any) -> bool:
 
 
 def _recognised_field(row: Row) -> str:
-    """Return the field of a row that holds the prompt."""
     present = [name for name in FIELDS if name in row.values]
     found = [name for name in present if row.values[name]] or present
     if len(found) == 1:
@@ -171,7 +170,6 @@ class _Conversation(NamedTuple):
 
 
 def _conversation(row: Row, key: str) -> _Conversation:
-    """Return the prompt in a field of a row."""
     found = _read(row, key, row.values.get(key))
     ignored = (*(name for name in REQUESTED if row.values.get(name) is not None), *found.ignored)
     system = next((name for name in ("system", "system_prompt") if is_text(row.values.get(name))), None)

@@ -2,7 +2,7 @@
 
 A row has five columns: ``prompt_id`` (unique in its set), ``category`` (group in tables), ``turns`` (the user's texts,
 one a turn), ``context`` (messages before the first turn, such as a system prompt) and ``chat`` (whether it is made of
-chat messages). Several turns are answered one by one, with the model's own answers in the context of the next turn.
+chat messages). Each turn is answered with the model's own earlier answers in its context.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class PromptSet(metaclass=Checked):
     """Prompts to decode. The constructor of an implementation is its configuration schema, and reads nothing.
 
     Attributes:
-        prompt_tokens: Length in tokens to which :class:`~specexp.data.workload.Workload` cuts raw texts; None for sets
-            whose texts are prompts as they are.
+        prompt_tokens: Tokens to which :class:`~specexp.data.workload.Workload` cuts raw texts; None for whole prompts.
 
     Example::
 
@@ -80,16 +79,14 @@ class PromptSet(metaclass=Checked):
 
     def with_field(self, field: str) -> PromptSet:
         """Return the same prompts, read from another field of the rows; raises ValueError by default."""
-        raise ValueError(
-            f"field is for prompts of your own; {type(self).__name__} knows its fields: leave it out"
-        )
+        raise ValueError(f"field is for prompts of your own, not for {type(self).__name__}: leave it out")
 
     def first(self, count: int | None) -> Dataset:
-        """Return at least the first ``count`` prompts, all if None; a set that can reads no more than these."""
+        """Return at least the first ``count`` prompts, all if None."""
         return self.load()
 
     def remarks(self) -> list[str]:
-        """Return sentences about parts of the rows that are not obeyed, after the last reading."""
+        """Return sentences about parts of the rows that were ignored in the last reading."""
         return []
 
     @abstractmethod
@@ -102,11 +99,7 @@ class PromptSet(metaclass=Checked):
 
 
 def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
-    """Collect rows into a data set with the common columns, in the given order.
-
-    Args:
-        rows: At least one row, each with a new ``prompt_id``.
-        where: The source as errors name it, a path or a class name.
+    """Collect rows into a data set with the common columns; ``where`` is the source in errors.
 
     Raises:
         PromptSetError: There is no row, or two rows share a ``prompt_id``.

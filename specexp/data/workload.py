@@ -1,4 +1,4 @@
-"""The choice of prompts of a set that are decoded, their order, and their tokens.
+"""Prompts as token ids: the choice of prompts of a set, their order, and the context of each turn.
 
 This module does not import Lightning, so that a configuration with a workload is checked in well under a second;
 :class:`~specexp.data.prompts.PromptDataModule` passes the prompts to a Lightning trainer.
@@ -15,8 +15,7 @@ from pydantic import Field
 
 from specexp.core.checked import Checked
 from specexp.core.messages import counted, first_line
-from specexp.data.prompt import Prompt, ends_inside_a_token, first_turn_ids
-from specexp.data.prompt_set import PromptSet, PromptSetError
+from specexp.data.prompt_set import Message, PromptSet, PromptSetError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -24,6 +23,125 @@ if TYPE_CHECKING:
 
 PROMPTS = "prompts.json"
 """File with every change to a prompt on its way to the model."""
+ANSWER = "specexp-answer-stands-here"
+"""Placeholder of an answer while a chat template is rendered."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt of one or more turns.
+
+    Attributes:
+        turns: The user's texts, one a turn, exactly as in the set.
+        token_ids: The first turn as the model reads it, with chat template or special tokens, cut by the workload.
+        index: Row in the set's own order, from 0; random numbers are keyed by it.
+        chat_template: Whether turns are written with the tokenizer's chat template.
+        context: Messages before the first turn, such as a system prompt.
+
+    Example::
+
+        ids = prompt.turn_ids(tokenizer, 0)
+        answer = decode(ids)
+        ids = prompt.turn_ids(tokenizer, 1, [*ids, *answer])  # continues from the kept cache
+    """
+
+    prompt_id: str
+    category: str
+    turns: tuple[str, ...]
+    token_ids: tuple[int, ...]
+    index: int
+    chat_template: bool = False
+    context: tuple[Message, ...] = ()
+
+    def turn_ids(
+        self, tokenizer: PreTrainedTokenizerBase, turn: int, previous_token_ids: Sequence[int] = ()
+    ) -> list[int]:
+        """Return the whole context of a turn, from 0, whose answer is to be decoded.
+
+        The result starts with ``previous_token_ids``, so that their cache stays valid. Without chat template a later
+        turn follows after a blank line. With one, the template's text between an answer and the next turn is added;
+        an end-of-turn token at the end of the answer is not repeated.
+
+        Args:
+            tokenizer: The tokenizer that the prompt was made with.
+            turn: Number of the turn.
+            previous_token_ids: The context so far with the last answer, EOS included; empty for turn 0.
+
+        Raises:
+            IndexError: There is no such turn.
+            ValueError: Previous tokens are missing or not expected, or the chat template leaves out answers.
+        """
+        if not 0 <= turn < len(self.turns):
+            raise IndexError(
+                f"prompt {self.prompt_id!r} has {len(self.turns)} turn(s), so there is no turn {turn}."
+            )
+        if (turn == 0) == bool(previous_token_ids):
+            raise ValueError(
+                f"prompt {self.prompt_id!r}, turn {turn}: previous_token_ids must be empty for turn 0 and hold at "
+                "least one token for a later turn."
+            )
+        if turn == 0:
+            return list(self.token_ids)
+        if not self.chat_template:
+            return [*previous_token_ids, *_ids(tokenizer, f"\n\n{self.turns[turn]}")]
+        added = _ids(tokenizer, self._after_answer(tokenizer, turn))
+        if added and added[0] == previous_token_ids[-1] and added[0] in tokenizer.all_special_ids:
+            added = added[1:]
+        return [*previous_token_ids, *added]
+
+    def longest_context(self, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> int:
+        """Return the number of tokens of all turns if every answer has ``max_new_tokens``."""
+        length = len(self.token_ids) + max_new_tokens
+        for turn in range(1, len(self.turns)):
+            # -1 is no token, so it is never taken for a repeated end-of-turn token.
+            length += len(self.turn_ids(tokenizer, turn, [-1])) - 1 + max_new_tokens
+        return length
+
+    def _after_answer(self, tokenizer: PreTrainedTokenizerBase, turn: int) -> str:
+        """Return the chat template's text from the answer before ``turn`` to the next answer."""
+        messages = list(self.context)
+        for text in self.turns[:turn]:
+            messages += [{"role": "user", "content": text}, {"role": "assistant", "content": ANSWER}]
+        messages.append({"role": "user", "content": self.turns[turn]})
+        rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        _, found, after = str(rendered).rpartition(ANSWER)
+        if not found:
+            raise ValueError(
+                f"prompt {self.prompt_id!r} has {len(self.turns)} turns, but the tokenizer's chat template "
+                "leaves out earlier answers; set chat_template: false."
+            )
+        return after
+
+
+def first_turn_ids(
+    tokenizer: PreTrainedTokenizerBase, text: str, chat_template: bool, context: Sequence[Message] = ()
+) -> list[int]:
+    """Return the first turn as the model reads it, with the messages before it.
+
+    It is written with the tokenizer's chat template, up to where the answer starts. Without one, the texts of all
+    messages are separated by blank lines, and the tokenizer adds its special tokens.
+    """
+    messages = [*context, Message(role="user", content=text)]
+    if not chat_template:
+        return list(tokenizer("\n\n".join(message["content"] for message in messages))["input_ids"])
+    # A template writes the special tokens itself, so the tokenizer must not add them again.
+    rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return _ids(tokenizer, str(rendered))
+
+
+def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
+    """Return whether a text ends in white space that becomes other tokens when a word follows, as ``"Answer: "``.
+
+    A model has rarely seen a word after such tokens, so it continues the text badly.
+    """
+    if not text[-1:].isspace():
+        return False
+    ids = _ids(tokenizer, text)
+    return _ids(tokenizer, f"{text}a")[: len(ids)] != ids
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 @dataclass
@@ -33,14 +151,13 @@ class Preparation:
     Attributes:
         taken: Number of prompts that are decoded.
         too_long: Policy for prompts above ``max_prompt_tokens``.
-        max_prompt_tokens: Maximal number of tokens of a prompt; None for no limit.
         cut: Original length in tokens of each cut prompt, by id.
         skipped: The same for prompts that were left out.
         prompt_tokens: Length to which raw texts are cut; None for other prompts.
         openings: Ids of raw texts that were longer.
-        repeated: Number of prompts whose text equals an earlier one's.
+        repeated: Number of prompts with the same text as an earlier one.
         end_inside_a_token: Ids of prompts that end in white space that becomes other tokens when a word follows.
-        remarks: Sentences about parts of the rows that are not obeyed.
+        remarks: Sentences about ignored parts of the rows.
     """
 
     taken: int = 0
@@ -104,7 +221,7 @@ class Workload(metaclass=Checked):
     ``max_prompts``, share no prompt: search on the one, confirm on the other.
 
     Args:
-        prompts: The set the prompts come from.
+        prompts: The prompt set.
         max_prompts: Maximal number of prompts; None for all that are left after ``offset``.
         shuffle_seed: Seed of one fixed shuffled order, the same for every trial and arm; None for the file's order.
         offset: Number of prompts of that order that are skipped.

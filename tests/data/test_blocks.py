@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import specexp.data.tasks
-from specexp.data.tasks.blocks import (
+from specexp.data.tasks.blocksworld import (
     OPERATORS,
     Action,
     IllegalActionError,
@@ -139,13 +139,13 @@ def test_a_problem_in_pddl():
         ("(define (problem p))", "no :objects"),
         (
             PROBLEM.format(init="(ontable c)", goal="(on a b)"),
-            ":init: .* is no fact about the problem's blocks",
+            ":init: .* is not a fact about the problem's blocks",
         ),
-        (PROBLEM.format(init="(a (b))", goal="(on a b)"), "is no fact"),
+        (PROBLEM.format(init="(a (b))", goal="(on a b)"), "is not a fact"),
         (PROBLEM.format(init=INIT, goal=""), "no :goal"),
         (PROBLEM.format(init=INIT, goal="()"), "no :goal"),
-        (PROBLEM.format(init=INIT, goal="(on a z)"), r"'z'\] is no fact about the problem's blocks"),
-        (PROBLEM.format(init=INIT, goal="(not (on a b))"), "is no fact"),
+        (PROBLEM.format(init=INIT, goal="(on a z)"), r"'z'\] is not a fact about the problem's blocks"),
+        (PROBLEM.format(init=INIT, goal="(not (on a b))"), "is not a fact"),
     ],
 )
 def test_what_is_no_problem(text, message):

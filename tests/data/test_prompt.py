@@ -3,7 +3,7 @@
 import pytest
 
 from specexp.data import Prompt
-from specexp.data.prompt import first_turn_ids
+from specexp.data.workload import first_turn_ids
 
 
 def make_prompt(tokenizer, *turns: str, chat_template: bool = False) -> Prompt:

@@ -7,7 +7,7 @@ import pytest
 
 from specexp.data import PromptSetError
 from specexp.data.tasks import GSM8K, Blocksworld, CreativeWriting, Ending
-from specexp.data.tasks.blocks import Action
+from specexp.data.tasks.blocksworld import Action
 from specexp.data.tasks.creative_writing import split_sentences
 from specexp.data.tasks.gsm8k import last_number
 from specexp.testing.tasks import TaskContract
@@ -159,7 +159,7 @@ class TestBlocksworld(TaskContract):
         assert task.check(item, ["pick up z"]).reason == (
             "action 1, pick up z: z does not lie on the table and z is not clear"
         )
-        assert task.check(item, ["wait"]).reason == "action 1, 'wait': is none of the four actions"
+        assert task.check(item, ["wait"]).reason == "action 1, 'wait': is not one of the four actions"
 
     @small_only
     def test_what_follows_done_is_not_part_of_the_plan(self, task):

@@ -13,14 +13,16 @@ from pydantic import Field
 from typing_extensions import override
 
 from experiments.pair.corpus.word_problems import WITH_HEAD, Example, document, example, head_of, judged
-from specexp.data.tasks.blocks import (
+from specexp.data.tasks.blocksworld import (
     CLEAR,
+    DONE,
     HAND_EMPTY,
     ON,
     ON_TABLE,
     OPERATORS,
     Action,
     BlocksProblem,
+    Blocksworld,
     Facts,
     IllegalActionError,
     apply,
@@ -30,7 +32,6 @@ from specexp.data.tasks.blocks import (
     sentence,
     unmet,
 )
-from specexp.data.tasks.blocksworld import DONE, Blocksworld
 from specexp.data.tasks.task import Ending, Item, read_json
 from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_name
 

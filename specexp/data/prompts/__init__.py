@@ -10,8 +10,7 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from specexp.data.prompt import Prompt
-from specexp.data.workload import Workload
+from specexp.data.workload import Prompt, Workload
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

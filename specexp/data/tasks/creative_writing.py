@@ -22,8 +22,7 @@ class CreativeWriting(Task):
 
     A thought is a plan of the whole passage; the last generation is the passage, written by the best plan. The
     evaluator scores a plan from 1 to 10. (The paper's evaluator prompt shows a passage, but its Algorithm 1 values the
-    state before the last generation, the plan.) The paper measures on the 100 items of the file. The check is whether
-    there are four paragraphs and each ends with its sentence, not how well they read.
+    plan.) The check is whether there are four paragraphs and each ends with its sentence.
 
     Args:
         path: The original ``data_100_random_text.txt``, four sentences a line.

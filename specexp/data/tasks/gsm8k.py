@@ -49,7 +49,6 @@ class GSM8K(Task):
 
     @override
     def load(self) -> list[Item]:
-        # Rows have no name of their own: the row number, from 0, is the id.
         rows = read_table(self.path, "question", "answer", subset="main", split="test")
         return [self._item(row) for row in rows]
 
@@ -91,9 +90,8 @@ class GSM8K(Task):
         (reference,) = item.reference
         if answer is None:
             return Check(False, "there is no number in the answer")
-        if answer != Decimal(reference):
-            return Check(False, f"the answer is {answer}, the reference {reference}")
-        return Check(True)
+        correct = answer == Decimal(reference)
+        return Check(correct, "" if correct else f"the answer is {answer}, the reference {reference}")
 
     def _item(self, row: Row) -> Item:
         _, mark, answer = row.text("answer").rpartition(_MARK)
@@ -105,12 +103,7 @@ class GSM8K(Task):
 
 
 def last_number(text: str) -> Decimal | None:
-    """Return the last number of a text; None if there is none.
-
-    Example:
-        >>> last_number("6 trays at 1,200.50 each, so 16-3 = $-13.")
-        Decimal('-13')
-    """
+    """Return the last number of a text, such as -13 of ``16-3 = $-13.``; None if there is none."""
     found = _NUMBER.findall(text)
     return Decimal(re.sub("[,$]", "", found[-1])) if found else None
 

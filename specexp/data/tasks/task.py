@@ -41,7 +41,7 @@ class Ending:
     max_new_tokens: int
 
     def reached(self, text: str) -> bool:
-        """Return whether a stop text follows something that is not blank, so that decoding can stop."""
+        """Return whether a stop text follows text that is not blank, so that decoding can stop."""
         return self._end(text) is not None
 
     def cut(self, text: str) -> str:
@@ -54,7 +54,7 @@ class Ending:
         return text[: self._end(text)].strip()
 
     def _end(self, text: str) -> int | None:
-        # Leading blank lines are no answer: a model may begin with one.
+        # A model may begin with blank lines, which end nothing.
         begin = len(text) - len(text.lstrip())
         ends = [end for end in (text.find(stop, begin) for stop in self.stop) if end >= 0]
         return min(ends, default=None)
@@ -142,10 +142,9 @@ class Task(metaclass=Checked):
 
 
 def read_prompt(task_file: str, name: str) -> str:
-    """Return a prompt of a task, ``prompts/TASK/NAME.txt`` in its folder, a template for ``str.format``.
+    """Return a prompt of a task, ``prompts/TASK/NAME.txt`` in its folder without the last line break, a template.
 
-    The last line break of the file is dropped. A prompt must end where a token of its continuation begins, which is
-    after a line break or before a blank.
+    It must end where a token of its continuation begins: after a line break or before a blank.
     """
     module = Path(task_file)
     file = module.parent / "prompts" / module.stem / f"{name}.txt"

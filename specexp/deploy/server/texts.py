@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from specexp.core.messages import type_and_line
 from specexp.data.own_prompts import ROLES
-from specexp.data.prompt import first_turn_ids
 from specexp.data.prompt_set import Message
+from specexp.data.workload import first_turn_ids
 from specexp.deploy.server.request_schema import ChatMessage, RequestError
 
 if TYPE_CHECKING:
