@@ -39,15 +39,14 @@ REQUESTED = (
 class OwnPrompts(PromptSet):
     """Prompts of your own; ``data.prompts: my.jsonl`` is short for it.
 
-    The field that holds them is recognised in the first row: ``prompt``, ``text``, ``question``, ``instruction`` (with
+    The field of the prompts is recognised in the first row: ``prompt``, ``text``, ``question``, ``instruction`` (with
     its ``input``), ``article``, ``turns``, ``messages``, ``conversations``, or the ``body`` of an OpenAI request. If
     there are two or none, ``data.field`` names it. A prompt is a text, a list of texts (turns), or chat messages up to
-    the user's last one, with the system prompt and earlier answers; an answer after it is left out. Ids are read from
-    ``prompt_id``, ``question_id``, ``task_id``, ``custom_id``, ``session_id`` or ``id``, the category from
-    ``category``.
+    the user's last one, with the system prompt and earlier answers. Ids are read from ``prompt_id``, ``question_id``,
+    ``task_id``, ``custom_id``, ``session_id`` or ``id``, the category from ``category``.
 
-    Thus logs and batch files of OpenAI requests, input of ``vllm bench serve`` (``custom`` and ShareGPT), AIPerf's
-    single and multi-turn files and the ``inputs.json`` of its runs are read as they are.
+    So it reads logs and batch files of OpenAI requests, input of ``vllm bench serve`` (``custom`` and ShareGPT),
+    AIPerf's single and multi-turn files and the ``inputs.json`` of its runs.
 
     Args:
         path: A file (``.jsonl``, ``.json``, ``.csv``, ``.parquet``; ``.txt``: one prompt a line, without its line
@@ -100,8 +99,7 @@ class OwnPrompts(PromptSet):
             return []
         requested = ", ".join(f"{name} ({count})" for name, count in self._ignored.most_common())
         return [
-            f"{self.path}: these fields of its requests are not obeyed: {requested}; set generation and verifier "
-            "instead."
+            f"{self.path}: these fields of its requests are ignored: {requested}; set generation and verifier instead."
         ]
 
     def _prompts(self, rows: Iterable[Row]) -> Iterator[PromptRow]:

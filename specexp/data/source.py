@@ -13,6 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from specexp.core.checked import distinct
 from specexp.core.messages import did_you_mean, first_line, shown
 from specexp.data.prompt_set import PromptSetError
 
@@ -112,8 +113,7 @@ def read_rows(
             name of a hub data set, ``owner/name``.
         subset: The subset of a hub data set or folder.
         split: The split of a hub data set or folder.
-        streaming: Whether no more of a hub data set is downloaded than is taken; otherwise ``datasets`` keeps all of it
-            in its cache.
+        streaming: Whether only the needed rows of a hub data set are downloaded; otherwise all are cached.
 
     Raises:
         PromptSetError: There is no such source, or its content is not in the format of its name.
@@ -167,10 +167,11 @@ def _file_rows(where: str, path: str, file_format: str) -> Iterator[tuple[str, d
     """Yield the position in errors and the values of each row of a file, or of all files of a URL with ``*``."""
     import fsspec
 
-    for opened in fsspec.open_files(path, "rb", compression="infer", expand="://" in path):
+    compression = "zstd" if path.endswith(".zst") else "infer"  # it infers zstd only if that is installed
+    for opened in fsspec.open_files(path, "rb", compression=compression, expand="://" in path):
         with opened as file:
             if file_format == ".parquet":
-                from pyarrow.parquet import ParquetFile
+                from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
 
                 for batch in ParquetFile(file).iter_batches():
                     yield from (("", row) for row in batch.to_pylist())
@@ -182,42 +183,44 @@ def _file_rows(where: str, path: str, file_format: str) -> Iterator[tuple[str, d
                     table = pd.read_csv(file, dtype=str, keep_default_na=False, index_col=False)
                 yield from (("", row) for row in table.to_dict("records"))
             elif file_format == ".txt":
-                for number, line in _lines(where, file):
-                    yield f"line {number}", {"text": line.removesuffix("\n").removesuffix("\r")}
+                lines = _lines(where, file)
+                yield from ((f"line {number}", {"text": line}) for number, line in lines if line.strip())
             else:
                 yield from (("", row) for row in _json_rows(where, _lines(where, file)))
 
 
 def _lines(where: str, file: Any) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of each line that is not blank."""
+    """Yield the number and the text of each line."""
     for number, line in enumerate(file, start=1):
         try:
             text = line.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             byte = f"{error.reason}, byte {error.object[error.start]:#04x}"
             raise PromptSetError(f"{where}: line {number} is not UTF-8 text ({byte}).") from error
-        if text.strip():
-            yield number, text
+        yield number, text.removesuffix("\n").removesuffix("\r")
 
 
 def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file that has one a line, or is one array or object as a whole."""
-    number, first = next(lines, (1, "[]"))
+    """Yield the objects of a file: one a line, or one array of objects or texts, or one object as a whole."""
+    number, first = next((one for one in lines if one[1].strip()), (1, "[]"))
     try:
         is_lines = isinstance(json.loads(first), dict)
     except ValueError:
         is_lines = False
-    if not is_lines:
-        lines = iter([(number, first + "".join(line for _, line in lines))])
+    if is_lines:
+        lines = chain([(number, first)], (one for one in lines if one[1].strip()))
     else:
-        lines = chain([(number, first)], lines)
+        lines = iter([(number, "\n".join([first, *(line for _, line in lines)]))])
     for number, text in lines:
         try:
-            value = json.loads(text)
+            value = json.loads(text, object_pairs_hook=distinct)
+            json.dumps(value, ensure_ascii=False).encode()  # fails on a lone surrogate, which is not text
         except json.JSONDecodeError as error:
             place = f"line {number + error.lineno - 1} is not JSON ({error.msg} at column {error.colno})"
             raise PromptSetError(f"{where}: {place}.") from error
         for row in value if isinstance(value, list) and not is_lines else [value]:
+            if isinstance(row, str) and not is_lines:
+                row = {"text": row}
             if not isinstance(row, dict):
                 raise PromptSetError(
                     f'{where}: line {number} is not an object; write it as an object, as in {{"prompt": "..."}}.'

@@ -15,6 +15,7 @@ CHAT = [
     {"role": "user", "content": "Why?"},
 ]
 ASKED = {"turns": ["Why?"], "context": CHAT[:3], "chat": True}
+TWO = ["Why?", "And then?"]
 REQUEST = {"model": "m", "messages": CHAT, "max_tokens": 9, "temperature": 0.2}
 SHARE_GPT = [
     {"from": who, "value": message["content"]}
@@ -32,12 +33,10 @@ def lines(*rows: object) -> str:
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
-def one(folder: Path, name: str, content: str | bytes, field: str | None = None) -> dict[str, object]:
+def one(folder: Path, name: str, content: str) -> dict[str, object]:
     """The only row of a file."""
-    path = folder / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    prompts = OwnPrompts(str(path))
-    (row,) = (prompts if field is None else prompts.with_field(field)).load()
+    (folder / name).write_bytes(content.encode())
+    (row,) = OwnPrompts(str(folder / name)).load()
     return row
 
 
@@ -46,39 +45,25 @@ def one(folder: Path, name: str, content: str | bytes, field: str | None = None)
     [
         ({"prompt": "Why?"}, {"turns": ["Why?"], "chat": False}),
         ({"text": "Why?"}, {"turns": ["Why?"]}),
-        ({"question": "Why?", "answer": "so"}, {"turns": ["Why?"]}),
         ({"instruction": "Sort.", "input": "3, 1", "output": "1, 3"}, {"turns": ["Sort.\n\n3, 1"]}),
-        (
-            {"turns": ["Why?", "And then?"], "category": "qa"},
-            {"turns": ["Why?", "And then?"], "category": "qa"},
-        ),
-        ({"prompt": ["Why?", "And then?"]}, {"turns": ["Why?", "And then?"]}),
+        ({"turns": TWO, "category": "qa"}, {"turns": TWO, "category": "qa"}),
+        ({"prompt": TWO}, {"turns": TWO}),
         ({"messages": CHAT}, ASKED),
         ({"prompt": CHAT}, ASKED),
         ({"messages": [*CHAT, {"role": "assistant", "content": "So."}]}, ASKED),
         ({"conversations": SHARE_GPT}, ASKED),
         ({"conversations": SHARE_GPT[1:], "system": "Be brief."}, ASKED),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}]},
-            {"turns": ["Why?"]},
-        ),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}]}, {"turns": ["Why?"]}),
         ({"messages": [{"role": "developer", "content": "Be brief."}, *CHAT[1:]]}, ASKED),
         ({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": REQUEST}, ASKED),
         ({"custom_id": "a", "body": {"model": "m", "prompt": "Why?"}}, {"turns": ["Why?"], "prompt_id": "a"}),
         (REQUEST, ASKED),
         ({"id": 7, "prompt": "Why?"}, {"prompt_id": "7"}),
         ({"type": "single_turn", "text": "Why?", "delay": 5}, {"turns": ["Why?"]}),
-        (
-            {
-                "type": "multi_turn",
-                "session_id": "s",
-                "turns": [{"text": "Why?"}, {"text": "And then?", "delay": 5}],
-            },
-            {"turns": ["Why?", "And then?"], "prompt_id": "s"},
-        ),
+        ({"session_id": "s", "turns": [{"text": one, "delay": 5} for one in TWO]}, {"turns": TWO, "prompt_id": "s"}),
         ({"prompt": "Why?"}, {"prompt_id": "0", "category": "own", "context": []}),
     ],
-)
+)  # fmt: skip
 def test_a_row_is_read_by_what_its_field_holds(tmp_path: Path, row: dict, read: dict):
     found = one(tmp_path, "my.jsonl", lines(row))
     assert {key: found[key] for key in read} == read
@@ -100,29 +85,35 @@ def test_every_format_of_text(tmp_path: Path, name: str, content: str):
     assert one(tmp_path, name, content)["turns"] == ["Why?"]
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n", ""])
-def test_the_line_break_of_a_text_file_is_no_part_of_a_prompt(tmp_path: Path, ending: str):
-    assert one(tmp_path, "my.txt", f"\tx: {ending}")["turns"] == ["\tx: "]
+def test_a_prompt_keeps_its_white_space_and_digits_but_the_line_break_of_a_text_file(tmp_path: Path):
+    for ending in ("\n", "\r\n", ""):
+        assert one(tmp_path, "my.txt", f"\tx: {ending}")["turns"] == ["\tx: "]
+    for prompt in ("def f():\n", "def f():\n    ", "Answer: ", "\n\nWhy?\r\n", "007"):
+        assert one(tmp_path, "my.jsonl", lines({"prompt": prompt}))["turns"] == [prompt]
+        assert one(tmp_path, "my.csv", f'prompt\n"{prompt}"\n')["turns"] == [prompt]
 
 
-@pytest.mark.parametrize("prompt", ["def f():\n", "def f():\n    ", "Answer: ", "\n\nWhy?\r\n"])
-def test_a_prompt_keeps_its_white_space(tmp_path: Path, prompt: str):
-    assert one(tmp_path, "my.jsonl", lines({"prompt": prompt}))["turns"] == [prompt]
-    assert one(tmp_path, "my.csv", f'prompt\n"{prompt}"\n')["turns"] == [prompt]
+def test_rows_may_have_other_fields_and_types_than_the_first(tmp_path: Path):
+    (tmp_path / "my.jsonl").write_text(lines({"prompt": "Why?"}, {"prompt": TWO, "id": "late"}))
+    assert OwnPrompts(str(tmp_path / "my.jsonl")).load()["turns"][:] == [["Why?"], TWO]
 
 
-def test_a_field_may_appear_late_in_a_large_file(tmp_path: Path):
-    """datasets takes the columns from the first 10 MB by default."""
-    path = tmp_path / "my.jsonl"
-    path.write_text(
-        lines(*[{"prompt": "x" * 1_000_000}] * 12, {"prompt": ["Why?", "And then?"], "id": "late"})
-    )
-    rows = OwnPrompts(str(path)).load()
-    assert (len(rows), rows[12]["turns"]) == (13, ["Why?", "And then?"])
-
-
-def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path: Path):
-    assert one(tmp_path, "my.csv", "prompt\n007\n")["turns"] == ["007"]
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("my.jsonl", b'{"prompt": "a"}\n\n{"prompt":\n', r"my.jsonl: line 3 is not JSON \(Expecting value at column"),
+        ("my.jsonl", b'{"prompt": "a"}\n"b"\n', "my.jsonl: line 2 is not an object; write it as an object"),
+        ("my.json", b'[{"prompt": "a"},\n{"prompt" "b"}]', "my.json: line 2 is not JSON"),
+        ("my.txt", b"a\nb\xff\n", r"my.txt: line 2 is not UTF-8 text \(invalid start byte, byte 0xff\)"),
+        ("my.csv", b"prompt\nHello, world\n", r"my.csv: cannot be read \(.*"),
+        ("my.txt.gz", b"no archive", "my.txt.gz: cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_one_sentence_with_the_line(tmp_path: Path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(PromptSetError, match=message) as refused:
+        OwnPrompts(str(tmp_path / name)).load()
+    assert "\n" not in str(refused.value)
 
 
 def test_what_datasets_wrote_is_read(tmp_path: Path):
@@ -155,7 +146,7 @@ def test_every_request_that_a_run_of_aiperf_left_is_a_prompt(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("payloads", "said"),
+    ("payloads", "message"),
     [
         ([], r"inputs.json: session 2, key 'payloads': expected a list of requests, found \[\]"),
         (
@@ -164,21 +155,17 @@ def test_every_request_that_a_run_of_aiperf_left_is_a_prompt(tmp_path: Path):
         ),
     ],
 )
-def test_a_request_that_cannot_be_read_is_a_sentence_that_says_where(tmp_path: Path, payloads, said: str):
-    path = tmp_path / "inputs.json"
-    sessions = [
-        {"session_id": "a", "payloads": [{"prompt": "Why?"}]},
-        {"session_id": "b", "payloads": payloads},
-    ]
-    path.write_text(json.dumps({"data": sessions}))
-    with pytest.raises(PromptSetError, match=said):
-        OwnPrompts(str(path)).load()
+def test_a_request_that_cannot_be_read_is_named(tmp_path: Path, payloads, message: str):
+    sessions = [{"payloads": [{"prompt": "Why?"}]}, {"payloads": payloads}]
+    (tmp_path / "inputs.json").write_text(json.dumps({"data": sessions}))
+    with pytest.raises(PromptSetError, match=message):
+        OwnPrompts(str(tmp_path / "inputs.json")).load()
 
 
-def test_what_requests_ask_beside_their_prompts_is_told(tmp_path: Path):
+def test_ignored_fields_of_requests_are_counted(tmp_path: Path):
     path = tmp_path / "my.jsonl"
     path.write_text(lines({"body": REQUEST}, {"body": {"prompt": "A", "max_tokens": 1}}))
     prompts = OwnPrompts(str(path))
     prompts.load()
     (remark,) = prompts.remarks()
-    assert "not obeyed: max_tokens (2), temperature (1); set generation and verifier" in remark
+    assert "ignored: max_tokens (2), temperature (1); set generation and verifier" in remark

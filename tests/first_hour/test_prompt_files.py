@@ -42,7 +42,7 @@ ROWS = [
         {"input_text": "a"},
         "row 1 has the fields input_text ... prompt, text, question ... field input_text",
     ),
-    file(f'{GOOD}{{"text": "b"}}\n', "row 2, key 'prompt': expected a text ... found None"),
+    file(f'{GOOD}{{"text": "b"}}\n', "row 2 has no 'prompt' (its fields are text)"),
     file(f'{GOOD}{{"prompt": ""}}\n', "my.jsonl: row 2, key 'prompt': expected a text ... found ''"),
     file('{"prompt": "\\ud800"}\n', "my.jsonl: cannot be read ... surrogate pair"),
     file('{"id": 1, "prompt": "a"}\n' * 2, "rows 1 and 2 share the prompt id '1'"),
@@ -50,7 +50,7 @@ ROWS = [
     file(said(role="user", content=[IMAGE]), "message 1 holds {'type': 'image_url' ... only text is read"),
     file(TOOL, "message 2 is a call of tools; only text is read"),
     file({"body": {"prompt": [1, 2]}}, "key 'body.prompt': expected a text, not the ids of tokens"),
-    file('{"prompt": "a", "prompt": "b"}', "my.jsonl: cannot be read ... (/prompt) was specified twice"),
+    file('{"prompt": "a", "prompt": "b"}', "my.jsonl: cannot be read ... key 'prompt' is given twice"),
     file("id,prompt\n1\n", "my.csv: row 1, key 'prompt': expected a text ... found ''", "my.csv"),
     file("prompt\nHello, world\n", "my.csv: cannot be read ... names does not match length", "my.csv"),
     file("id;prompt\n1;a\n", "my.csv: row 1 has the fields id;prompt", "my.csv"),
@@ -80,7 +80,7 @@ ROWS = [
     # read after all
     file('[{"prompt": "Why?"}]', "my.jsonl: prompts are read from 'prompt'.", code=0),
     file(b"\xef\xbb\xbf" + GOOD.encode(), "prompts are read from 'prompt'.", code=0),
-    file({"body": {"prompt": "a", "max_tokens": 3}}, "not obeyed: max_tokens (1)", code=0),
+    file({"body": {"prompt": "a", "max_tokens": 3}}, "ignored: max_tokens (1)", code=0),
 ]
 
 
