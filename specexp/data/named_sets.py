@@ -23,21 +23,13 @@ PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
 
 
 class PromptColumns(NamedTuple):
-    """The columns that make a prompt.
+    """The columns that make a prompt."""
 
-    Attributes:
-        turns: Column of the prompt, a text or a list of texts.
-        prompt_id: Column of the id; by default the row number from 0.
-        category: Column of the category; by default ``name`` is the category.
-        name: Category of all rows.
-        others: Other columns that the table must have.
-    """
-
-    turns: str
-    prompt_id: str | None = None
-    category: str | None = None
+    turns: str  # a text or a list of texts
+    prompt_id: str | None = None  # by default the row number from 0
+    category: str | None = None  # by default ``name`` is the category of all rows
     name: str = ""
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # other columns that the table must have
 
 
 _QUESTIONS = PromptColumns("turns", "question_id", "category")
@@ -49,8 +41,8 @@ class TablePrompts(PromptSet):
 
     Args:
         path: A file in its original format, its URL, or a hub data set.
-        subset: The subset of a hub data set; a file has none.
-        split: The split of a hub data set; a file has none.
+        subset: The subset of a hub data set.
+        split: The split of a hub data set.
 
     Example::
 
@@ -86,16 +78,14 @@ class TablePrompts(PromptSet):
     def load(self) -> Dataset:
         rows = read_table(self.path, subset=self.subset, split=self.split, limit=self.limit)
         columns = next((one for one in self.columns if one.turns in rows[0].values), self.columns[-1])
-        keys = (columns.prompt_id, columns.category, *columns.others, columns.turns)
-        check_columns(rows, [key for key in keys if key is not None])
+        turns, prompt_id, category, name, others = columns
+        check_columns(rows, [key for key in (prompt_id, category, *others, turns) if key is not None])
         prompts = []
         for row in rows:
-            category: str | None = columns.name
-            if columns.category is not None:
-                category = self.category_of(row.text(columns.category))
-            if category is not None:
-                prompt_id = str(row.number - 1) if columns.prompt_id is None else row.label(columns.prompt_id)
-                prompts.append(PromptRow(prompt_id, category, self.turns_of(row, columns.turns)))
+            group = name if category is None else self.category_of(row.text(category))
+            if group is not None:
+                label = str(row.number - 1) if prompt_id is None else row.label(prompt_id)
+                prompts.append(PromptRow(label, group, self.turns_of(row, turns)))
         return prompt_rows(prompts, where=self.path)
 
 
@@ -103,8 +93,8 @@ class TablePrompts(PromptSet):
 class SpecBench(TablePrompts):
     """Spec-Bench (Xia et al. 2024): ``question.jsonl`` with ``question_id, category, turns, reference``.
 
-    The eight MT-bench categories are one category, ``multi-turn conversation``, as in the benchmark's own tables.
-    To see them one by one, read the same file as :class:`MTBench`.
+    The eight MT-bench categories are one category, ``multi-turn conversation``, as in the benchmark's own tables;
+    :class:`MTBench` reads them one by one from the same file.
     """
 
     path: str = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
@@ -135,13 +125,8 @@ class SpeedBench(TablePrompts):
     """SPEED-Bench (Abramovich et al. 2026), a file as its ``prepare.py`` writes it.
 
     ``qualitative.jsonl`` has 80 prompts of each of 11 categories, ``throughput_1k.jsonl`` to ``throughput_32k.jsonl``
-    have 512 prompts of each of three entropies. A row has ``question_id, category`` and the user's turns, as
-    ``messages`` or, on the hub, as ``turns``. Rows whose text is still to be fetched are refused.
-
-    Args:
-        path: The prepared file, on this machine.
-        subset: Not used, since a file is one subset.
-        split: Not used.
+    have 512 prompts of each of three entropies. The user's turns are ``messages`` or, on the hub, ``turns``. A row
+    without its text is refused.
     """
 
     columns = tuple(
@@ -182,7 +167,7 @@ class HumanEval(TablePrompts):
 class MBPP(TablePrompts):
     """MBPP (Austin et al. 2021) in either of its two forms, which differ in their keys.
 
-    - ``question_id, category, turns``: the Spec-Bench form that Token Recycling measures on, with its turns unchanged.
+    - ``question_id, category, turns``: the Spec-Bench form that Token Recycling measures on.
     - ``task_id, text, test_list``: the original. The prompt is the task and its first test as a docstring, as in the
       other form, but with a line break at its end.
     """
@@ -240,8 +225,7 @@ class RawText(TablePrompts):
     from 0, is the prompt id.
 
     Args:
-        path: A file (``.txt``: one text a line), its URL, or a hub data set.
-        key: The column of the text; in a ``.txt`` file it is ``text``.
+        key: The column of the text; in a ``.txt`` file, which has one text a line, it is ``text``.
         category: The category of all rows.
         items: Number of texts to read, from the first.
         prompt_tokens: Number of tokens of each text that are the prompt; a shorter text is one as a whole.

@@ -62,13 +62,9 @@ class Text(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """A held-out problem as a reasoning task asks it, with a check of the answer.
+    """A held-out problem with the prompt of its reasoning task, and a check of the answer.
 
-    Attributes:
-        kind: The kind of question in tables.
-        prompt: The whole prompt.
-        is_right: Whether a continuation, cut at ``ending``, is right; None if it is unreadable.
-        ending: The end of the continuation.
+    ``is_right`` returns whether a continuation, cut at ``ending``, is right; None if it is unreadable.
     """
 
     kind: str
@@ -83,9 +79,8 @@ class TextSource(metaclass=Checked):
     Splits share no module, no file and no problem.
 
     Attributes:
-        licence: of the texts, with the attribution it requires.
-        written: whether people wrote the texts. Copies of held-out texts are then removed from the training text;
-            generated texts share their wording on purpose.
+        licence: Licence of the texts, with the attribution it requires.
+        written: Whether people wrote the texts. Copies of held-out texts are then removed from the training text.
     """
 
     licence: ClassVar[str]
@@ -114,8 +109,7 @@ def split_of_name(name: str) -> Split:
 def split_of(module: str) -> Split:
     """Return the split of a standard library module, from its dotted name.
 
-    Only the top-level name counts, without leading underscores (``_strptime`` follows ``strptime``). A module's
-    tests follow the module.
+    Only the top-level name counts, without leading underscores, and a module's tests follow the module.
 
     >>> split_of("zipfile._path"), split_of("test.test_zipfile64"), split_of("asyncio.queues")
     ('test', 'test', 'train')
@@ -159,8 +153,7 @@ def python_files(root: Path) -> Iterator[tuple[str, Path]]:
 def documents_of(path: Path, module: str) -> Iterator[Document]:
     """Yield the documents of one file: outermost functions, dedented, and a small module as a whole.
 
-    There are none if the file cannot be decoded or parsed. Repetitive texts are left out: they teach a small model
-    to loop.
+    A file that cannot be parsed has none. Repetitive texts are left out: they teach a small model to loop.
     """
     try:
         with tokenize.open(path) as file:
@@ -217,8 +210,8 @@ def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
 class HeldOut(PromptSet):
     """Prompts from the held-out texts of a source of training text.
 
-    If the problems of the source can be checked, a prompt is a problem as its task asks it; otherwise it is the
-    beginning of a text. The category is the source, or the kind of problem.
+    A prompt is a problem of the source, or if it has none the beginning of a text. The category is the kind of problem,
+    or the source.
 
     Args:
         source: The source; the same arguments as in training hold out the same texts.
@@ -286,8 +279,7 @@ class StdlibFunctions(PromptSet):
     """Openings of standard library functions; needs no network and no file.
 
     Args:
-        split: Splits share no module. A search uses ``validation`` and the confirmed figures come from ``test``;
-            the embedded models were trained on ``train``.
+        split: Splits share no module. The embedded models were trained on ``train``.
 
     Example::
 
@@ -306,12 +298,8 @@ class StdlibFunctions(PromptSet):
 def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
     """Return prompts from functions of the standard library without its tests, in one fixed shuffled order.
 
-    A prompt is the signature, the docstring and the first part of the body, cut after a line break (the embedded
-    tokenizer joins a line break with the punctuation before it). The category is the module.
-
-    Args:
-        split: The split of the modules.
-        root: The folder of the standard library, by default the running interpreter's own.
+    A prompt is the signature, the docstring and the first part of the body, cut after a line break. The category is the
+    module. The folder of the library is ``root``, by default the running interpreter's own.
 
     Raises:
         PromptSetError: The library's source is not there.
@@ -359,6 +347,5 @@ def prompt_of(function: str) -> str | None:
 
 def _row(document: Document, prompt: str) -> PromptRow:
     name = re.search(r"def\s+(\w+)", document.text)
-    mark = fingerprint(document.text)[:8]
-    prompt_id = f"{document.module}.{name.group(1) if name else 'function'}-{mark}"
-    return PromptRow(prompt_id, document.module, [prompt])
+    label = f"{document.module}.{name[1] if name else 'function'}-{fingerprint(document.text)[:8]}"
+    return PromptRow(label, document.module, [prompt])

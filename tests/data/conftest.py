@@ -2,12 +2,10 @@
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from helpers.small_models import byte_tokenizer
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from specexp.models.pair import load_tokenizer
 
@@ -19,37 +17,33 @@ SPECIAL = ["<s>", "<|end|>", "<|user|>", "<|assistant|>"]
 
 
 @pytest.fixture
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer():
     """One token a byte, no chat template, no BOS."""
     return byte_tokenizer(special=SPECIAL, additional_special_tokens=["<|user|>", "<|assistant|>"])
 
 
 @pytest.fixture
-def chat_tokenizer(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+def chat_tokenizer(tokenizer):
     """The same with a chat template, in which every message ends with EOS."""
     tokenizer.chat_template = TEMPLATE
     return tokenizer
 
 
 @pytest.fixture(scope="session")
-def embedded_tokenizer() -> PreTrainedTokenizerBase:
-    """The tokenizer of the embedded models."""
+def embedded_tokenizer():
     return load_tokenizer("stdlib")
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., str]:
-    """Writes rows to a file in the format its name says and gives its path."""
+def write(tmp_path: Path):
+    """Writes rows to a file in the format of its name and gives its path."""
 
-    def write_rows(name: str, rows: list[dict[str, object]]) -> str:
+    def write_rows(name, rows):
         path = tmp_path / name
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
         if name.endswith(".json"):
-            path.write_text(json.dumps(rows))
-        elif name.endswith(".gz"):
-            path.write_bytes(gzip.compress(lines.encode()))
-        else:
-            path.write_text(lines)
+            lines = json.dumps(rows).encode()
+        path.write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
         return str(path)
 
     return write_rows
@@ -57,7 +51,7 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What datasets caches of the small files goes away with the tests."""
+    """Remove with the tests what datasets caches of small files."""
     import datasets
 
     datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("datasets")

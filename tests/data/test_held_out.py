@@ -1,34 +1,45 @@
-"""Prompts from the standard library and from held-out texts."""
+"""Prompts from the standard library and from held-out texts, which end at a boundary of tokens."""
 
-from __future__ import annotations
-
+import sysconfig
 from pathlib import Path
 
 import pytest
-from typing_extensions import override
+from helpers.continuation import continuation_in_the_examples, starts_with
 
+from experiments.pair.corpus.blocks_plans import BlocksPlans
 from experiments.pair.corpus.python_source import PythonLibrary
 from experiments.pair.corpus.word_problems import Arithmetic
 from specexp.data import PromptSetError, StdlibFunctions
-from specexp.data.training_text import HeldOut, Text, TextSource, openings, prompt_of
+from specexp.data.tasks import GSM8K, Blocksworld, CreativeWriting, Item
+from specexp.data.training_text import (
+    HeldOut,
+    Text,
+    TextSource,
+    documents_of,
+    opening,
+    openings,
+    prompt_of,
+    python_files,
+    split_of,
+)
 from specexp.fit.training_rows import held_out_texts
 from specexp.testing.prompt_sets import PromptSetContract
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_there_are_prompts_enough_for_search_and_confirmation(split: str) -> None:
-    prompts = StdlibFunctions(split).load()  # type: ignore[arg-type]
+def test_there_are_prompts_enough_for_search_and_confirmation(split):
+    prompts = StdlibFunctions(split).load()
     assert len(prompts) >= 200
     assert len(set(prompts["prompt_id"])) == len(prompts)
     assert len(set(prompts["category"])) >= 15
-    openings = [turns[0] for turns in prompts["turns"]]
-    assert all(prompt.endswith("\n") for prompt in openings)
-    texts = [text.text for text in held_out_texts(PythonLibrary(), split)]  # type: ignore[arg-type]
-    for prompt in openings[:20]:
+    begun = [turns[0] for turns in prompts["turns"]]
+    assert all(prompt.endswith("\n") for prompt in begun)
+    texts = [text.text for text in held_out_texts(PythonLibrary(), split)]
+    for prompt in begun[:20]:
         assert any(text.startswith(prompt) for text in texts)
 
 
-def test_a_prompt_is_head_docstring_and_some_of_the_body() -> None:
+def test_a_prompt_is_head_docstring_and_some_of_the_body():
     lines = ["def f(self, value):", '    """Does what it says, at some length, so that it counts."""']
     lines += [f"    step_{i} = self.compute(value, {i})" for i in range(12)]
     prompt = prompt_of("\n".join(lines) + "\n")
@@ -39,17 +50,16 @@ def test_a_prompt_is_head_docstring_and_some_of_the_body() -> None:
     assert prompt_of("def f():\n    return 1\n") is None
 
 
-def test_a_library_without_its_source_is_named(tmp_path: Path) -> None:
+def test_a_library_without_its_source_is_named(tmp_path):
     with pytest.raises(PromptSetError, match=f"no functions of the test modules in '{tmp_path}'"):
         openings("test", root=tmp_path)
 
 
 class Verses(TextSource):
-    """Two texts that nobody checks, one of them twice."""
+    """Two texts without a check, one of them twice."""
 
     licence = "none"
 
-    @override
     def texts(self, split):
         for name in ("b", "a", "a"):
             yield Text(name, f"{name} {split}\nsecond\nthird line\nfourth line\n")
@@ -60,17 +70,52 @@ class TestOpenings(PromptSetContract):
     def prompt_set(self):
         return HeldOut(Verses(), "test")
 
+    def test_texts_become_openings_each_once(self, prompt_set):
+        rows = prompt_set.load()
+        assert rows["turns"][:] == [["b test\nsecond\n"], ["a test\nsecond\n"]]
+        assert set(rows["category"]) == {"Verses"}
 
-def test_texts_become_openings_each_once():
-    rows = HeldOut(Verses(), "validation").load()
-    assert rows["turns"][:] == [["b validation\n"], ["a validation\n"]]
-    assert set(rows["category"]) == {"Verses"}
 
-
-def test_problems_are_asked_as_their_task_asks_them():
+def test_problems_have_the_prompts_of_their_task():
     rows = HeldOut(Arithmetic(50), "test", items=4).load()
     assert set(rows["category"]) == {"solved", "judged"}
-    assert all(
-        turns[0].startswith(("Solve each problem", "Judge the newest step")) for turns in rows["turns"]
-    )
-    assert rows["turns"][0][0].endswith("Sub-question 1:")
+    prompts = [turns[0] for turns in rows["turns"]]
+    assert all(one.startswith(("Solve each problem", "Judge the newest step")) for one in prompts)
+    assert prompts[0].endswith("Sub-question 1:")
+
+
+@pytest.mark.parametrize("split", [pytest.param("train", marks=pytest.mark.slow), "validation", "test"])
+def test_functions_continue_at_a_boundary_of_tokens(embedded_tokenizer, split):
+    for module, path in python_files(Path(sysconfig.get_paths()["stdlib"])):
+        for document in documents_of(path, module) if split_of(module) == split else ():
+            prompt = prompt_of(document.text) if document.kind == "function" else None
+            if prompt is not None:
+                assert starts_with(embedded_tokenizer, prompt, document.text.removeprefix(prompt))
+
+
+def test_openings_of_texts_continue_at_a_boundary_of_tokens(embedded_tokenizer):
+    sources = [PythonLibrary(), Arithmetic(100), BlocksPlans(20)]
+    texts = [text.text for source in sources for text in source.texts("test")]
+    texts += [
+        "One sentence, all in one line, and no line break after it.",
+        "one\n\n\ntwo\nthree\nfour\nfive\n",
+    ]
+    for text in texts:
+        assert starts_with(embedded_tokenizer, opening(text), text.removeprefix(opening(text)))
+
+
+@pytest.mark.parametrize("source", [Arithmetic(50), BlocksPlans(50)])
+def test_held_out_problems_continue_at_a_boundary_of_tokens(embedded_tokenizer, source):
+    for row in HeldOut(source, "test", items=40).load():
+        (prompt,) = row["turns"]
+        assert starts_with(embedded_tokenizer, prompt, continuation_in_the_examples(prompt))
+
+
+@pytest.mark.parametrize("task", [GSM8K(""), CreativeWriting(""), Blocksworld("", "")])
+def test_prompts_of_tasks_continue_at_a_boundary_of_tokens(embedded_tokenizer, task):
+    item, thoughts = Item("0", 0, "a problem", ()), ["one", "two"]
+    prompts = [task.thought_prompt(item, thoughts[:count]) for count in range(3)]
+    prompts += [task.thought_prompt(item, thoughts, last=True), task.value_prompt(item, thoughts)]
+    completion = task.completion_prompt(item, [], "How many?")
+    for prompt in [*prompts, *([] if completion is None else [completion])]:
+        assert starts_with(embedded_tokenizer, prompt, continuation_in_the_examples(prompt))

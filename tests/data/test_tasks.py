@@ -1,11 +1,11 @@
-"""Tasks keep the contract on small files, read their evaluators' answers, and check what can be checked."""
+"""Tasks keep the contract, read their evaluators' answers, check answers, and make one prompt set."""
 
 import json
 from decimal import Decimal
 
 import pytest
 
-from specexp.data import PromptSetError
+from specexp.data import PromptSetError, TaskItems
 from specexp.data.tasks import GSM8K, Blocksworld, CreativeWriting, Ending
 from specexp.data.tasks.blocksworld import Action
 from specexp.data.tasks.creative_writing import split_sentences
@@ -18,16 +18,10 @@ PROBLEM = """
  (:goal (and (on b a))))
 """
 PLAN = "(unstack a b)\n(put-down a)\n(pick-up b)\n(stack b a)\n"
-LINES = (
-    "One came. Two went! Was it three? He said “four”.",
-    "The heat Two went! One came. Was it three?",
-)
-
-
+LINES = ("One came. Two went! Was it three? He said “four”.", "The heat Two went! One came. Was it three?")
 SIZES = ["small", "original"]
 """A small file, and the original one in the folder that the environment variable SPECEXP_DATA names."""
 small_only = pytest.mark.parametrize("task", ["small"], indirect=True)
-WORDY = " and so on" * 200  # longer than any thought may be
 
 
 def original(request, name):
@@ -36,13 +30,11 @@ def original(request, name):
 
 
 @pytest.fixture
-def gsm8k(tmp_path):
-    path = tmp_path / "test.jsonl"
-    rows = [
-        {"question": f"What is {n} + 1?", "answer": f"{n} + 1 = {n + 1}\n#### {n + 1:,}"} for n in (1, 1999)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+def gsm8k(write):
+    numbers = ((1, "2"), (1999, "2,000"))
+    return write(
+        "test.jsonl", [{"question": f"What is {n} + 1?", "answer": f"so\n#### {m}"} for n, m in numbers]
+    )
 
 
 @pytest.fixture
@@ -76,6 +68,7 @@ class TestGSM8K(TaskContract):
     def solution(self, item):
         return [f"What is it?\nSub-answer: It is {item.reference[0]}.", f"The answer is {item.reference[0]}."]
 
+    @small_only
     def test_a_sub_question_and_its_answer_are_two_generations_or_one(self, task, gsm8k):
         item = task.load()[0]
         prompt = task.completion_prompt(item, [], "How many?")
@@ -83,10 +76,11 @@ class TestGSM8K(TaskContract):
         thought = task.completed("How many?", "It is 3.")
         assert thought == "How many?\nSub-answer: It is 3."
         assert task.thought_ending().cut(f" {thought}") == "How many?"
-        together = GSM8K(str(gsm8k), generations=1)
+        together = GSM8K(gsm8k, generations=1)
         assert together.completion_prompt(item, [], "How many?") is None
         assert together.thought_ending().cut(f" {thought}\nSub-question 2:") == thought
 
+    @small_only
     @pytest.mark.parametrize("answer", ["0", "11", "-3", "seven", "1.2.3.4 good"])
     def test_a_score_is_from_one_to_ten(self, task, answer):
         assert task.value(f"It follows.\nScore: {answer}").parsed == (answer == "1.2.3.4 good")
@@ -109,35 +103,21 @@ class TestCreativeWriting(TaskContract):
         return CreativeWriting(str(path or writing))
 
     def solution(self, item):
-        return [
-            "1. A\n2. B\n3. C\n4. D",
-            "\n\n".join(f"Something happens. {sentence}" for sentence in item.reference),
-        ]
+        return ["1. A\n2. B\n3. C\n4. D", "\n\n".join(f"Something happens. {one}" for one in item.reference)]
 
     @small_only
-    def test_order_counts(self, task):
-        item = task.load()[0]
+    def test_order_counts_and_typography_does_not(self, task):
+        item, fragments = task.load()
         passage = "\n\n".join(reversed(item.reference))
         assert task.check(item, [passage]).reason == "paragraph 1 does not end with 'One came.'"
-
-    @small_only
-    def test_typography_does_not_count(self, task):
-        item = task.load()[0]
-        passage = 'One came\n\nTwo  went!\n\nwas it three?\n\nHe said "four."'
-        assert task.check(item, [passage]).correct
-
-    @small_only
-    def test_a_fragment_is_a_sentence(self, task):
-        assert task.load()[1].reference == ("The heat", "Two went!", "One came.", "Was it three?")
+        assert task.check(item, ['One came\n\nTwo  went!\n\nwas it three?\n\nHe said "four."']).correct
+        assert fragments.reference == ("The heat", "Two went!", "One came.", "Was it three?")
 
 
 class TestBlocksworld(TaskContract):
     def evaluations(self):
-        return {
-            "It is possible.\nEvaluation: good": 10.0,
-            "Evaluation: Bad.": 1.0,
-            "Evaluation: **good**": 10.0,
-        }
+        texts = {"It is possible.\nEvaluation: good": 10.0, "Evaluation: Bad.": 1.0}
+        return {**texts, "Evaluation: **good**": 10.0}
 
     @pytest.fixture(params=SIZES)
     def task(self, request, blocks):
@@ -146,47 +126,41 @@ class TestBlocksworld(TaskContract):
         return Blocksworld(*(blocks() if folder is None else (str(folder / name) for name in names)))
 
     def solution(self, item):
-        steps = item.reference[1].strip().split("\n")
-        return [*(str(Action.parse(step)) for step in steps), "done"]
+        return [*(str(Action.parse(step)) for step in item.reference[1].strip().split("\n")), "done"]
 
     @small_only
-    def test_says_what_is_wrong_with_a_plan(self, task):
+    def test_a_wrong_plan_has_its_reason_and_done_ends_a_right_one(self, task):
         (item,) = task.load()
         right = self.solution(item)
-        assert task.check(item, right[:3]).reason == "b does not lie on a"
-        assert task.check(item, right[1:]).reason == "action 1, put down a: the arm does not hold a"
-        assert task.check(item, ["pick up b"]).reason == "action 1, pick up b: b is not clear"
-        assert task.check(item, ["pick up z"]).reason == (
-            "action 1, pick up z: z does not lie on the table and z is not clear"
-        )
-        assert task.check(item, ["wait"]).reason == "action 1, 'wait': is not one of the four actions"
+        for plan, reason in (
+            (right[:3], "b does not lie on a"),
+            (right[1:], "action 1, put down a: the arm does not hold a"),
+            (["pick up z"], "action 1, pick up z: z does not lie on the table and z is not clear"),
+            (["wait"], "action 1, 'wait': is not one of the four actions"),
+        ):
+            assert task.check(item, plan).reason == reason
+        assert task.check(item, [*right, "pick up c"]).correct
 
     @small_only
-    def test_what_follows_done_is_not_part_of_the_plan(self, task):
-        (item,) = task.load()
-        assert task.check(item, [*self.solution(item), "pick up c"]).correct
-
-    def test_instances_may_lie_in_a_folder(self, blocks, tmp_path):
-        split, _ = blocks()
+    def test_instances_may_lie_in_a_folder(self, task, blocks, tmp_path):
         (tmp_path / "basic").mkdir()
         (tmp_path / "basic/instance-1.pddl").write_text(PROBLEM)
-        assert Blocksworld(split, str(tmp_path)).load() == Blocksworld(*blocks()).load()
+        assert Blocksworld(blocks()[0], str(tmp_path)).load() == task.load()
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("row", "message"),
     [
-        ('{"answer": "#### 1"}', "row 2, key 'question': expected a text"),
-        ('{"question": "a", "answer": "1"}', "row 2, key 'answer': expected a number after ####, found '1'"),
-        ('{"question": "a", "answer": "#### one"}', "row 2, key 'answer': expected a number after ####"),
+        ({"answer": "#### 1"}, "row 2, key 'question': expected a text"),
+        ({"question": "a", "answer": "1"}, "row 2, key 'answer': expected a number after ####, found '1'"),
+        ({"question": "a", "answer": "#### one"}, "row 2, key 'answer': expected a number after ####"),
     ],
 )
-def test_a_wrong_row_of_gsm8k_is_named(tmp_path, line, message):
-    path = tmp_path / "test.jsonl"
-    path.write_text('{"question": "a", "answer": "#### 1"}\n' + line)
-    with pytest.raises(PromptSetError, match=message) as error:
-        GSM8K(str(path)).load()
-    assert str(error.value).startswith(str(path))
+def test_a_wrong_row_of_gsm8k_is_named(write, row, message):
+    path = write("test.jsonl", [{"question": "a", "answer": "#### 1"}, row])
+    with pytest.raises(PromptSetError, match=f"^{path}: {message}") as refused:
+        TaskItems([GSM8K(path)]).load()
+    assert refused.value.key == ("prompts", "init_args", "tasks")
 
 
 def test_a_wrong_line_of_creative_writing_is_named(writing):
@@ -196,18 +170,17 @@ def test_a_wrong_line_of_creative_writing_is_named(writing):
 
 
 @pytest.mark.parametrize("task", [CreativeWriting, lambda path: Blocksworld(path, path)])
-def test_a_file_that_is_missing_empty_or_no_text_is_named(tmp_path, task):
+def test_a_file_that_is_missing_empty_or_binary_is_named(tmp_path, task):
     path = tmp_path / "items.txt"
-    with pytest.raises(
-        PromptSetError, match=r"items.txt: (cannot be read \(No such file|there is no such file)"
+    for content, message in (
+        (None, r"(cannot be read \(No such file|there is no such file)"),
+        (b"\xff\xfe\x00", "(line 1 )?is not UTF-8"),
+        (b"\n\n", "(the data set is empty|line 3: is not JSON)"),
     ):
-        task(str(path)).load()
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(PromptSetError, match=r"items.txt: (line 1 )?is not UTF-8"):
-        task(str(path)).load()
-    path.write_text("\n\n")
-    with pytest.raises(PromptSetError, match=r"items.txt(: the data set is empty|, line 3: is not JSON)"):
-        task(str(path)).load()
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(PromptSetError, match=f"items.txt(: |, ){message}"):
+            task(str(path)).load()
 
 
 @pytest.mark.parametrize(
@@ -226,21 +199,17 @@ def test_a_wrong_split_is_named(blocks, rows, texts, message):
         Blocksworld(*blocks(rows, texts)).load()
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("18", "18"),
+def test_the_last_number_of_a_text():
+    for text, number in (
         ("She makes $18 every day.", "18"),
         ("1,200 + 34 = 1,234.50!", "1234.50"),
         ("-$5", "-5"),
         ("10-3", "3"),
         ("= -3", "-3"),
         (".5", "0.5"),
-        ("none", None),
-    ],
-)
-def test_the_last_number_of_a_text(text, number):
-    assert last_number(text) == (None if number is None else Decimal(number))
+    ):
+        assert last_number(text) == Decimal(number)
+    assert last_number("none") is None
 
 
 def test_a_text_is_cut_at_the_first_stop():
@@ -251,23 +220,33 @@ def test_a_text_is_cut_at_the_first_stop():
     assert ending.cut("") == ""
 
 
-def test_a_whole_sentence_is_not_split():
-    assert split_sentences("One came. Today two went.", {"two went.", "went."}) == [
-        "One came.",
-        "Today",
-        "two went.",
-    ]
-    assert split_sentences("One came. Two went.") == ["One came.", "Two went."]
+def test_a_sentence_without_a_stop_is_recognised_by_the_next():
+    sentences = split_sentences("One came. Today two went.", {"two went.", "went."})
+    assert sentences == ["One came.", "Today", "two went."]
+
+
+def test_items_of_several_tasks_are_one_prompt_set(gsm8k, writing):
+    items = TaskItems([GSM8K(gsm8k), CreativeWriting(str(writing))], items=2)
+    rows = items.load()
+    assert rows["prompt_id"] == ["GSM8K/0", "GSM8K/1", "Creative Writing/0", "Creative Writing/1"]
+    assert rows["category"] == ["GSM8K"] * 2 + ["Creative Writing"] * 2
+    assert rows["turns"][1] == ["What is 1999 + 1?"]
+    task, item = items.problems["GSM8K/1"]
+    assert (task.name, item.reference) == ("GSM8K", ("2000",))
+    for tasks, message in (([], "no task"), ([GSM8K("a"), GSM8K("b")], "GSM8K twice")):
+        with pytest.raises(ValueError, match=message):
+            TaskItems(tasks)
 
 
 def test_prompts_fit_a_small_context(specexp_data, embedded_tokenizer):
     """With the longest thoughts that may be generated, and the generation itself, in a vocabulary of 4,096."""
+    wordy = embedded_tokenizer(" and so on" * 200).input_ids
 
     def generated(ending):
-        return embedded_tokenizer.decode(embedded_tokenizer(WORDY)["input_ids"][: ending.max_new_tokens])
+        return embedded_tokenizer.decode(wordy[: ending.max_new_tokens])
 
     def tokens(prompt, ending):
-        return len(embedded_tokenizer(prompt)["input_ids"]) + ending.max_new_tokens
+        return len(embedded_tokenizer(prompt).input_ids) + ending.max_new_tokens
 
     folder = specexp_data / "blocksworld"
     for task, count in (

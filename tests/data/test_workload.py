@@ -1,4 +1,4 @@
-"""Which prompts are decoded, in which order, and what happens to one that is too long."""
+"""The choice of prompts, their order and their tokens: long prompts, chat templates, and later turns."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 from specexp.data import Prompt, PromptRow, PromptSet, PromptSetError, Workload, prompt_rows
 from specexp.data.prompt_set import Message
+from specexp.data.workload import first_turn_ids
 
 
 class Letters(PromptSet):
@@ -22,25 +23,31 @@ class Letters(PromptSet):
         return prompt_rows(rows, where="Letters")
 
 
-def test_file_order_by_default(tokenizer):
-    prompts = Workload(Letters()).load(tokenizer)
-    assert "".join(prompt.turns[0] for prompt in prompts) == "ABCDEFGH"
-    assert prompts[1] == Prompt("p1", "letters", ("B",), tuple(tokenizer("B")["input_ids"]), index=1)
+class Chat(PromptSet):
+    """One conversation with a system prompt."""
 
-
-def test_the_index_is_the_row_in_the_set_whatever_the_order(tokenizer):
-    for prompt in Workload(Letters(), shuffle_seed=3, offset=2).load(tokenizer):
-        assert prompt.prompt_id == f"p{prompt.index}"
+    def load(self):
+        texts = {"system": "Be brief.", "user": "Hi", "assistant": "Yes?"}
+        before = [Message(role=role, content=text) for role, text in texts.items()]
+        return prompt_rows([PromptRow("c", "chat", ["Why? "], before, chat=True)], where="Chat")
 
 
 class NoTokens:
-    """A stand-in where tokens do not matter."""
+    """A stand-in for tests without tokens."""
 
     chat_template = None
     bos_token_id = None
 
     def __call__(self, text: str) -> dict[str, list[int]]:
         return {"input_ids": [1]}
+
+
+def test_the_order_is_the_files_and_the_index_is_the_row_in_any_order(tokenizer):
+    prompts = Workload(Letters()).load(tokenizer)
+    assert "".join(prompt.turns[0] for prompt in prompts) == "ABCDEFGH"
+    assert prompts[1] == Prompt("p1", "letters", ("B",), tuple(tokenizer("B")["input_ids"]), index=1)
+    for prompt in Workload(Letters(), shuffle_seed=3, offset=2).load(tokenizer):
+        assert prompt.prompt_id == f"p{prompt.index}"
 
 
 @given(taken=st.integers(1, 10), seed=st.none() | st.integers(0, 5))
@@ -52,72 +59,42 @@ def test_search_and_confirmation_share_no_prompt(taken: int, seed: int | None):
     assert sorted(p.index for p in search + confirm) == list(range(12))
 
 
-def test_an_offset_beyond_the_set_is_refused(tokenizer):
-    with pytest.raises(
-        PromptSetError, match="offset 8 passes over all 8 prompts of Letters; it can be at most 7"
-    ):
-        Workload(Letters(), offset=8).load(tokenizer)
+LONG = Letters(["much too long"])
+REFUSED = [
+    (Letters(), {"offset": 8}, "offset 8 passes over all 8 prompts of Letters; it can be at most 7"),
+    (LONG, {"max_prompt_tokens": 5}, "'p0' of Letters has 13 tokens, more than max_prompt_tokens: 5; raise it"),
+    (LONG, {"max_prompt_tokens": 5, "too_long": "skip"}, "all 1 prompts of Letters .* too_long: skip leaves none"),
+    (LONG, {"too_long": "skip"}, "too_long: skip is for prompts .* which is not set"),
+    (Letters(prompt_tokens=4), {"chat_template": True}, "chat_template: true does not go with .*first 4 tokens"),
+    (Letters(), {"chat_template": True}, "chat_template is true, but the tokenizer has none"),
+    (Chat(), {}, "made of chat messages.*no chat template.*chat_template: false"),
+]  # fmt: skip
 
 
-def test_a_prompt_that_is_too_long_is_refused_by_default(tokenizer):
-    workload = Workload(Letters(["short", "much too long"]), max_prompt_tokens=5)
-    with pytest.raises(
-        PromptSetError, match="prompt 'p1' of Letters has 13 tokens, more than max_prompt_tokens: 5; raise it"
-    ):
-        workload.load(tokenizer)
+@pytest.mark.parametrize(("prompts", "options", "message"), REFUSED)
+def test_a_workload_that_cannot_be_loaded_is_one_sentence(tokenizer, prompts, options, message):
+    with pytest.raises(ValueError, match=message):
+        Workload(prompts, **options).load(tokenizer)
 
 
-def test_truncation_keeps_the_bos_token(tokenizer):
-    tokenizer.bos_token = "<s>"
-    (prompt,) = Workload(Letters(["<s>too long"]), max_prompt_tokens=5, too_long="keep-last").load(tokenizer)
-    assert tokenizer.decode(prompt.token_ids) == "<s>long"
+def test_a_chat_template_may_refuse_a_role_and_keeps_its_end(chat_tokenizer):
+    with pytest.raises(PromptSetError, match="keep-first would cut off the end of"):
+        Workload(Chat(), max_prompt_tokens=5, too_long="keep-first").load(chat_tokenizer)
+    chat_tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
+    message = (
+        r"'c' of Chat cannot be tokenized with the tokenizer.s chat template \(System role not supported\)"
+    )
+    with pytest.raises(PromptSetError, match=message):
+        Workload(Chat()).load(chat_tokenizer)
 
 
-def test_raw_text_and_a_chat_template_do_not_go_together():
-    with pytest.raises(ValueError, match=r"chat_template: true does not go with Letters.*first 4 tokens"):
-        Workload(Letters(prompt_tokens=4), chat_template=True)
-
-
-def test_a_chat_template_that_the_tokenizer_has_not_is_refused(tokenizer):
-    with pytest.raises(PromptSetError, match="chat_template is true, but the tokenizer has none"):
-        Workload(Letters(["A"]), chat_template=True).load(tokenizer)
-
-
-class Chat(PromptSet):
-    """One conversation with a system prompt."""
-
-    def load(self):
-        before = [
-            Message(role="system", content="Be brief."),
-            Message(role="user", content="Hi"),
-            Message(role="assistant", content="Yes?"),
-        ]
-        return prompt_rows([PromptRow("c", "chat", ["Why? "], before, chat=True)], where="Chat")
-
-
-def test_chat_messages_are_written_with_the_template_with_what_came_before(chat_tokenizer):
+def test_chat_messages_are_written_with_the_template_or_joined_by_blank_lines(chat_tokenizer):
     (prompt,) = Workload(Chat()).load(chat_tokenizer)
     assert chat_tokenizer.decode(prompt.token_ids) == (
         "<|system|>Be brief.<|end|><|user|>Hi<|end|><|assistant|>Yes?<|end|><|user|>Why? <|end|><|assistant|>"
     )
-
-
-def test_chat_messages_need_a_template_unless_their_plain_form_is_chosen(tokenizer):
-    with pytest.raises(
-        PromptSetError, match=r"made of chat messages.*no chat template.*chat_template: false"
-    ):
-        Workload(Chat()).load(tokenizer)
-    (prompt,) = Workload(Chat(), chat_template=False).load(tokenizer)
-    assert tokenizer.decode(prompt.token_ids) == "Be brief.\n\nHi\n\nYes?\n\nWhy? "
-
-
-def test_a_template_that_refuses_a_role_is_one_sentence(chat_tokenizer):
-    chat_tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
-    with pytest.raises(
-        PromptSetError,
-        match=r"'c' of Chat cannot be tokenized with the tokenizer.s chat template \(System role not supported\)",
-    ):
-        Workload(Chat()).load(chat_tokenizer)
+    (prompt,) = Workload(Chat(), chat_template=False).load(chat_tokenizer)
+    assert chat_tokenizer.decode(prompt.token_ids) == "Be brief.\n\nHi\n\nYes?\n\nWhy? "
 
 
 @pytest.mark.parametrize("text", ["def f():\n", "def f():\n    ", "  x", "Answer: ", "a\r\n\n", "\t"])
@@ -134,20 +111,13 @@ def test_prompts_that_end_inside_a_token_are_warned_of():
     workload.load(joins_blanks)
     assert workload.preparation.end_inside_a_token == ["p0", "p1"]
     assert workload.preparation.warnings() == workload.preparation.notes()
-    assert workload.preparation.warnings() == [
-        "2 of 6 prompts end in white space that becomes other tokens when a word follows (the first is 'p0'); specexp "
-        "does no token healing, so remove it."
-    ]
-    assert '"end_inside_a_token": [\n  "p0"' in workload.preparation.files()["prompts.json"]
-
-
-def test_a_chat_template_and_the_cut_of_raw_text_end_no_prompt_inside_a_token():
-    joins_blanks = byte_tokenizer("Ġa")
+    (warning,) = workload.preparation.warnings()
+    assert warning.startswith(
+        "2 of 6 prompts end in white space that becomes other tokens when a word follows"
+    )
     joins_blanks.chat_template = "{{ messages[0].content }}"
-    for workload in (
-        Workload(Letters(["Answer: "]), chat_template=True),
-        Workload(Letters(["Answer: "], prompt_tokens=4)),
-    ):
+    for options in ({"chat_template": True}, {"prompt_tokens": 4}):  # neither ends where the text does
+        workload = Workload(Letters(["Answer: "], options.pop("prompt_tokens", None)), **options)
         workload.load(joins_blanks)
         assert workload.preparation.end_inside_a_token == []
 
@@ -155,44 +125,24 @@ def test_a_chat_template_and_the_cut_of_raw_text_end_no_prompt_inside_a_token():
 @pytest.mark.parametrize(
     ("policy", "kept", "note"),
     [
-        (
-            "keep-last",
-            ["short", " long"],
-            "1 of 2 prompts cut to the last 5 of up to 13 tokens (too_long: keep-last).",
-        ),
-        (
-            "keep-first",
-            ["short", "much "],
-            "1 of 2 prompts cut to the first 5 of up to 13 tokens (too_long: keep-first).",
-        ),
-        ("skip", ["short"], "1 prompt of more than 5 tokens left out (too_long: skip)."),
+        ("keep-last", ["short", "<s>long"], "1 of 2 prompts cut to the last 5 of up to 11 tokens"),
+        ("keep-first", ["short", "<s>much"], "1 of 2 prompts cut to the first 5 of up to 11 tokens"),
+        ("skip", ["short"], "1 prompt of more than 5 tokens left out"),
     ],
-)
-def test_what_happens_to_a_prompt_that_is_too_long_is_counted(tokenizer, policy, kept, note):
-    workload = Workload(Letters(["short", "much too long"]), max_prompt_tokens=5, too_long=policy)
+)  # fmt: skip
+def test_prompts_that_are_too_long_are_cut_after_bos_or_left_out_and_counted(tokenizer, policy, kept, note):
+    tokenizer.bos_token = "<s>"
+    workload = Workload(Letters(["short", "<s>much: long"]), max_prompt_tokens=5, too_long=policy)
     assert [tokenizer.decode(prompt.token_ids) for prompt in workload.load(tokenizer)] == kept
-    assert workload.preparation.notes() == [note]
-    assert '"p1": 13' in workload.preparation.files()["prompts.json"]
+    assert workload.preparation.notes() == [f"{note} (too_long: {policy})."]
+    assert '"p1": 11' in workload.preparation.files()["prompts.json"]
 
 
-def test_texts_of_which_only_the_first_tokens_are_prompts_are_counted(tokenizer):
+def test_raw_texts_that_are_cut_and_prompts_that_are_repeated_are_counted(tokenizer):
     workload = Workload(Letters(["Once upon a time", "Oh"], prompt_tokens=4))
     workload.load(tokenizer)
-    assert workload.preparation.notes() == [
-        "1 of 2 prompts are the first 4 tokens of a longer text (prompt_tokens)."
-    ]
-
-
-def test_policies_that_would_leave_nothing_or_break_a_template_are_refused(tokenizer, chat_tokenizer):
-    with pytest.raises(PromptSetError, match=r"all 1 prompts of Letters .* too_long: skip leaves none"):
-        Workload(Letters(["much too long"]), max_prompt_tokens=5, too_long="skip").load(tokenizer)
-    with pytest.raises(PromptSetError, match="keep-first would cut off the end of"):
-        Workload(Chat(), max_prompt_tokens=5, too_long="keep-first").load(chat_tokenizer)
-    with pytest.raises(ValueError, match=r"too_long: skip is for prompts .* which is not set"):
-        Workload(Letters(), too_long="skip")
-
-
-def test_prompts_of_the_same_text_are_told_for_they_narrow_the_interval(tokenizer):
+    note = "1 of 2 prompts are the first 4 tokens of a longer text (prompt_tokens)."
+    assert workload.preparation.notes() == [note]
     workload = Workload(Letters(list("AABA")))
     workload.load(tokenizer)
     (note,) = workload.preparation.notes()
@@ -201,3 +151,58 @@ def test_prompts_of_the_same_text_are_told_for_they_narrow_the_interval(tokenize
     workload = Workload(Letters(list("AABA")), offset=1, max_prompts=2)
     workload.load(tokenizer)
     assert workload.preparation.notes() == []
+
+
+def make_prompt(tokenizer, *turns: str, chat_template: bool = False) -> Prompt:
+    ids = tuple(first_turn_ids(tokenizer, turns[0], chat_template))
+    return Prompt("81", "qa", turns, ids, index=0, chat_template=chat_template)
+
+
+def encode(tokenizer, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("chat", "answer", "whole"),
+    [
+        (False, " Me.", "Who? Me.\n\nWhy?"),
+        (True, "Me.", "<|user|>Who?<|end|><|assistant|>Me.<|end|><|user|>Why?<|end|><|assistant|>"),
+        (True, "Me.<|end|>", "<|user|>Who?<|end|><|assistant|>Me.<|end|><|user|>Why?<|end|><|assistant|>"),
+    ],
+)
+def test_a_later_turn_continues_the_tokens_of_the_answer(chat_tokenizer, chat, answer, whole):
+    prompt = make_prompt(chat_tokenizer, "Who?", "Why?", chat_template=chat)
+    context = [*prompt.token_ids, *encode(chat_tokenizer, answer)]
+    ids = prompt.turn_ids(chat_tokenizer, 1, context)
+    assert ids[: len(context)] == context
+    assert chat_tokenizer.decode(ids) == whole
+
+
+def test_three_turns_are_the_template_of_the_whole_conversation_and_reach_the_longest_context(chat_tokenizer):
+    prompt = make_prompt(chat_tokenizer, "A?", "B?", "C?", chat_template=True)
+    messages, ids, answer = [], prompt.turn_ids(chat_tokenizer, 0), "x" * 5
+    for turn in (1, 2):
+        ids = prompt.turn_ids(chat_tokenizer, turn, [*ids, *encode(chat_tokenizer, answer)])
+        messages += [Message(role="user", content=prompt.turns[turn - 1])]
+        messages += [Message(role="assistant", content=answer)]
+    messages.append({"role": "user", "content": "C?"})
+    whole = chat_tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert ids == encode(chat_tokenizer, whole)
+    assert prompt.longest_context(chat_tokenizer, max_new_tokens=5) == len(ids) + 5
+
+
+def test_a_byte_that_ends_an_answer_is_no_end_of_turn(tokenizer):
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}x{% endfor %}"
+    prompt = make_prompt(tokenizer, "A", "B", chat_template=True)
+    assert tokenizer.decode(prompt.turn_ids(tokenizer, 1, encode(tokenizer, "Ax x"))) == "Ax xxBx"
+
+
+def test_a_template_without_answers_and_wrong_previous_tokens_are_refused(tokenizer):
+    tokenizer.chat_template = "{{ messages[-1].content }}"
+    for turn, previous, message in (
+        (1, [1], r"'81' .*leaves out earlier answers; set chat_template: false"),
+        (0, [1], "empty for turn 0 and hold at least one token"),
+        (1, [], "empty for turn 0 and hold at least one token"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_prompt(tokenizer, "A", "B", chat_template=True).turn_ids(tokenizer, turn, previous)
