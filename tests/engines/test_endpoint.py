@@ -1,4 +1,4 @@
-"""A server started by a command: what it answers, every way it can fail, and that nothing of it is left behind."""
+"""A server started by a command: its answers, its failures, and its end."""
 
 import signal
 import subprocess
@@ -81,17 +81,14 @@ def test_every_failure_is_a_sentence(arguments, said, pair) -> None:
         ),
     ],
 )
-def test_what_cannot_be_started_is_refused_when_it_is_made(given, said) -> None:
+def test_wrong_arguments_are_refused_by_the_constructor(given, said) -> None:
     with pytest.raises(ValueError, match=said):
         OpenAIEndpoint(**given)
 
 
-def test_an_endpoint_without_the_model_is_refused_when_it_starts(pair) -> None:
+def test_an_unknown_model_and_a_missing_program_are_sentences(pair) -> None:
     with pytest.raises(EngineError, match="lists the models fake, and model is 'fakes'; did you mean 'fake'"):
         answered(pair, model="fakes")
-
-
-def test_a_program_that_is_not_there_is_a_sentence(pair) -> None:
     with pytest.raises(EngineError, match="no-such-program cannot be started"):
         OpenAIEndpoint("no-such-program {port}", plain_body={}).start(pair)
 
@@ -111,19 +108,15 @@ def test_an_answer_is_measured_while_other_requests_go_on(pair, tmp_path) -> Non
 
 
 def test_settings_in_the_command_alone_need_a_restart() -> None:
-    one = OpenAIEndpoint("serve {port} {k}", plain_body={}, settings={"k": 1, "n": 1})
-    assert (
-        one.restart_key
-        == OpenAIEndpoint("serve {port} {k}", plain_body={}, settings={"k": 1, "n": 2}).restart_key
+    settings = ({"k": 1, "n": 1}, {"k": 1, "n": 2}, {"k": 2, "n": 1})
+    first, same, other = (
+        OpenAIEndpoint("serve {port} {k}", plain_body={}, settings=one).restart_key for one in settings
     )
-    assert (
-        one.restart_key
-        != OpenAIEndpoint("serve {port} {k}", plain_body={}, settings={"k": 2, "n": 1}).restart_key
-    )
+    assert first == same != other
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
-def test_no_process_outlives_who_started_it(ended_by, tmp_path) -> None:
+def test_no_process_outlives_its_starter(ended_by, tmp_path) -> None:
     pids = tmp_path / "pids"
     program = textwrap.dedent(f"""
         import signal, time
@@ -144,11 +137,9 @@ def test_no_process_outlives_who_started_it(ended_by, tmp_path) -> None:
     wait_for(lambda: not is_alive(server) and not is_alive(child), 20, "a process was left behind")
 
 
-def test_the_first_token_is_told_apart_by_arrival_or_by_the_servers_own_clock() -> None:
+def test_the_time_of_the_first_token_is_its_arrival_or_that_of_the_servers_clock() -> None:
     assert Streamed(times=[0.5, 0.75, 1.5]).split() == (0.5, 1.0)
-    late = Streamed(
-        times=[1.4375, 1.4375, 1.5], generation_seconds=0.5
-    )  # the client slept through most of it
+    late = Streamed(times=[1.4375, 1.4375, 1.5], generation_seconds=0.5)  # the client woke up late
     assert late.split() == (1.0, 0.5)
     assert Streamed(times=[0.25, 0.5], generation_seconds=0.75).split() == (0.0, 0.5)
 

@@ -46,13 +46,12 @@ def eos(pair):
 
 @pytest.fixture(scope="module")
 def expected(pair, eos):
-    """What the target says, by prompt."""
-    found = {}
-    for prompt in Workload(StdlibFunctions("test"), max_prompts=3).load(pair.tokenizer):
-        ids = torch.tensor([prompt.token_ids])
-        given = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": eos, "pad_token_id": eos}
-        found[prompt.token_ids] = pair.target.generate(ids, **given)[0, ids.shape[1] :].tolist()
-    return found
+    """The target's own tokens, by prompt."""
+    greedy = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": eos, "pad_token_id": eos}
+    prompts = [one.token_ids for one in Workload(StdlibFunctions("test"), max_prompts=3).load(pair.tokenizer)]
+    return {
+        one: pair.target.generate(torch.tensor([one]), **greedy)[0, len(one) :].tolist() for one in prompts
+    }
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -90,11 +89,11 @@ def test_it_gives_the_targets_tokens_however_it_drafts(
     assert (drafted == 0) if kind == "none" else (drafted > 0 or kind != "draft-simple")
 
 
-def test_it_says_which_version_it_is(files) -> None:
+def test_it_has_a_version(files) -> None:
     assert "commit" in LlamaCppServer(target="t.gguf", program=PROGRAM).version
 
 
-def test_what_it_refuses_is_told_with_its_last_lines(pair, files) -> None:
+def test_an_error_has_the_last_lines_of_the_server(pair, files) -> None:
     settings = LlamaCppSettings("draft-simple", str(files / "no-such-draft.gguf"))
     with pytest.raises(EngineError, match=r"ended with .* before it answered: .*no-such-draft"):
         LlamaCppServer(settings, str(files / "target.gguf"), PROGRAM).start(pair)

@@ -1,4 +1,4 @@
-"""What other engines are told: the bounds of their fields, and what their deployments load."""
+"""Settings of other engines: the bounds of their fields, and the files that their deployments load."""
 
 import json
 
@@ -35,7 +35,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("engine", "given", "said"), BROKEN)
-def test_a_rule_that_is_broken_is_one_sentence(engine, given, said) -> None:
+def test_a_value_out_of_bounds_is_one_sentence(engine, given, said) -> None:
     with pytest.raises(ArtifactError, match=f"^here: .*{said}"):
         validated(engine, given, "here")
 
@@ -46,11 +46,8 @@ def test_bounds_hold_in_python_too() -> None:
 
 
 def test_vllm_loads_an_object_with_a_length_by_batch_size() -> None:
-    given = {
-        **NGRAM,
-        "prompt_lookup_max": 5,
-        "num_speculative_tokens_per_batch_size": [[1, 4, 4], [5, 16, 0]],
-    }
+    lengths = {"num_speculative_tokens_per_batch_size": [[1, 4, 4], [5, 16, 0]]}
+    given = {**NGRAM, "prompt_lookup_max": 5, **lengths}
     assert validated(VllmSettings, given, "here").deployed() == given
 
 
