@@ -127,27 +127,23 @@ def custom_generate(
 ) -> CustomGenerate:
     """Return the callable for ``model.generate(input_ids, custom_generate=...)``.
 
-    It follows the whole generation config, given processors and stopping criteria; ``stop_strings`` work as a
-    ``StopStringCriteria``, since ``generate`` keeps the tokenizer from callables. A field that it cannot follow is
-    refused in one sentence. The generation config replaces the artifact's verifier. Target and draft run as the
-    artifact's study ran them (:meth:`~specexp.config.artifacts.LoadedArtifact.runtime`), with parts alone in the mode
-    that they were loaded in, and one KV cache serves all calls with one model. The output ends at the model's context,
-    which plain ``generate`` exceeds with a warning.
+    It follows the generation config, which replaces the artifact's verifier, and given processors and stopping
+    criteria. ``stop_strings`` work as a ``StopStringCriteria``, since ``generate`` passes callables no tokenizer.
+    Target and draft run as in the artifact's study (:meth:`~specexp.config.artifacts.LoadedArtifact.runtime`), and one
+    KV cache serves all calls with one model. The output ends at the end of the model's context.
 
     An artifact with a ``schedule`` also takes several rows: a batch, padded on the left, or ``num_return_sequences``.
     Its callable keeps processes until its ``close()``, or until the end of a ``with`` statement or the program.
 
     Args:
         artifact_or_parts: an artifact, or drafter, builder and, optionally, verifier and controller.
-        seed: for ``do_sample=True``; ``model.generate(..., seed=7)`` overrides it. Without one each call
-            draws its seed from torch's generator.
+        seed: for ``do_sample=True``; ``model.generate(..., seed=7)`` overrides it. By default each call draws its seed
+            from torch's generator.
         draft: the draft model, for a drafter that needs one.
 
     Raises:
-        ValueError: a path is given, or the drafter needs a draft model and there is none.
-        ValueError: when called with something unsupported: batches without a schedule, beams and other ways to
-            generate, ``return_dict_in_generate``, padded or embedded prompts, a filled cache, or a model the artifact
-            does not belong to. :mod:`~specexp.deploy.hugging_face.request` lists the fields.
+        ValueError: a path is given, or the drafter needs a draft model and there is none. Calls raise it for
+            unsupported arguments, which :mod:`~specexp.deploy.hugging_face.request` lists.
 
     Example:
         >>> model.generate(ids, custom_generate=custom_generate(artifact))  # doctest: +SKIP
@@ -158,11 +154,6 @@ def custom_generate(
     if isinstance(artifact_or_parts, (str, PathLike)):
         raise ValueError(
             f"custom_generate of specexp: {str(artifact_or_parts)!r} is a path; pass specexp.load_artifact of it"
-        )
-    if not isinstance(artifact_or_parts, Iterable):
-        raise ValueError(
-            f"custom_generate of specexp: a {type(artifact_or_parts).__name__} is given; pass what "
-            "specexp.load_artifact gave, or drafter and builder"
         )
     return _SingleGeneration(artifact, Parts(*artifact_or_parts), seed, draft)
 
@@ -201,18 +192,15 @@ class _SingleGeneration(CustomGenerate):
                 if stop is not None and stop(tokens[:count]):
                     raise _Stopped(tokens[:count])
 
+        decoder = Decoder(self._target, *self._parts._replace(verifier=verifier))
         try:
-            tokens = (
-                Decoder(self._target, *self._parts._replace(verifier=verifier))
-                .generate(
-                    call.input_ids,
-                    max_new_tokens=call.max_new_tokens,
-                    eos_token_id=eos_ids(call.config),
-                    seed=call.seed,
-                    observers=[] if stop is None and call.streamer is None else [observe],
-                )
-                .token_ids
-            )
+            tokens = decoder.generate(
+                call.input_ids,
+                max_new_tokens=call.max_new_tokens,
+                eos_token_id=eos_ids(call.config),
+                seed=call.seed,
+                observers=[] if stop is None and call.streamer is None else [observe],
+            ).token_ids
         except _Stopped as stopped:
             tokens = stopped.new_tokens
         if call.streamer is not None:

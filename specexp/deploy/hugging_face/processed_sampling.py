@@ -27,9 +27,8 @@ class ProcessedSampling(DeterministicVerifier):
         processors: applied in their order.
         sample: add the keyed noise; otherwise the highest score wins.
         temperature: that of the processors, so that a coupled drafter can follow.
-        padding: tokens before the prompt, which plain ``generate`` shows the processors too.
-        row: number of the row in its batch; some processors have an entry for each row and need a whole batch.
-        rows: number of rows of the batch.
+        padding: tokens before the prompt, which plain ``generate`` passes to the processors too.
+        row: number of the row in its batch of ``rows``; some processors have an entry for each row.
     """
 
     def __init__(

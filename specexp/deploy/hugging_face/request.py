@@ -106,18 +106,10 @@ def check_request(
     *,
     streams: bool = True,
 ) -> None:
-    """Check that the loop can follow a call.
+    """Raise a ValueError with advice unless the loop can follow a call.
 
-    Args:
-        input_ids: ``[1, p]``; the first row if batches are supported.
-        config: the generation config.
-        model_kwargs: further arguments for the model.
-        hidden: the result of :func:`hidden_arguments`.
-        padding: masked tokens before the prompt of each row.
-        streams: whether a streamer is supported.
-
-    Raises:
-        ValueError: it cannot; one sentence with advice.
+    ``input_ids`` are ``[1, p]``, the first row if batches are supported; ``hidden`` is the result of
+    :func:`hidden_arguments`, and ``padding`` the masked tokens before the prompt of each row.
     """
     cache, positions = model_kwargs.get("past_key_values"), model_kwargs.get("position_ids")
     others = [
@@ -164,11 +156,8 @@ def check_request(
 
 
 def _refused_field(config: GenerationConfig) -> str | None:
-    """The first field that is set and cannot be followed, as a clause with advice.
-
-    Entries that are no fields of transformers' own generation config, which some models' files hold, mean nothing to
-    plain ``generate`` either.
-    """
+    """The first field that is set and cannot be followed, as a clause with advice."""
+    # other entries, which some models' files have, mean nothing to plain generate either
     for name in sorted(vars(GenerationConfig())):
         value = getattr(config, name, None)
         if name.startswith("_") or name in OBEYED or name in WITHOUT_EFFECT or value is None:

@@ -74,12 +74,7 @@ class Figures:
 
 @dataclass
 class Server:
-    """The server of one model.
-
-    Attributes:
-        name: the model's name in requests.
-        key: of requests; None to serve everyone.
-    """
+    """The server of one model: its name in requests, and the key of requests, None to serve everyone."""
 
     engine: Engine
     texts: Texts

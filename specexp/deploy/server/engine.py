@@ -11,7 +11,9 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
@@ -20,12 +22,13 @@ from specexp.core.loop import Decoding, Drafting, Lane
 from specexp.core.outcome import GenerationResult, Outcome
 from specexp.core.parts import Parts, check_composition, join_target
 from specexp.core.runtime import Runtime
-from specexp.deploy.server.prefix_slots import PrefixSlots
 from specexp.deploy.server.texts import OutputText
 from specexp.scheduling.executor import copies
 from specexp.verifiers import KeyedSampling
 
 log = logging.getLogger("specexp.serve")
+Tokens = NDArray[np.int64]
+_NO_TOKENS: Tokens = np.empty(0, dtype=np.int64)
 _PREFILL_TOKENS = 512
 """Prompt tokens fed between two steps, so that a long queue of prompts does not stop the running lanes."""
 
@@ -151,6 +154,64 @@ class SeparatePasses(Decoding):
         return [lane]
 
 
+class PrefixSlots:
+    """The slots of a target. Free ones keep their tokens; with ``reuse`` a prompt takes one with its prefix."""
+
+    def __init__(self, target: Runtime, slots: int, *, reuse: bool = True) -> None:
+        self._target = target
+        self._reuse = reuse
+        self._free = dict.fromkeys(range(slots), _NO_TOKENS)  # in the order in which they became free
+        self._taken: dict[int, Context] = {}
+        target.cache.reserve(0, slots)
+        for slot in range(slots):
+            target.cache.truncate(slot, 0)
+
+    def take(self, prompt: Sequence[int], at_least: int = 1) -> tuple[int, int]:
+        """Take a free slot and let it hold the longest prefix of a prompt that any slot holds.
+
+        Args:
+            prompt: token ids.
+            at_least: tokens at the end that must still be fed; the last one is always fed with the first tree.
+
+        Returns:
+            The slot and its number of tokens.
+        """
+        wanted = np.asarray(prompt[: max(0, len(prompt) - at_least)], dtype=np.int64)
+        if not self._reuse:
+            wanted = _NO_TOKENS
+        free = {slot: _common_prefix(wanted, tokens) for slot, tokens in self._free.items()}
+        slot = max(free, key=lambda one: free[one])  # the oldest of the best
+        taken = {
+            other: _common_prefix(wanted, context.token_ids[: self._target.length(other)])
+            for other, context in self._taken.items()
+        }
+        source = max(taken, key=lambda one: taken[one], default=slot)
+        if taken.get(source, 0) > free[slot]:
+            slot = next(iter(self._free))
+            self._target.cache.fork(source, slot, taken[source])
+        else:
+            self._target.cache.truncate(slot, free[slot])
+        del self._free[slot]
+        return slot, self._target.length(slot)
+
+    def occupy(self, slot: int, context: Context) -> None:
+        """Record the sequence that a taken slot holds, so that others can share its prefix."""
+        self._taken[slot] = context
+
+    def free(self, slot: int, context: Context | None) -> None:
+        """Free a slot with the committed tokens of its sequence, or empty if the sequence is None."""
+        self._taken.pop(slot, None)
+        length = 0 if context is None else self._target.length(slot)
+        self._target.cache.truncate(slot, length)  # also drops uncommitted rows
+        self._free[slot] = _NO_TOKENS if context is None else context.token_ids[:length].copy()
+
+
+def _common_prefix(one: Tokens, other: Tokens) -> int:
+    length = min(one.size, other.size)
+    differ = np.flatnonzero(one[:length] != other[:length])
+    return int(differ[0]) if differ.size else length
+
+
 class Engine:
     """Decodes up to ``lanes`` outputs at a time in its own thread; one target pass serves all of them.
 
@@ -163,8 +224,6 @@ class Engine:
         parts: drafter, builder and controller; every output has its own verifier.
         lanes: outputs at a time.
         waiting: outputs that may wait for a lane.
-        eos_token_ids: tokens that end an output.
-        deterministic: see above.
 
     Raises:
         ValueError: the parts do not fit the target or deterministic verification, or outputs would depend on each
@@ -217,7 +276,7 @@ class Engine:
 
     @property
     def running(self) -> int:
-        """Number of outputs that have a lane."""
+        """Number of outputs with a lane."""
         return len(self._running)
 
     @property

@@ -1,4 +1,4 @@
-"""From an artifact and its models to an engine, and from what it learned to an artifact."""
+"""Make an engine of an artifact and its models, and an artifact of the engine's learned state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bodies of requests by OpenAI's names. A field that this server cannot follow is refused in one sentence."""
+"""The bodies of requests by OpenAI's names. A field that this server does not support is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 from starlette.exceptions import HTTPException
+from typing_extensions import override
 
 from specexp.artifacts.validation import violation
 from specexp.core.messages import did_you_mean, shown
@@ -26,14 +27,7 @@ _LEAST_TEMPERATURE = 0.01
 
 
 class RequestError(HTTPException):
-    """A refused request.
-
-    Args:
-        status: HTTP status.
-        sentence: what is wrong, and what is allowed.
-        key: the wrong field of the body, if it is one.
-        retry_after: seconds after which asking again may help.
-    """
+    """A refused request; ``key`` is the wrong field of the body, and ``retry_after`` is in seconds."""
 
     def __init__(
         self, status: int, sentence: str, key: str | None = None, retry_after: int | None = None
@@ -51,17 +45,10 @@ class RequestError(HTTPException):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of a request.
-
-    Attributes:
-        body_bytes: size of its body.
-        prompt_tokens: length of each prompt; None for the model's context.
-        outputs: its prompts times ``n``.
-        seconds: its latest deadline.
-    """
+    """Bounds of a request: its outputs are its prompts times ``n``, and ``seconds`` is its latest deadline."""
 
     body_bytes: int = 1_000_000
-    prompt_tokens: int | None = None
+    prompt_tokens: int | None = None  # of each prompt; None for the model's context
     outputs: int = 16
     seconds: float = 600.0
 
@@ -70,11 +57,6 @@ def _check_temperature(value: float) -> float:
     if 0 < value < _LEAST_TEMPERATURE:
         raise ValueError(f"temperature must be 0, or a number >= {_LEAST_TEMPERATURE}, got {value}")
     return value
-
-
-def _as_list(value: Any) -> Any:
-    """A single stop string in a list."""
-    return [value] if isinstance(value, str) else value
 
 
 def _as_prompts(value: Any) -> Any:
@@ -95,7 +77,7 @@ _Prompts = Annotated[
 _Stop = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=200)]],
     Field(max_length=16),
-    BeforeValidator(_as_list),
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
 ]
 _Sequence = Annotated[
     Annotated[_Text, Field(max_length=1000)] | Annotated[_Integer, Tag("(other)")], _by_type
@@ -103,30 +85,21 @@ _Sequence = Annotated[
 
 _IGNORED = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier"}
 """Fields that do not concern the output."""
-_PENALTIES = "this server has no penalties"
-_TOOLS = "this server calls no tools"
-_TEXT = "this server writes text alone"
-_NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
-    "frequency_penalty": ((0,), _PENALTIES),
-    "presence_penalty": ((0,), _PENALTIES),
-    "repetition_penalty": ((1,), _PENALTIES),
-    "min_p": ((0,), "this server samples by temperature, top_p and top_k"),
-    "logit_bias": (({},), "this server changes no logits"),
-    "best_of": ((1,), "every output is returned: ask for n of them"),
-    "echo": ((False,), "the prompt is not repeated"),
-    "suffix": (("",), "this server only continues texts"),
-    "response_format": (({"type": "text"},), "this server has no grammar: read the text, or use an engine with one"),
-    "tools": (([],), _TOOLS),
-    "functions": (([],), _TOOLS),
-    "tool_choice": (("none", "auto"), _TOOLS),
-    "function_call": (("none", "auto"), _TOOLS),
-    "parallel_tool_calls": ((True, False), _TOOLS),
-    "modalities": ((["text"],), _TEXT),
-    "audio": ((), _TEXT),
-    "reasoning_effort": (("none",), "the model alone decides on its reasoning"),
-    "prediction": ((), "the artifact decides on the drafts"),
-}  # fmt: skip
-"""Fields that this server cannot follow: the values that change nothing, and why no other is allowed."""
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "min_p"), (0,)),
+    **dict.fromkeys(("repetition_penalty", "best_of"), (1,)),
+    **dict.fromkeys(("tools", "functions"), ([],)),
+    **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
+    **dict.fromkeys(("audio", "prediction"), ()),
+    "logit_bias": ({},),
+    "echo": (False,),
+    "suffix": ("",),
+    "response_format": ({"type": "text"},),
+    "parallel_tool_calls": (True, False),
+    "modalities": (["text"],),
+    "reasoning_effort": ("none",),
+}
+"""Fields that this server does not support, each with its values that change nothing."""
 
 
 class GenerationRequest(BaseModel):
@@ -168,10 +141,11 @@ class GenerationRequest(BaseModel):
         if not isinstance(body, dict):
             return body
         for name, value in body.items():
-            allowed, why = _NEUTRAL.get(name, ((), ""))
-            if why and value is not None and value not in allowed:
-                raise RequestError(400, f"{name} is {shown(value)}, but {why}; leave it out", name)
-            if not why and name not in cls.model_fields and name not in _IGNORED:
+            if name in _UNSUPPORTED:
+                if value is not None and value not in _UNSUPPORTED[name]:
+                    sentence = f"{name} is {shown(value)}, which this server does not support; leave it out"
+                    raise RequestError(400, sentence, name)
+            elif name not in cls.model_fields and name not in _IGNORED:
                 near = did_you_mean(name[:60], cls.model_fields)
                 raise RequestError(400, f"the body has the unknown field {shown(name)}{near}", name[:60])
         return {name: value for name, value in body.items() if value is not None and name in cls.model_fields}
@@ -189,8 +163,8 @@ class CompletionRequest(GenerationRequest):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @property
+    @override
     def top_log_probs(self) -> int | None:
-        """The field ``logprobs``."""
         return self.logprobs
 
 
@@ -226,8 +200,8 @@ class ChatRequest(GenerationRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @property
+    @override
     def top_log_probs(self) -> int | None:
-        """The field ``top_logprobs`` if ``logprobs`` is set."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @model_validator(mode="after")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from secrets import randbits, token_hex
 from time import monotonic, time
 from typing import Any
+
+import numpy as np
 
 from specexp.deploy.server.engine import (
     ClosedError,
@@ -31,15 +32,7 @@ _UPDATE_SECONDS = 0.025
 
 
 class ServedRequest:
-    """A request from its prompts to its last chunk.
-
-    Args:
-        request: the validated body.
-        prompts: token ids of each prompt.
-        engine: decodes the outputs.
-        texts: decodes their tokens.
-        limits: bounds of the request.
-        model: the model's name in answers.
+    """A request from its prompts, as token ids, to its last chunk; ``model`` is the model's name in answers.
 
     Raises:
         RequestError: a prompt does not fit, or there are too many outputs.
@@ -74,15 +67,11 @@ class ServedRequest:
         self._new_tokens = 0
         count = len(prompts) * request.n
         if count > limits.outputs:
-            raise RequestError(
-                400,
-                f"{count} outputs are requested, prompts times n; at most {limits.outputs} are allowed",
-                "n",
-            )
+            sentence = f"{count} outputs are requested, prompts times n; at most {limits.outputs} are allowed"
+            raise RequestError(400, sentence, "n")
         if request.sequence is not None and count > 1:
-            raise RequestError(
-                400, f"sequence names one output, and the request has {count}: leave it out", "sequence"
-            )
+            sentence = f"sequence names one output, and the request has {count}: leave it out"
+            raise RequestError(400, sentence, "sequence")
         for number, prompt in enumerate(prompts, 1):
             self._check_prompt(prompt, number, limits)
         deadline = self.began + min(request.deadline or limits.seconds, limits.seconds)
@@ -268,14 +257,13 @@ def speculative_decoding(steps: Sequence[StepCounts], max_nodes: int) -> dict[st
     """
     steps = [step for step in steps if step.drafted]
     drafted, accepted = sum(step.drafted for step in steps), sum(step.accepted for step in steps)
-    depths = sorted({step.depth for step in steps})
     return {
         "mean_acceptance_length": 1 + accepted / len(steps) if steps else None,
         "draft_acceptance_rate": accepted / drafted if drafted else None,
         "acceptance_histogram": _acceptance_histogram(steps),
         "acceptance_histogram_by_draft_length": {
             str(depth): _acceptance_histogram([step for step in steps if step.depth == depth])
-            for depth in depths
+            for depth in sorted({step.depth for step in steps})
         },
         "num_spec_steps": len(steps),
         "num_draft_tokens": drafted,
@@ -286,5 +274,5 @@ def speculative_decoding(steps: Sequence[StepCounts], max_nodes: int) -> dict[st
 
 def _acceptance_histogram(steps: Sequence[StepCounts]) -> list[int]:
     """Number of steps by accepted tokens, from 0 on."""
-    tally = Counter(step.accepted for step in steps)
-    return [tally[number] for number in range(max(tally, default=-1) + 1)]
+    counts: list[int] = np.bincount(np.array([step.accepted for step in steps], dtype=int)).tolist()
+    return counts

@@ -107,7 +107,7 @@ class OutputText:
         return text
 
     def rest(self) -> str:
-        """Return the remaining text of an output that has ended."""
+        """Return the rest of the text after the end of the output."""
         if not self._stopped:
             self._add(self._new_text())
         text, self._waiting = self._waiting, ""

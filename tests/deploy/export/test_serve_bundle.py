@@ -1,18 +1,15 @@
 """``specexp.export --to serve-bundle``: a model folder that Hugging Face loads with the artifact at work."""
 
-import os
-import subprocess
 import sys
-import time
 from pathlib import Path
-from urllib.request import urlopen
+from types import SimpleNamespace
 
 import pytest
 
 from specexp import load_pair
 from specexp.config.artifacts import save_artifact
 from specexp.deploy.export.command import main
-from specexp.engines.server import free_port
+from specexp.engines.server import StartedServer, free_port
 
 PROMPT = "def read_config(path):\n"
 PARTS = {
@@ -54,12 +51,13 @@ def test_the_folder_is_loaded_and_run_as_the_artifact_was_measured(tmp_path, cap
     assert not [record for record in caplog.records if record.name.startswith("specexp")]
 
 
+GREEDY = {"do_sample": False, "max_new_tokens": 32}
+
+
 def plain(**given):
     pair = load_pair("stdlib", target_dtype="float32")
     ids = pair.tokenizer(PROMPT, return_tensors="pt").input_ids
-    return ids, pair.target.generate(
-        ids, do_sample=False, max_new_tokens=32, tokenizer=pair.tokenizer, **given
-    )[0]
+    return ids, pair.target.generate(ids, tokenizer=pair.tokenizer, **GREEDY, **given)[0]
 
 
 def test_the_loaded_model_generates_what_it_does_without_speculation(loaded) -> None:
@@ -67,8 +65,8 @@ def test_the_loaded_model_generates_what_it_does_without_speculation(loaded) -> 
 
     model, _ = loaded
     ids, expected = plain()
-    assert model.generate(ids, do_sample=False, max_new_tokens=32)[0].tolist() == expected.tolist()
-    off = GenerationConfig(do_sample=False, max_new_tokens=32, specexp_off=True)
+    assert model.generate(ids, **GREEDY)[0].tolist() == expected.tolist()
+    off = GenerationConfig(specexp_off=True, **GREEDY)
     assert model.generate(ids, generation_config=off)[0].tolist() == expected.tolist()
 
 
@@ -78,37 +76,24 @@ def test_stop_strings_stop_there_too(loaded) -> None:
     model, tokenizer = loaded
     ids, expected = plain(stop_strings=["\n"])
     assert expected.numel() < ids.shape[1] + 32
-    configured = GenerationConfig(do_sample=False, max_new_tokens=32, stop_strings=["\n"])
-    for given in (
-        {"stop_strings": ["\n"], "do_sample": False, "max_new_tokens": 32},
-        {"generation_config": configured},
-    ):
+    stopping = {"stop_strings": ["\n"], **GREEDY}
+    for given in (stopping, {"generation_config": GenerationConfig(**stopping)}):
         assert model.generate(ids, tokenizer=tokenizer, **given)[0].tolist() == expected.tolist()
     with pytest.raises(ValueError, match="stop_strings need the tokenizer"):
         model.generate(ids, stop_strings=["\n"])
 
 
 def test_streamed_tokens_are_those_returned(loaded) -> None:
-    class Streamer:
-        def __init__(self) -> None:
-            self.tokens: list[int] = []
-
-        def put(self, value) -> None:
-            self.tokens += value.flatten().tolist()
-
-        def end(self) -> None:
-            self.ended = True
-
-    model, _ = loaded
+    pieces, ended = [], []
+    streamer = SimpleNamespace(put=pieces.append, end=lambda: ended.append(True))
     ids, expected = plain()
-    streamer = Streamer()
-    model.generate(ids, do_sample=False, max_new_tokens=32, streamer=streamer)
-    assert streamer.tokens == expected.tolist()
-    assert streamer.ended
+    loaded[0].generate(ids, streamer=streamer, **GREEDY)
+    assert [int(token) for piece in pieces for token in piece.flatten()] == expected.tolist()
+    assert ended == [True]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--output", "{full}"], "is there already; name a new or an empty folder"),
         (["--target", "nowhere/none"], "no local folder"),
@@ -117,31 +102,20 @@ def test_streamed_tokens_are_those_returned(loaded) -> None:
         (["--trust", "torch"], "--trust is not for --to serve-bundle"),
     ],
 )
-def test_what_cannot_be_bundled_is_refused_in_a_sentence(options, said, tmp_path, capsys) -> None:
+def test_an_impossible_bundle_is_refused_in_a_sentence(options, message, tmp_path, capsys) -> None:
     artifact = save_artifact(tmp_path / "tuned", "composition", {"parts.json": PARTS["lookup"]})
     arguments = [one.format(full=tmp_path) for one in options]
     if "--output" not in arguments:
         arguments += ["--output", str(tmp_path / "new")]
     assert main([str(artifact.folder), "--to", "serve-bundle", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
     assert not (tmp_path / "new").exists()
 
 
-def wait_until_healthy(url, server, log) -> None:
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            return urlopen(url, timeout=5).close()
-        except OSError:
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.5)
-
-
 @pytest.mark.slow
-def test_transformers_serve_runs_it(bundle, tmp_path) -> None:
+def test_transformers_serve_runs_it(bundle, monkeypatch) -> None:
     openai = pytest.importorskip("openai", reason="openai is not installed: pip install 'specexp[engines]'")
     pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'specexp[engines]'")
     port = free_port()
@@ -149,23 +123,18 @@ def test_transformers_serve_runs_it(bundle, tmp_path) -> None:
         str(Path(sys.executable).with_name("transformers")), "serve", str(bundle), "--trust-remote-code", "--device",
         "cpu", "--dtype", "float32", "--port", str(port),
     ]  # fmt: skip
-    log = tmp_path / "log"
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    with (
-        log.open("w") as output,
-        subprocess.Popen(command, stdout=output, stderr=output, env=environment) as server,
-    ):
-        try:
-            wait_until_healthy(f"http://127.0.0.1:{port}/health", server, log)
-            client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
-            ask = {"model": str(bundle), "prompt": PROMPT, "max_tokens": 32, "temperature": 0}
-            texts = [
-                client.completions.create(**ask, extra_body=extra).choices[0].text
-                for extra in ({}, {"generation_config": '{"specexp_off": true}'})
-            ]
-            stopped = client.completions.create(**ask, stop=["\n"]).choices[0]
-        finally:
-            server.terminate()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    server = StartedServer(command, f"http://127.0.0.1:{port}", 120)
+    try:
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
+        ask = {"model": str(bundle), "prompt": PROMPT, "max_tokens": 32, "temperature": 0}
+        texts = [
+            client.completions.create(**ask, extra_body=extra).choices[0].text
+            for extra in ({}, {"generation_config": '{"specexp_off": true}'})
+        ]
+        stopped = client.completions.create(**ask, stop=["\n"]).choices[0]
+    finally:
+        server.close()
     pair = load_pair("stdlib", target_dtype="float32")
     expected = []
     for given in ({}, {"stop_strings": ["\n"]}):

@@ -1,4 +1,4 @@
-"""Malformed bodies of every sort: a sentence and 4xx, never 500, and the server goes on."""
+"""Malformed bodies: a sentence and 4xx, never 500, and the server goes on."""
 
 import json
 from random import Random
@@ -50,16 +50,12 @@ def check(address, seeds):
             sent = body(random)
             kind = random.choice(["application/json"] * 9 + ["text/plain"])
             answer = client.post(random.choice(ROUTES), content=sent, headers={"Content-Type": kind})
-            assert answer.status_code == 200 or 400 <= answer.status_code < 500, (
-                seed,
-                sent[:200],
-                answer.text,
-            )
-            if answer.status_code != 200:
+            status = answer.status_code
+            assert status == 200 or 400 <= status < 500, (seed, sent[:200], answer.text)
+            if status != 200:
                 sentence = answer.json()["error"]["message"]
                 assert 10 < len(sentence) < 1000, (seed, sentence)
                 assert "\n" not in sentence, (seed, sentence)
-                assert "Traceback" not in sentence
         assert client.get("/health").status_code == 200
 
 
@@ -72,16 +68,9 @@ def test_no_body_of_five_thousand_does(address):
     check(address, range(1000, 6000))
 
 
-@pytest.mark.parametrize("raw", RAW, ids=lambda raw: raw[:12].decode("latin-1"))
-def test_what_is_no_request_is_refused(address, raw):
-    answer = httpx.post(
-        f"{address}/v1/completions", content=raw, headers={"Content-Type": "application/json"}
-    )
-    assert answer.status_code == 400
-    assert answer.json()["error"]["message"]
-
-
-def test_a_body_larger_than_allowed_is_not_read(address):
-    headers = {"Content-Type": "application/json"}
-    answer = httpx.post(f"{address}/v1/completions", content=b" " * 1_000_001, headers=headers)
-    assert answer.status_code == 413
+def test_bodies_that_are_no_requests_or_too_large_are_refused(address):
+    for raw in [*RAW, b" " * 1_000_001]:
+        headers = {"Content-Type": "application/json"}
+        answer = httpx.post(f"{address}/v1/completions", content=raw, headers=headers)
+        assert answer.status_code == (400 if len(raw) < 1_000_000 else 413), raw[:20]
+        assert answer.json()["error"]["message"]

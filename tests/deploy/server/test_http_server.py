@@ -1,4 +1,4 @@
-"""Connections that send nothing end in time, and a shutdown waits for no client that does not read."""
+"""Idle connections end in time, and a shutdown does not wait for clients that do not read."""
 
 import signal
 import socket
@@ -38,16 +38,14 @@ def request(body):
 
 
 def ends(client):
-    """Whether the server closes a connection without a word."""
+    """Whether the server closes a connection without an answer."""
     try:
         return client.recv(1) == b""
     except ConnectionResetError:
         return True
 
 
-@pytest.mark.parametrize(
-    "sent", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nX: "], ids=["nothing", "line", "header"]
-)
+@pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nX: "])
 def test_a_connection_without_a_whole_request_head_is_closed(sent, served, monkeypatch):
     monkeypatch.setattr(Connection, "head_seconds", 0.2)
     with connected(served[1]) as client:

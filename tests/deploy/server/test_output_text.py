@@ -1,4 +1,4 @@
-"""Text while it is written: nothing that was sent is taken back, and no stop string is sent."""
+"""Text while it is generated: sent text is final, and no stop string is sent."""
 
 from hypothesis import given, strategies as st
 
@@ -28,7 +28,7 @@ def test_all_pieces_together_are_the_text(text, taken_every):
 
 
 @given(st.text(max_size=30), st.lists(st.integers(1, 6)))
-def test_so_they_are_where_steps_add_several_tokens(text, sizes):
+def test_pieces_of_several_tokens_together_are_the_text(text, sizes):
     written, data, pieces = OutputText(as_bytes), text.encode(), []
     for size in [*sizes, len(data)]:
         written.extend(data[:size])
@@ -50,15 +50,9 @@ def test_the_text_ends_in_front_of_the_first_stop_string(given_text, stop, taken
     assert write(given_text, stop, taken_every)[0] == text
 
 
-def test_a_character_waits_for_its_last_byte():
+def test_incomplete_characters_and_possible_stop_strings_wait():
     assert write("é€")[1] == ["", "é", "", "", "€"]
-
-
-def test_what_may_begin_a_stop_string_waits():
     assert write("a\n\nb", ["\n\n\n"])[1] == ["a", "", "", "\n\nb"]
-
-
-def test_bytes_that_become_no_character_are_shown_at_the_end():
     written = OutputText(as_bytes)
     assert not written([0xE2])
     assert (written.take(), written.rest()) == ("", "\ufffd")

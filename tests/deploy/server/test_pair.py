@@ -1,4 +1,4 @@
-"""The embedded pair as it is served: what a request says hangs on nobody else, by its own code and compiled."""
+"""The embedded pair as it is served: an output does not depend on other requests, eager and compiled."""
 
 from functools import cache
 
@@ -35,7 +35,7 @@ def check(seed, dtype, mode):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_requests_on_the_pair_say_what_they_say_alone(seed):
+def test_outputs_of_the_pair_equal_those_of_single_requests(seed):
     check(seed, "float32", "eager")
 
 
@@ -47,15 +47,15 @@ def test_fifty_schedules_on_the_pair(seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 120))
-def test_compiled_passes_do_not_round_otherwise_in_company(seed):
-    """In bfloat16 too, bit by bit: a row's logits hang on no other row of its pass."""
+def test_rounding_of_compiled_passes_does_not_depend_on_other_requests(seed):
+    """In bfloat16 too: a row's logits do not depend on the other rows of its pass."""
     check(seed, "bfloat16", "auto")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(200, 212))
-def test_lanes_fed_by_themselves_do_not_round_otherwise_in_company(seed):
-    """In bfloat16 by the model's own code, bit by bit: the same engine says the same when nobody else is there."""
+def test_rounding_of_deterministic_lanes_does_not_depend_on_other_requests(seed):
+    """In bfloat16, by the model's own code."""
     models = pair("bfloat16")
     eos = tuple(eos_of(models.tokenizer, models.target))
 
@@ -63,15 +63,12 @@ def test_lanes_fed_by_themselves_do_not_round_otherwise_in_company(seed):
         target, parts = runtime_of(models.target, "eager"), Parts(TokenRecycling(k=4, state="cold"), TREE)
         return Engine(target, parts, lanes=lanes, eos_token_ids=eos, deterministic=True)
 
-    clients, others = (
-        [
-            Client([seed, 7, number % 3], seed=number, most=40, temperature=0.7 * (number % 2))
-            for number in range(6)
-        ]
-        for _ in range(2)
-    )
-    go_through(engine(4), clients, seed)
-    for client, other in zip(clients, others, strict=True):
+    def clients():
+        return [Client([seed, 7, i % 3], seed=i, most=40, temperature=0.7 * (i % 2)) for i in range(6)]
+
+    together = clients()
+    go_through(engine(4), together, seed)
+    for client, other in zip(together, clients(), strict=True):
         alone = engine(1)
         alone.submit([other.output])
         with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""The page, the README's lines and the container file say what is there."""
+"""The page, the README's lines and the container file agree with the server."""
 
 import json
 import re
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from helpers.waiting import wait_for
 
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.deploy.server.command import _parser
@@ -63,35 +62,24 @@ def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tm
         "drafter": {"class_path": "TokenRecycling", "init_args": {"state": "carry"}},
         "builder": {"class_path": "Chain", "init_args": {"length": 3}},
     }
-    save_artifact(
-        tmp_path / "artifacts" / "tree_shape", "composition", {"parts.json": parts}, aliases=("best-tree",)
-    )
+    folder = tmp_path / "artifacts" / "tree_shape"
+    save_artifact(folder, "composition", {"parts.json": parts}, aliases=("best-tree",))
     port = str(free_port())
     serve, curl = (line.replace("8000", port) for line in lines(README))
-    server = subprocess.Popen(
-        [sys.executable, *shlex.split(serve)[1:], "--save-state", "state"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, *shlex.split(serve)[1:], "--save-state", "state"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    server = subprocess.Popen(command, cwd=tmp_path, **pipes)
     try:
         assert "serving artifacts/tree_shape" in server.stdout.readline()
-        said = []
-        wait_for(
-            lambda: (
-                said.append(subprocess.run(shlex.split(curl), capture_output=True))
-                or said[-1].returncode == 0
-            ),
-            10,
+        asked = subprocess.run(
+            [*shlex.split(curl), "--retry", "10", "--retry-connrefused"], capture_output=True
         )
-        answer = json.loads(said[-1].stdout)
+        answer = json.loads(asked.stdout)
         assert answer["choices"][0]["text"]
         assert answer["metrics"]["speculative_decoding"]["num_spec_tokens"] == 3
         body = {"model": "stdlib", "prompt": "class A:", "max_tokens": 300, "stream": True, "seed": 1}
-        with httpx.stream(
-            "POST", f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=120
-        ) as streamed:
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        with httpx.stream("POST", url, json=body, timeout=120) as streamed:
             received = streamed.iter_lines()
             next(received)
             server.send_signal(signal.SIGTERM)
