@@ -45,9 +45,8 @@ SHORT = 4
 @cache
 def moves(blocks: tuple[str, ...]) -> Mapping[Facts, Mapping[Action, Facts]]:
     """Return the possible actions in each arrangement of some blocks, and the resulting arrangements."""
-    start = frozenset(
-        {(HAND_EMPTY,), *((ON_TABLE, one) for one in blocks), *((CLEAR, one) for one in blocks)}
-    )
+    lying = [(state, one) for one in blocks for state in (ON_TABLE, CLEAR)]
+    start = frozenset({(HAND_EMPTY,), *lying})
     found: dict[Facts, dict[Action, Facts]] = {}
     waiting = [start]
     while waiting:

@@ -17,7 +17,7 @@ from specexp.config.command import check_writable, fail
 from specexp.config.config import check_expanded
 from specexp.config.layers import ConfigError
 from specexp.core.messages import did_you_mean
-from specexp.deploy.export.export_format import ExportedFile, ExportFormat, Request, all_formats
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest, all_formats
 from specexp.engines.settings import SettingsError
 
 _OPTIONS = {
@@ -58,7 +58,7 @@ def export(
         >>> config, dropped = export("artifacts/tree_shape/best", "vllm", draft="small")  # doctest: +SKIP
     """
     file = None if output is None else Path(output)
-    made = _exported(_format(to), Request(path_or_reference, file, trust, options))
+    made = _exported(_format(to), ExportRequest(path_or_reference, file, trust, options))
     return made.content, made.dropped
 
 
@@ -69,7 +69,7 @@ def _format(to: str) -> ExportFormat:
     return formats[to]()
 
 
-def _exported(chosen: ExportFormat, request: Request) -> ExportedFile:
+def _exported(chosen: ExportFormat, request: ExportRequest) -> ExportedFile:
     for name in request.options:
         if name not in chosen.options:
             takes = [to for to, one in all_formats().items() if name in one.options]
@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
         chosen = _format(given.to)
         if output is not None and not chosen.folder:
             check_writable(output.parent, ConfigError("--output"))
-        made = _exported(chosen, Request(given.artifact, output, given.trust, options))
+        made = _exported(chosen, ExportRequest(given.artifact, output, given.trust, options))
     except (ArtifactError, ConfigError, SettingsError) as error:
         return fail(error)
     if chosen.folder:

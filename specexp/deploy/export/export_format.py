@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def all_formats() -> dict[str, type[ExportFormat]]:
-    """Return the class of every format by its name."""
+    """Return the class of each format by its name."""
     from specexp.deploy.export import formats
 
     return classes_in(formats, ExportFormat, "name")
 
 
 @dataclass(frozen=True)
-class Request:
+class ExportRequest:
     """The arguments of an export; ``options`` are values of :attr:`ExportFormat.options`."""
 
     source: str | Path
@@ -66,11 +66,11 @@ class ExportFormat:
     updates: ClassVar[bool] = False
     deployment: ClassVar[str] = ""
 
-    def make(self, request: Request) -> ExportedFile:
+    def make(self, request: ExportRequest) -> ExportedFile:
         """Export the artifact of a request; raises an ArtifactError of one sentence."""
         return self.export(self.load(request), **request.options)
 
-    def load(self, request: Request) -> LoadedArtifact:
+    def load(self, request: ExportRequest) -> LoadedArtifact:
         """Load the artifact of a request; raises an ArtifactError unless it is of one of :attr:`kinds`."""
         from specexp.config.artifacts import load_artifact
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
 from specexp.core.messages import first_line
-from specexp.deploy.export.export_format import ExportedFile, ExportFormat, Request
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
 from specexp.engines.settings import VllmSettings
 
 _LONGEST = 64
@@ -33,7 +33,7 @@ class AcceptanceProfile(ExportFormat):
     deployment = 'vllm serve MODEL --speculative-config "$(jq -c .synthetic_acceptance.vllm {file})"'
 
     @override
-    def make(self, request: Request) -> ExportedFile:
+    def make(self, request: ExportRequest) -> ExportedFile:
         from specexp.replay.format.trie import RecordingError
 
         text = request.options.get("length", "5")

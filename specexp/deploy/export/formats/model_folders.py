@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
-from specexp.deploy.export.export_format import ExportedFile, ExportFormat, Request
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
 
 if TYPE_CHECKING:
     from specexp.core.contracts import Drafter
@@ -28,7 +28,7 @@ class HuggingFaceModel(ExportFormat):
     folder = True
 
     @override
-    def make(self, request: Request) -> ExportedFile:
+    def make(self, request: ExportRequest) -> ExportedFile:
         folder = _new_folder(request.output or Path("models") / str(request.source))
         _write_model(_loaded(self.name, str(request.source)), folder)
         return ExportedFile([folder])
@@ -48,7 +48,7 @@ class ServeBundle(ExportFormat):
     folder = True
 
     @override
-    def make(self, request: Request) -> ExportedFile:
+    def make(self, request: ExportRequest) -> ExportedFile:
         from specexp.deploy.hugging_face.bundle import ARTIFACT, DRAFT, HOOK, HOOK_TEXT
         from specexp.models.gguf import is_gguf
 
