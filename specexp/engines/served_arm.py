@@ -87,21 +87,21 @@ class ServedArm(EngineArm):
         found: list[EngineAnswer] = []
         wanted = max_new_tokens or self.generation.max_new_tokens
 
-        def answer(asked: list[int], turn: int) -> list[int]:
-            room = self._limit - len(asked)
+        def answer(prompt_ids: list[int], turn: int) -> list[int]:
+            length, room = len(prompt_ids), self._limit - len(prompt_ids)
             if room < 1:
                 raise ValueError(
-                    f"the prompt has {len(asked)} tokens and the model's context holds {self._limit}"
+                    f"the prompt has {length} tokens and the model's context holds {self._limit}"
                 )
             try:
                 running = self.pool.take(self.engine, id(self))
-                found.append(running.answer(self.engine, asked, min(wanted, room), self._eos))
+                found.append(running.answer(self.engine, prompt_ids, min(wanted, room), self._eos))
             except EngineError:
                 self.pool.drop(self.engine)
                 raise
             return found[-1].token_ids
 
-        asked = [tokens for tokens, _ in turns(prompt, self.pool.pair.tokenizer, answer)]
+        prompt_tokens = [tokens for tokens, _ in turns(prompt, self.pool.pair.tokenizer, answer)]
         return PromptRecord.of(
             self,
             prompt,
@@ -109,7 +109,7 @@ class ServedArm(EngineArm):
             answers=[one.token_ids for one in found],
             finish_reasons=[one.finish_reason for one in found],
             counts=found,
-            prompt_tokens=sum(asked),
+            prompt_tokens=sum(prompt_tokens),
             prefill_seconds=sum(one.prefill_seconds for one in found),
             decode_seconds=sum(one.decode_seconds for one in found),
             decode_tokens=sum(len(one.token_ids) - one.first_tokens for one in found),

@@ -34,9 +34,7 @@ _PREFILL_TOKENS = 512
 
 
 class TokenLogProbs(NamedTuple):
-    """An output token, the target's log-probability of it before temperature and top-p, and the target's best
-    tokens in its place, best first.
-    """
+    """An output token, its log-probability before temperature and top-p, and the target's tokens, best first."""
 
     token: int
     log_prob: float
@@ -91,9 +89,7 @@ class Output:
     """A requested output.
 
     Attributes:
-        prompt: token ids, at least one.
         seed: key of its randomness, together with ``sequence``.
-        verifier: a deterministic one: the output then depends neither on drafts nor on other requests.
         text: its text, which also stops it.
         notify: called with each update in the decoding thread.
         update_seconds: least time between two updates; None for a single one at the end.
@@ -169,12 +165,7 @@ class PrefixSlots:
     def take(self, prompt: Sequence[int], at_least: int = 1) -> tuple[int, int]:
         """Take a free slot and let it hold the longest prefix of a prompt that any slot holds.
 
-        Args:
-            prompt: token ids.
-            at_least: tokens at the end that must still be fed; the last one is always fed with the first tree.
-
-        Returns:
-            The slot and its number of tokens.
+        The ``at_least`` last tokens must still be fed. Returns the slot and its number of tokens.
         """
         wanted = np.asarray(prompt[: max(0, len(prompt) - at_least)], dtype=np.int64)
         if not self._reuse:

@@ -27,12 +27,9 @@ class Connection(H11Protocol):
     """A connection that is closed if a request's head does not arrive in time, or if there are too many connections.
 
     Uvicorn bounds neither: idle and slow connections would take all file descriptors.
-
-    Attributes:
-        head_seconds: time for the head of the first request, and of the next one after an answer.
     """
 
-    head_seconds = 10.0
+    head_seconds = 10.0  # for the head of the first request, and of the next one after an answer
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -32,8 +32,8 @@ def engine_of(
 ) -> Engine:
     """Return an engine of an artifact's parts on a pair's models.
 
-    The controller weighs costs by the latency profile in the folder ``latency``. A controller that changes nothing is
-    then replaced by one that adapts the draft to the load.
+    The controller weighs costs by the latency profile in the folder ``latency``; without a controller the draft is then
+    adapted to the load.
 
     Raises:
         ArtifactError: the artifact belongs to other models, its parts cannot serve, or ``latency`` is of another kind.

@@ -142,7 +142,7 @@ class ServedRequest:
         return {**self._about, "object": kind, "choices": ordered, "usage": self.usage(), **self._extra()}
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield the answer in chunks, and last the counts of tokens if they are asked for.
+        """Yield the answer in chunks, and last the counts of tokens if ``include_usage`` is set.
 
         Raises:
             RequestError: as :meth:`answer`, perhaps after some chunks.
@@ -253,7 +253,6 @@ def speculative_decoding(steps: Sequence[StepCounts], max_nodes: int) -> dict[st
     """Return figures of drafting in vLLM's schema of ``metrics.speculative_decoding``.
 
     All nodes of a tree count as drafted, and its depth as its length; the acceptance length includes the bonus token.
-    ``max_nodes`` is the limit of a tree's nodes.
     """
     steps = [step for step in steps if step.drafted]
     drafted, accepted = sum(step.drafted for step in steps), sum(step.accepted for step in steps)

@@ -51,7 +51,7 @@ class Texts:
             raise RequestError(400, f"the model's chat template refuses these messages ({why})") from error
 
     def text(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of tokens, without special ones unless they are asked for."""
+        """Return the text of tokens, with special ones only if ``special`` is set."""
         text: str = self.tokenizer.decode(
             list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
         )
