@@ -1,15 +1,19 @@
-"""The recording of an experiment file, and the backend that replays it in place of models."""
+"""Replay in place of models: the recording of an experiment file, its prompts, and arms that decode from it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
+from typing_extensions import override
+
 from specexp.artifacts.fingerprint import target_fingerprint
+from specexp.bench.arm import EngineArm, Generation, sequence_name
+from specexp.bench.record import PromptRecord
 from specexp.config import (
     Config,
     ConfigError,
-    Generation,
     build_generation,
     build_verifier,
     build_workload,
@@ -18,11 +22,21 @@ from specexp.config import (
     recording_folder,
 )
 from specexp.core.messages import first_line
+from specexp.core.outcome import PHASES
+from specexp.core.parts import Parts, check_composition
 from specexp.data import Prompt, PromptSetError, Workload
 from specexp.data.prompts import PromptDataModule
-from specexp.replay.format.recording import Recording, recording_fingerprint
+from specexp.drafters.ranking import Scoring
+from specexp.replay.format.recording import Recording, hash_of, recording_fingerprint
 from specexp.replay.format.trie import RecordingError
-from specexp.replay.play.replay_arm import ReplayArm, recorded_turns, source_for
+from specexp.replay.play.fidelity import (
+    Grade,
+    fidelity,
+    fidelity_note,
+    models_in,
+    static_shape,
+)
+from specexp.replay.play.player import Player, RecordedSource
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,134 +44,150 @@ if TYPE_CHECKING:
     from specexp.artifacts.fingerprint import Fingerprint
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import ArmSpec
+    from specexp.core.latency import LatencyProfile
+    from specexp.core.loop import OutcomeObserver
+    from specexp.core.outcome import Outcome
     from specexp.models.pair import ModelPair
-    from specexp.replay.play.player import RecordedSource
+    from specexp.replay.format.recorded_turn import RecordedTurn
 
-_SAME_PAIR = ("target", "target_dtype")
-_SAME_DRAFT = ("draft", "draft_dtype")
-_SAME_GENERATION = ("seed", "stop_at_eos")
-"""Settings besides models and verifier that change the recorded output."""
+NO_CLOCK = "none: replayed without a latency profile"
 
 
-def open_recording(config: Config) -> Recording:
-    """Return the recording that ``backend: replay`` reads.
+class ReplayArm(EngineArm):
+    """Parts that decode prompts of a recording; seconds are those of a latency profile.
 
-    Raises:
-        ConfigError: There is none, it is incomplete or damaged, or the experiment has another output.
-    """
-    key = "recording" if config.get("recording") is not None or not is_replayed(config) else "backend"
-    if config.get("recording") is None and config.get("record.to") is not None:
-        key = "record.to"
-    try:
-        recording = Recording(recording_folder(config))
-        drafted = recording.manifest.made_of.get("scoring") is not None
-        same_pair = _SAME_PAIR + (_SAME_DRAFT if drafted else ())
-        for section, keys in (("pair", same_pair), ("generation", _SAME_GENERATION)):
-            recording.check_made_of(section, config.get(section), keys)
-        _check_length(recording, build_generation(config))
-        settings = build_verifier(config).sampling_settings
-        if settings is not None:  # otherwise the arm refuses the verifier
-            recording.check_made_of("law", settings)
-    except RecordingError as error:
-        raise ConfigError(
-            f"{config.source_of(tuple(key.split('.')))}: {key}: {first_line(error).removeprefix('recording: ')}"
-        ) from error
-    return recording
-
-
-def _check_length(recording: Recording, wanted: Generation) -> None:
-    """Raise RecordingError if more or longer answers are configured than were recorded."""
-    made = recording.manifest.made_of["generation"]
-    several = any(turns[0].turns > 1 for turns in recording.turns.values())
-    for key in ("max_new_tokens", "samples"):
-        recorded, given = made[key], getattr(wanted, key)
-        # A later turn depends on the whole earlier answer.
-        exactly = several and key == "max_new_tokens"
-        if given > recorded or (exactly and given != recorded):
-            raise RecordingError(
-                f"{recording.folder} was made with generation.{key} {recorded}, and the configured one is {given}: "
-                + (
-                    f"conversations of several turns replay only with {recorded}"
-                    if given < recorded
-                    else f"record again with it, or ask for at most {recorded}"
-                )
-            )
-
-
-def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
-    """Raise ConfigError if a recording was made with other models."""
-    try:
-        recording.check_fingerprint(recording_fingerprint(pair))
-    except RecordingError as error:
-        key = "recording" if config.get("recording") is not None else "backend"
-        raise ConfigError(f"{config.source_of((key,))}: {first_line(error)}") from error
-
-
-class RecordedPrompts(PromptDataModule):
-    """The prompts of a workload with the recorded tokens, where there is no tokenizer."""
-
-    def __init__(self, workload: Workload, recording: Recording) -> None:
-        super().__init__(workload, cast("PreTrainedTokenizerBase", None))
-        self._recording = recording
-
-    def setup(self, stage: str | None = None) -> None:
-        """Read the prompts, once; raises PromptSetError, or RecordingError where one was not recorded."""
-        if not self._prompts:
-            self._prompts = [
-                Prompt(
-                    prompt_id=row["prompt_id"],
-                    category=row["category"],
-                    turns=tuple(row["turns"]),
-                    token_ids=tuple(self._recording.conversation(row["prompt_id"])[0].prompt.tolist()),
-                    index=row["index"],
-                )
-                for row in self.workload.rows()
-            ]
-
-
-def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
-    """Return the target's tokenizer, to compare prompts with the recorded ones; None if it is not here."""
-    from specexp.models.pair import load_tokenizer
-    from specexp.models.sources import PairError
-
-    try:
-        return load_tokenizer(config.get("pair.target"))
-    except PairError:
-        return None
-
-
-def recorded_data(
-    config: Config, recording: Recording, tokenizer: PreTrainedTokenizerBase | None
-) -> PromptDataModule:
-    """Return the prompts of ``data``, with the recorded tokens if there is no tokenizer.
+    The draft model of the parts must be a source of :func:`source_for`. Without ``latency`` there are only counts.
 
     Raises:
-        ConfigError: They cannot be read, or one was not recorded, or with other tokens.
+        RecordingError: The recording cannot replay the parts.
     """
-    workload = build_workload(config)
-    data = (
-        RecordedPrompts(workload, recording) if tokenizer is None else PromptDataModule(workload, tokenizer)
+
+    def __init__(
+        self,
+        name: str,
+        recording: Recording,
+        parts: Parts,
+        generation: Generation,
+        latency: LatencyProfile | None = None,
+    ) -> None:
+        check_composition(*parts)
+        manifest = recording.manifest
+        if parts.verifier.sampling_settings is not None:  # without settings it has no fidelity
+            recording.check_made_of("law", parts.verifier.sampling_settings)
+        super().__init__(name, parts, generation)
+        self.recording = recording
+        self.latency = None if latency is None else latency.of(parts.label)
+        self.fidelity = fidelity(parts)
+        self.dtype, self.device = manifest.made_of["pair"]["target_dtype"], manifest.made_of["pair"]["device"]
+        if parts.drafter is not None:
+            parts.drafter.check_vocabulary(manifest.vocab_size)
+        lenient = self.fidelity.grade is Grade.APPROXIMATE
+        source = source_in(parts)
+        if source is not None:
+            source.missing = "unknown" if static_shape(parts) is not None else "none" if lenient else "refuse"
+        fallback = recording.fallback if lenient else None
+        limit, seed = manifest.context_limits["target"], manifest.made_of["generation"]["seed"]
+        self._player = Player(parts, source, limit, seed, fallback)
+
+    @property
+    @override
+    def clock(self) -> str:
+        return NO_CLOCK if self.latency is None else self.latency.label
+
+    @property
+    @override
+    def fidelity_note(self) -> str | None:
+        if self.parts.drafter is None:
+            return None  # plain decoding is what was recorded
+        return fidelity_note(str(self.fidelity), self.recording.manifest)
+
+    @override
+    def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
+        turns = recorded_turns(self.recording, prompt, sample)
+        limit = self.generation.max_new_tokens
+        self._player.play(turns, limit, sequence_name(prompt, sample), self._clock(), (observe,))
+
+    @override
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        whole = recorded_turns(self.recording, prompt, sample)
+        turns = whole[:1] if max_new_tokens else whole
+        limit = max_new_tokens or self.generation.max_new_tokens
+        seconds = dict.fromkeys(PHASES, 0.0)
+        clock = self._clock()
+        counts = self._player.play(turns, limit, sequence_name(prompt, sample), clock, self.observers)
+        if clock is not None:
+            seconds |= clock.seconds
+        before = [0, *(turn.prompt.size + turn.answer.size for turn in whole[:-1])]
+        return PromptRecord.of(
+            self,
+            prompt,
+            sample,
+            answers=[turn.answer[:limit].tolist() for turn in whole],
+            finish_reasons=["length" if turn.answer.size > limit else turn.finish_reason for turn in whole],
+            counts=counts,
+            prompt_tokens=sum(turn.prompt.size - known for turn, known in zip(whole, before, strict=True)),
+            seconds=seconds,
+            beyond_profile=0 if clock is None else clock.beyond_profile,
+        )
+
+    def _clock(self) -> _ModelledClock | None:
+        return None if self.latency is None else _ModelledClock(self.latency)
+
+
+class _ModelledClock:
+    """Models seconds of steps, and keeps their sums by phase and the number of steps that exceed the profile."""
+
+    def __init__(self, latency: LatencyProfile) -> None:
+        self.latency = latency
+        self.seconds = dict.fromkeys(("draft", "target", "update"), 0.0)
+        self.beyond_profile = 0
+
+    def __call__(self, outcome: Outcome) -> Mapping[str, float]:
+        target, draft, beside = self.latency.outcome_parts(outcome)
+        step = {"draft": draft, "target": target, "update": beside}
+        for phase, spent in step.items():
+            self.seconds[phase] += spent
+        self.beyond_profile += self.latency.exceeded_by(outcome.tree.num_nodes + 1)
+        return step
+
+
+def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> list[RecordedTurn]:
+    """Return the recorded turns of a prompt; raises RecordingError if it was not recorded, or with other tokens."""
+    turns = recording.conversation(prompt.prompt_id, sample)
+    mark = hash_of(prompt)
+    known = recording.manifest.made_of.get("prompts", {}).get(prompt.prompt_id, mark)
+    is_same = tuple(turns[0].prompt.tolist()) == prompt.token_ids
+    if is_same and len(turns) == len(prompt.turns) and known == mark:
+        return turns
+    raise RecordingError(
+        f"recording: {recording.folder}: prompt {prompt.prompt_id!r} has other {'turns' if is_same else 'tokens'} than "
+        "were recorded: the data set, its chat template or its truncation changed, so record again"
     )
-    try:
-        missing = first_not_recorded(data.prompts, recording, config.get("generation.samples"))
-    except PromptSetError as error:
-        raise prompts_error(config, error) from error
-    except ValueError as error:  # without tokenizer, a prompt is not there
-        missing = first_line(error).removeprefix("recording: ")
-    if missing is not None:
-        raise config.checker.error(("data",), f": {missing}")
-    return data
 
 
-def first_not_recorded(prompts: Sequence[Prompt], recording: Recording, samples: int) -> str | None:
-    """Return the reason why prompts cannot be replayed; None if all can."""
-    for prompt in prompts:
-        for sample in range(samples):
-            try:
-                recorded_turns(recording, prompt, sample)
-            except ValueError as error:
-                return first_line(error).removeprefix("recording: ")
-    return None
+def source_for(recording: Recording) -> RecordedSource | None:
+    """Return the recorded answers of the draft model; None if there are none."""
+    manifest = recording.manifest
+    scoring = manifest.made_of.get("scoring")
+    if scoring is None:
+        return None
+    return RecordedSource(manifest.vocab_size, manifest.context_limits["draft"], Scoring(**scoring))
+
+
+def source_in(parts: Parts) -> RecordedSource | None:
+    """Return the source of a draft model among the parts; raises RecordingError if its scoring was not recorded."""
+    source = None
+    for drafter in models_in(parts.drafter):
+        source = drafter.source
+        assert isinstance(source, RecordedSource)
+        for name, recorded in asdict(source.scoring).items():
+            given = getattr(drafter.scoring, name)
+            if given != recorded:
+                raise RecordingError(
+                    f"{type(drafter).__name__} has {name} {given!r} and the recording's had {recorded!r}: record with "
+                    "it, or draft as recorded"
+                )
+    return source
 
 
 class ReplayBackend:
@@ -201,3 +231,127 @@ def open_replay(config: Config) -> tuple[ReplayBackend, PromptDataModule]:
     """
     recording = open_recording(config)
     return ReplayBackend(recording), recorded_data(config, recording, tokenizer_of(config))
+
+
+def open_recording(config: Config) -> Recording:
+    """Return the recording that ``backend: replay`` reads.
+
+    Raises:
+        ConfigError: There is none, it is incomplete or damaged, or the experiment has another output.
+    """
+    try:
+        recording = Recording(recording_folder(config))
+        pair = ["target", "target_dtype"]
+        if recording.manifest.made_of.get("scoring") is not None:  # the draft model was recorded too
+            pair += ["draft", "draft_dtype"]
+        recording.check_made_of("pair", config.get("pair"), pair)
+        recording.check_made_of("generation", config.get("generation"), ("seed", "stop_at_eos"))
+        _check_length(recording, build_generation(config))
+        settings = build_verifier(config).sampling_settings
+        if settings is not None:  # otherwise the arm refuses the verifier
+            recording.check_made_of("law", settings)
+    except RecordingError as error:
+        raise _error(config, error) from error
+    return recording
+
+
+def _error(config: Config, error: RecordingError) -> ConfigError:
+    """Return the error at the key that names the recording."""
+    named = (key for key in ("recording", "record.to") if config.get(key) is not None)
+    key = next(named, "backend" if is_replayed(config) else "recording")
+    sentence = first_line(error).removeprefix("recording: ")
+    return ConfigError(f"{config.source_of(tuple(key.split('.')))}: {key}: {sentence}")
+
+
+def _check_length(recording: Recording, wanted: Generation) -> None:
+    """Raise RecordingError if more or longer answers are configured than were recorded."""
+    made = recording.manifest.made_of["generation"]
+    several = any(turns[0].turns > 1 for turns in recording.turns.values())
+    for key in ("max_new_tokens", "samples"):
+        recorded, given = made[key], getattr(wanted, key)
+        # A later turn depends on the whole earlier answer.
+        exactly = several and key == "max_new_tokens"
+        if given > recorded or (exactly and given != recorded):
+            raise RecordingError(
+                f"{recording.folder} was made with generation.{key} {recorded}, and the configured one is {given}: "
+                + (
+                    f"conversations of several turns replay only with {recorded}"
+                    if given < recorded
+                    else f"record again with it, or ask for at most {recorded}"
+                )
+            )
+
+
+def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
+    """Raise ConfigError if a recording was made with other models."""
+    try:
+        recording.check_fingerprint(recording_fingerprint(pair))
+    except RecordingError as error:
+        raise _error(config, error) from error
+
+
+def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
+    """Return the target's tokenizer, to compare prompts with the recorded ones; None if it is not here."""
+    from specexp.models.pair import load_tokenizer
+    from specexp.models.sources import PairError
+
+    try:
+        return load_tokenizer(config.get("pair.target"))
+    except PairError:
+        return None
+
+
+class RecordedPrompts(PromptDataModule):
+    """The prompts of a workload with the recorded tokens, where there is no tokenizer."""
+
+    def __init__(self, workload: Workload, recording: Recording) -> None:
+        super().__init__(workload, cast("PreTrainedTokenizerBase", None))
+        self._recording = recording
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the prompts, once; raises PromptSetError, or RecordingError where one was not recorded."""
+        if not self._prompts:
+            self._prompts = [
+                Prompt(
+                    prompt_id=row["prompt_id"],
+                    category=row["category"],
+                    turns=tuple(row["turns"]),
+                    token_ids=tuple(self._recording.conversation(row["prompt_id"])[0].prompt.tolist()),
+                    index=row["index"],
+                )
+                for row in self.workload.rows()
+            ]
+
+
+def recorded_data(
+    config: Config, recording: Recording, tokenizer: PreTrainedTokenizerBase | None
+) -> PromptDataModule:
+    """Return the prompts of ``data``, with the recorded tokens if there is no tokenizer.
+
+    Raises:
+        ConfigError: They cannot be read, or one was not recorded, or with other tokens.
+    """
+    workload = build_workload(config)
+    data = (
+        RecordedPrompts(workload, recording) if tokenizer is None else PromptDataModule(workload, tokenizer)
+    )
+    try:
+        missing = first_not_recorded(data.prompts, recording, config.get("generation.samples"))
+    except PromptSetError as error:
+        raise prompts_error(config, error) from error
+    except ValueError as error:  # without tokenizer, a prompt is not there
+        missing = first_line(error).removeprefix("recording: ")
+    if missing is not None:
+        raise config.checker.error(("data",), f": {missing}")
+    return data
+
+
+def first_not_recorded(prompts: Sequence[Prompt], recording: Recording, samples: int) -> str | None:
+    """Return the reason why prompts cannot be replayed; None if all can."""
+    for prompt in prompts:
+        for sample in range(samples):
+            try:
+                recorded_turns(recording, prompt, sample)
+            except ValueError as error:
+                return first_line(error).removeprefix("recording: ")
+    return None

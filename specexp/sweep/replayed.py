@@ -20,11 +20,11 @@ from specexp.replay.backend import (
     first_not_recorded,
     open_recording,
     recorded_data,
+    recorded_turns,
     tokenizer_of,
 )
-from specexp.replay.play.fidelity import fidelity_note, fixed_shape_of, is_plain_static
+from specexp.replay.play.fidelity import fidelity_note, static_shape
 from specexp.replay.play.ranks import RankTable, StaticCounts
-from specexp.replay.play.replay_arm import recorded_turns
 from specexp.sweep.confirmation import predicted_sentence
 from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig
@@ -104,10 +104,7 @@ class ReplayedStudy(Study):
     @override
     def look_up(self, arm: EngineArm) -> tuple[list[float], dict[str, float]] | None:
         parts = arm.parts
-        if not is_plain_static(parts):
-            return None
-        shape = fixed_shape_of(parts.builder)
-        assert shape is not None
+        shape = static_shape(parts)
         counts = self.table.evaluate(shape, self.latency.of(parts.label))
         assert counts.seconds is not None
         seconds_per_token, start = [], 0

@@ -81,5 +81,5 @@ def save_recording(turns, folder, max_new_tokens, *, temperature=0.7, drafts=Tru
     }
     limits = {"target": LIMIT, "draft": LIMIT}
     files = {name: write_turns(folder / name, turns)}
-    RecordingManifest(None, made_of, vocabulary, limits, files, True).save(folder)
+    RecordingManifest({}, made_of, vocabulary, limits, files, True).save(folder)
     return Recording(folder)

@@ -21,9 +21,9 @@ from specexp.controllers import ConfidenceThreshold, Fixed, Heuristic, QLearning
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.drafters.draft_source import ModelSource
+from specexp.replay.backend import ReplayArm, source_for
 from specexp.replay.format.trie import NotRecordedError
 from specexp.replay.play.fidelity import Grade
-from specexp.replay.play.replay_arm import ReplayArm, source_for
 from specexp.replay.record.recorder import RecordingSource
 from specexp.verifiers import Greedy, KeyedSampling
 
@@ -32,7 +32,7 @@ COVERAGE += [DySpecThreshold(0.05, 16, candidates="top-k")]
 
 
 def recorded(folder, verifier, coupled, prompts):
-    source = RecordingSource(ModelSource(Models().draft), 1, spine_width=VOCABULARY)
+    source = RecordingSource(Models().draft, 1, spine_width=VOCABULARY)
     drafter = DraftModel(coupled=coupled)
     drafter.use_draft_model(source)
     return record(folder, verifier, drafter, source, COVERAGE, coupled, prompts)
@@ -147,7 +147,7 @@ def test_drafters_that_learn_from_accepted_tokens_alone_are_exact(setting, make)
 
 def test_a_tree_wider_than_what_was_recorded_is_refused(tmp_path):
     """Candidates beyond the recorded ones may be the output's next token, so none is made up along the output."""
-    source = RecordingSource(ModelSource(Models().draft), 1, spine_width=3)
+    source = RecordingSource(Models().draft, 1, spine_width=3)
     drafter = draft(source, False)
     recording = record(tmp_path, KeyedSampling(0.7), drafter, source, [Chain(4)], prompts=PROMPTS[:1])
     parts = Parts(draft(source_for(recording), False), KConfig([4]), KeyedSampling(0.7))

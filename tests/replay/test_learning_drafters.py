@@ -8,8 +8,8 @@ from specexp.controllers import Fixed
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
 from specexp.drafters.draft_source import ModelSource
+from specexp.replay.backend import ReplayArm, source_for
 from specexp.replay.play.fidelity import Grade
-from specexp.replay.play.replay_arm import ReplayArm, source_for
 from specexp.replay.record.recorder import RecordingSource
 from specexp.verifiers import KeyedSampling
 
@@ -66,7 +66,7 @@ def test_phrases_stored_from_partly_recorded_answers_come_close(tmp_path, prompt
         inner.use_draft_model(source)
         return PhraseCache(inner, phrase_length=3, state="carry")
 
-    source = RecordingSource(ModelSource(Models().draft), 1, spine_width=VOCABULARY)
+    source = RecordingSource(Models().draft, 1, spine_width=VOCABULARY)
     coverage = [Graft(Chain(6), phrases_per_anchor=2, phrase_length=3)]
     recording = record(tmp_path, VERIFIER, make(source), source, coverage, prompts=asked)
     builder = Graft(Chain(4), phrases_per_anchor=2, phrase_length=3)

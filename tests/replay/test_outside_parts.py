@@ -11,9 +11,9 @@ from specexp.core.dialogue import Candidates, Plan
 from specexp.core.parts import Parts
 from specexp.data import Prompt
 from specexp.drafters import PromptLookup, Union
+from specexp.replay.backend import ReplayArm
 from specexp.replay.format.trie import RecordingError
-from specexp.replay.play.fidelity import Grade, fidelity, is_plain_static
-from specexp.replay.play.replay_arm import ReplayArm
+from specexp.replay.play.fidelity import Grade, fidelity, static_shape
 from specexp.verifiers import KeyedSampling
 
 
@@ -65,12 +65,12 @@ def test_a_drafter_that_declares_nothing_is_approximate():
     assert grade(LastAgain()) is Grade.APPROXIMATE
     assert grade(Union([PromptLookup(), LastAgain()])) is Grade.APPROXIMATE
     assert grade(SaidToLearnNothing()) is Grade.EXACT
-    assert not is_plain_static(Parts(SaidToLearnNothing(), Chain(1)))
+    assert static_shape(Parts(SaidToLearnNothing(), Chain(1))) is None
 
 
 def test_a_draft_model_asked_in_another_way_is_refused():
     with pytest.raises(RecordingError, match=r"WithItsOwnModel runs its draft model in a way of its own"):
-        is_plain_static(Parts(WithItsOwnModel(), Chain(1)))
+        static_shape(Parts(WithItsOwnModel(), Chain(1)))
 
 
 def test_a_controller_that_declares_nothing_decides_by_seconds():

@@ -12,7 +12,7 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
 from specexp.replay.format.trie import NotRecordedError
-from specexp.replay.play.player import Player, RecordedTarget
+from specexp.replay.play.player import Player
 from specexp.replay.play.ranks import MISSED, RankTable
 from specexp.verifiers import Greedy
 
@@ -35,7 +35,7 @@ PLAIN = LatencyProfile("without a prefix", {1: 9.0, 16: 14.0}, {1: 1.0, 8: 2.0},
 def played(turns, paths, max_new_tokens, limit=LIMIT, profile=PROFILE):
     """Counts and seconds of each turn, step by step."""
     drafter, source = recorded_draft()
-    player = Player(Parts(drafter, StaticTree(paths), Greedy(), Fixed()), source, RecordedTarget(limit), 0)
+    player = Player(Parts(drafter, StaticTree(paths), Greedy(), Fixed()), source, limit, 0)
     spent = []
 
     def clock(outcome):

@@ -15,7 +15,7 @@ from specexp.core.parts import Parts
 from specexp.drafters import DraftModel
 from specexp.replay.format.trie import Ranked, RecordingError
 from specexp.replay.play.fidelity import Grade, fidelity
-from specexp.replay.play.player import Player, RecordedTarget
+from specexp.replay.play.player import Player
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, RejectionSampling
 
@@ -55,7 +55,7 @@ def test_of_ranked_candidates_the_output_alone_decides_the_counts(builder):
     """Rejection sampling of point masses: a child is accepted exactly where it is the output's token."""
     drafter = DraftModel(models()[1])
     replayed, source = recorded_draft()
-    player = Player(Parts(replayed, builder, RejectionSampling(), Fixed()), source, RecordedTarget(512), 0)
+    player = Player(Parts(replayed, builder, RejectionSampling(), Fixed()), source, 512, 0)
     several = set()
     for seed in range(15):
         result, turn = live_turn(builder, drafter, seed)

@@ -25,11 +25,9 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
-    from specexp.bench.statistics import Speedup
     from specexp.core.parts import Parts
-    from specexp.replay.advice.what_if_report import Answer, Device
+    from specexp.replay.advice.what_if_report import Comparison
     from specexp.replay.format.recording import Recording
-    from specexp.replay.play.ranks import RankTable
 
 USAGE = """usage: python -m specexp.what_if CONFIG.yaml [--dry-run] [--key value ...]
 
@@ -57,7 +55,7 @@ def _act(config: Config, dry_run: bool) -> int:
     return 0
 
 
-def run(config: Config) -> Answer:
+def run(config: Config) -> Comparison:
     """Compare, print the tables, write the folder and track the run.
 
     Raises:
@@ -67,14 +65,14 @@ def run(config: Config) -> Answer:
     from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.replay.advice.what_if_report import report
 
-    found = answer(config)
+    found, recording = compare_devices(config)
     name = config.get("name")
     folder = Path(config.get("output")) / name
     save_resolved(config, folder)
     tracker = tracker_of(config, name, folder)
-    title = config.get("question") or "What if"
+    made = report(found, recording, config.get("question") or "What if")
     # the tables have many columns
-    publish(report(found, title), folder, tracker, terminal(180), kind="what_if", config=config.to_dict())
+    publish(made, folder, tracker, terminal(180), kind="what_if", config=config.to_dict())
     current_result().next = (
         f"run the tree of a device ({folder / 'trees.json'}) with models on such a device, to confirm it"
     )
@@ -142,11 +140,11 @@ def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:
     return profile
 
 
-def answer(config: Config) -> Answer:
+def compare_devices(config: Config) -> tuple[Comparison, Recording]:
     """Replay the candidates with the costs of every device; raises ConfigError as :func:`run`."""
-    from specexp.replay.advice.what_if_report import Answer, compare
+    from specexp.replay.advice.what_if_report import compare
     from specexp.replay.backend import open_recording
-    from specexp.replay.play.fidelity import fixed_shape_of, is_plain_static
+    from specexp.replay.play.fidelity import static_shape
     from specexp.replay.play.ranks import RankTable
 
     profiles = profiles_of(config)
@@ -155,27 +153,25 @@ def answer(config: Config) -> Answer:
     section = config.get("what_if")
     turns = [turn for conversation in recording.turns.values() for turn in conversation]
     limit = recording.manifest.context_limits["target"]
-    own = fixed_shape_of(parts.builder)
-    name = f"configured, {type(parts.builder).__name__}"
+    own = static_shape(parts)
     try:
-        table = RankTable(turns, build_generation(config).max_new_tokens, limit)
-        comparison = compare(
-            table,
+        found = compare(
+            RankTable(turns, build_generation(config).max_new_tokens, limit),
             profiles,
             composition=parts.label,
             max_nodes=section["max_nodes"],
             max_depth=section["max_depth"],
-            others={} if own is None or not is_plain_static(parts) else {name: own},
+            others={} if own is None else {f"configured, {type(parts.builder).__name__}": own},
         )
     except ValueError as error:
         raise ConfigError(f"{config.file}: what_if: {first_line(error)}") from error
-    return Answer(comparison, tuple(_speedup(table, device) for device in comparison.devices), recording)
+    return found, recording
 
 
 def _parts(config: Config, recording: Recording) -> Parts:
     """Return the file's parts, whose drafter must be the recorded draft model."""
+    from specexp.replay.backend import source_for, source_in
     from specexp.replay.play.fidelity import is_model_alone
-    from specexp.replay.play.replay_arm import source_for, source_in
 
     where = f"{config.source_of(('drafter',))}: drafter"
     trees = "what_if compares trees of a draft model's candidates"
@@ -197,14 +193,3 @@ def _parts(config: Config, recording: Recording) -> Parts:
     except ValueError as error:
         raise ConfigError(f"{where}: {first_line(error)}") from error
     return parts
-
-
-def _speedup(table: RankTable, device: Device) -> Speedup:
-    """Return the speedup over plain decoding, prompt by prompt, as of any two arms."""
-    import numpy as np
-
-    from specexp.bench.statistics import Speedup, mean_by_prompt
-
-    logs = np.log(device.plain_seconds / device.counts.seconds).tolist()  # type: ignore[operator]
-    by_prompt = mean_by_prompt((turn.prompt_id, log) for turn, log in zip(table.turns, logs, strict=True))
-    return Speedup.of(device.best.name, "plain decoding", by_prompt, device.profile.label)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, cycle, islice
+from itertools import count, cycle
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from specexp.bench.drawings import draw_edges, draw_nodes, lay_out
 from specexp.bench.pictures import BLUE, GREEN, INK, ORANGE, SAND, VIOLET, bare_figure, new_figure, plain
 from specexp.bench.publish import Report
+from specexp.bench.statistics import Speedup, mean_by_prompt
 from specexp.bench.table import Column, Table, columns
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import counted
@@ -26,9 +27,7 @@ from specexp.replay.play.ranks import RankTable, StaticCounts
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from specexp.bench.statistics import Speedup
     from specexp.replay.format.recording import Recording
-
 
 COLOURS = (BLUE, SAND, GREEN, VIOLET, ORANGE, INK)
 _ACROSS = 3
@@ -48,18 +47,22 @@ class Device:
     """A latency profile of the composition, the candidate with the highest goodput, and its counts.
 
     Attributes:
-        plain_seconds: ``[turns]`` seconds of plain decoding.
+        letter: Short name: A, B, ... Z, A1, B1, ...
+        plain_goodput: Tokens per second of plain decoding.
+        speedup: Speedup of the candidate over plain decoding.
     """
 
+    letter: str
     profile: LatencyProfile
     best: NamedTree
     counts: StaticCounts
-    plain_seconds: NDArray[np.float64]
+    plain_goodput: float
+    speedup: Speedup
 
     @property
-    def plain_goodput(self) -> float:
-        """Tokens per second of plain decoding."""
-        return float(self.counts.tokens.sum() / self.plain_seconds.sum())
+    def nodes(self) -> int:
+        """Nodes of the best tree."""
+        return self.best.shape.num_nodes
 
 
 @dataclass(frozen=True)
@@ -81,25 +84,6 @@ class Comparison:
         row = next(number for number, one in enumerate(self.trees) if one is tree)
         found: list[float] = (self.goodput[row] / self.goodput.max(axis=0)).tolist()
         return found
-
-    def budgets(self) -> dict[int, NDArray[np.float64]]:
-        """Return ``[devices]`` tokens per second of the best candidate of each number of nodes."""
-        sizes = np.array([tree.shape.num_nodes for tree in self.trees])
-        return {int(size): self.goodput[sizes == size].max(axis=0) for size in np.unique(sizes)}
-
-    def plain_shares(self) -> list[float]:
-        """Return the goodput of plain decoding on every device, as a share of the best candidate's there."""
-        best = self.goodput.max(axis=0).tolist()
-        return [device.plain_goodput / most for device, most in zip(self.devices, best, strict=True)]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The best trees of several devices, and their speedups over plain decoding, device by device."""
-
-    comparison: Comparison
-    speedups: tuple[Speedup, ...]
-    recording: Recording
 
 
 def compare(
@@ -127,10 +111,17 @@ def compare(
     goodput = np.array(
         [[table.evaluate(tree.shape, profile).tokens_per_second for profile in priced] for tree in trees]
     )
+    letters = (letter + (str(turn) if turn else "") for turn in count() for letter in ascii_uppercase)
     devices = []
-    for profile, given, worth in zip(priced, profiles, goodput.T, strict=True):
+    for letter, profile, given, worth in zip(letters, priced, profiles, goodput.T, strict=False):
         best = trees[int(worth.argmax())]
-        devices.append(Device(profile, best, table.evaluate(best.shape, profile), table.plain_seconds(given)))
+        counts, plain_seconds = table.evaluate(best.shape, profile), table.plain_seconds(given)
+        logs = np.log(plain_seconds / counts.seconds).tolist()  # type: ignore[operator]
+        ids = [turn.prompt_id for turn in table.turns]
+        by_prompt = mean_by_prompt(zip(ids, logs, strict=True))
+        speedup = Speedup.of(best.name, "plain decoding", by_prompt, profile.label)
+        plain_goodput = float(counts.tokens.sum() / plain_seconds.sum())
+        devices.append(Device(letter, profile, best, counts, plain_goodput, speedup))
     rates = {path: count / table.positions for path, count in hits.items()}
     return Comparison(tuple(devices), tuple(trees), goodput, rates)
 
@@ -157,31 +148,29 @@ def _candidates(
     return list(found.values())
 
 
-def report(found: Answer, title: str) -> Report:
+def report(found: Comparison, recording: Recording, title: str) -> Report:
     """Return the printed, written and tracked results."""
-    devices = found.comparison.devices
-    tables = {"what_if": best_table(found), "cross": cross_table(found)}
-    trees = {
-        device.profile.name: [list(path) for path in device.best.shape.rank_paths[1:]] for device in devices
-    }
-    panels, answers = [], []
+    tables = {"what_if": best_table(found, recording), "cross": cross_table(found)}
+    trees, panels, answers = {}, [], []
     summary: dict[str, float] = {}
-    for letter, device, speedup in zip(letters(len(devices)), devices, found.speedups, strict=True):
+    for device in found.devices:
         name, shape, counts = device.profile.name, device.best.shape, device.counts
-        nodes = counted(shape.num_nodes, "node")
-        summary |= {
-            f"{name}/nodes": shape.num_nodes,
-            f"{name}/tokens_per_second": counts.tokens_per_second,
-            f"{name}/speedup": speedup.ratio,
+        trees[name] = [list(path) for path in shape.rank_paths[1:]]
+        nodes, speedup = counted(device.nodes, "node"), device.speedup
+        figures = {
+            "nodes": device.nodes,
+            "tokens_per_second": counts.tokens_per_second,
+            "speedup": speedup.ratio,
         }
+        summary |= {f"{name}/{key}": value for key, value in figures.items()}
         answers.append(f"{name}: {nodes} give {speedup} of plain decoding")
         facts = f"{nodes}, depth {shape.max_depth}\n{counts.tokens_per_step:.2f} tokens/step, "
-        panels.append((shape, f"{letter}: {name}\n{facts}{speedup.ratio:.2f}x plain decoding"))
+        panels.append((shape, f"{device.letter}: {name}\n{facts}{speedup.ratio:.2f}x plain decoding"))
     return Report(
         tables,
         figures={
-            "trees": draw_trees(panels, found.comparison.hit_rates, "The best tree for each device"),
-            "budgets": draw_budgets(found.comparison),
+            "trees": draw_trees(panels, found.hit_rates, "The best tree for each device"),
+            "budgets": draw_budgets(found),
         },
         files={"trees.json": json.dumps(trees, indent=1) + "\n"},
         data=tables,
@@ -192,55 +181,58 @@ def report(found: Answer, title: str) -> Report:
     )
 
 
-def letters(many: int) -> list[str]:
-    """Return short names of devices: A, B, ... Z, A1, B1, ..."""
-    endless = (letter + (str(turn) if turn else "") for turn in count() for letter in ascii_uppercase)
-    return list(islice(endless, many))
-
-
-def best_table(found: Answer) -> Table:
+def best_table(found: Comparison, recording: Recording) -> Table:
     """Return the best tree of every device."""
     heads = "device | target pass of 1 token:.2 ms | of root and tree:.2 ms | draft pass:.2 ms | best tree | nodes"
     heads += " | depth | tokens/step | tokens/s:.1 | plain tokens/s:.1 | speedup (modelled):interval"
     table = Table("The best tree for each device", columns(heads))
-    devices = found.comparison.devices
-    for letter, device, speedup in zip(letters(len(devices)), devices, found.speedups, strict=True):
-        profile, shape = device.profile, device.best.shape
-        rows = shape.num_nodes + 1
-        milliseconds = (profile.target_seconds(1), profile.target_seconds(rows), profile.draft_seconds(1))
+    table.notes = [
+        f"All counts come from one recording ({recording.folder}: target "
+        f"{recording.manifest.made_of['pair']['target']}, {counted(found.devices[0].speedup.n, 'prompt')}); only the "
+        "costs are the device's. Another pair of models would accept other tokens.",
+        f"Best of {counted(len(found.trees), 'candidate')} (chains, most-hit trees of every size and depth), "
+        "chosen and replayed on the same prompts; intervals are over prompts.",
+    ]
+    assumed = [device.profile.name for device in found.devices if device.profile.source != "measured"]
+    if assumed:
+        table.notes.append(f"Costs that were not measured: {'; '.join(assumed)}.")
+    for device in found.devices:
+        profile, counts, rows = device.profile, device.counts, device.nodes + 1
+        seconds = (profile.target_seconds(1), profile.target_seconds(rows), profile.draft_seconds(1))
         table.rows.append(
             [
-                f"{letter}: {profile.name} ({profile.source})",
-                *(1e3 * seconds for seconds in milliseconds),
-                *(device.best.name, shape.num_nodes, shape.max_depth, device.counts.tokens_per_step),
-                *(device.counts.tokens_per_second, device.plain_goodput, speedup),
+                f"{device.letter}: {profile.name} ({profile.source})",
+                *(1e3 * one for one in seconds),
+                *(device.best.name, device.nodes, device.best.shape.max_depth, counts.tokens_per_step),
+                *(counts.tokens_per_second, device.plain_goodput, device.speedup),
             ]
         )
-    table.notes += _notes(found)
+        if profile.exceeded_by(rows):
+            table.notes.append(
+                f"{profile.name} has milliseconds of up to {counted(profile.max_target_tokens, 'token')} and the tree "
+                f"feeds {rows}: its last slope is extrapolated."
+            )
+        if counts.tokens_per_second < device.plain_goodput:
+            table.notes.append(f"No tree pays on {profile.name}: plain decoding is faster.")
     return table
 
 
-def cross_table(found: Answer) -> Table:
+def cross_table(found: Comparison) -> Table:
     """Return the goodput of each device's best tree on all devices."""
-    comparison, devices = found.comparison, found.comparison.devices
-    names = letters(len(devices))
-    table = Table(
-        "Each best tree on every device: share of the goodput of that device's best",
-        [Column("tree"), Column("nodes"), *(Column(f"on {letter}", 1, "%") for letter in names)],
-    )
-    for letter, device in zip(names, devices, strict=True):
-        name = f"best for {letter} ({device.best.name})"
-        table.rows.append([name, device.best.shape.num_nodes, *comparison.shares(device.best)])
-    for tree in comparison.trees:
+    devices, highest = found.devices, found.goodput.max(axis=0).tolist()
+    heads = [Column("tree"), Column("nodes"), *(Column(f"on {one.letter}", 1, "%") for one in devices)]
+    table = Table("Each best tree on every device: share of the goodput of that device's best", heads)
+    elsewhere = []
+    for device in devices:
+        name, shares = f"best for {device.letter} ({device.best.name})", found.shares(device.best)
+        table.rows.append([name, device.nodes, *shares])
+        others = zip(shares, devices, strict=True)
+        elsewhere += [(share, device.letter, one.letter) for share, one in others if one is not device]
+    for tree in found.trees:
         if tree.name.startswith("configured") and all(tree is not device.best for device in devices):
-            table.rows.append([tree.name, tree.shape.num_nodes, *comparison.shares(tree)])
-    table.rows.append(["plain decoding", 0, *comparison.plain_shares()])
-    elsewhere = [
-        (share, name, names[place])
-        for name, device in zip(names, devices, strict=True)
-        for place, share in enumerate(comparison.shares(device.best))
-        if names[place] != name
-    ]
+            table.rows.append([tree.name, tree.shape.num_nodes, *found.shares(tree)])
+    plain_shares = (one.plain_goodput / best for one, best in zip(devices, highest, strict=True))
+    table.rows.append(["plain decoding", 0, *plain_shares])
     if elsewhere:
         share, name, other = min(elsewhere)
         table.notes.append(
@@ -249,32 +241,6 @@ def cross_table(found: Answer) -> Table:
             else "One tree fits all of these devices: each best one keeps more than 99.5 % everywhere."
         )
     return table
-
-
-def _notes(found: Answer) -> list[str]:
-    made_of = found.recording.manifest.made_of["pair"]
-    comparison = found.comparison
-    notes = [
-        f"All counts come from one recording ({found.recording.folder}: target {made_of['target']}, "
-        f"{counted(found.speedups[0].n, 'prompt')}); only the costs are the device's. Another pair of models would "
-        "accept other tokens.",
-        f"Best of {counted(len(comparison.trees), 'candidate')} (chains, most-hit trees of every size and depth), "
-        "chosen and replayed on the same prompts; intervals are over prompts.",
-    ]
-    assumed = [device.profile.name for device in comparison.devices if device.profile.source != "measured"]
-    if assumed:
-        notes.append(f"Costs that were not measured: {'; '.join(assumed)}.")
-    for device in comparison.devices:
-        rows = device.best.shape.num_nodes + 1
-        if device.profile.exceeded_by(rows):
-            notes.append(
-                f"{device.profile.name} has milliseconds of up to "
-                f"{counted(device.profile.max_target_tokens, 'token')} and the tree feeds {rows}: its last slope is "
-                "extrapolated."
-            )
-        if device.counts.tokens_per_second < device.plain_goodput:
-            notes.append(f"No tree pays on {device.profile.name}: plain decoding is faster.")
-    return notes
 
 
 def draw_trees(
@@ -313,9 +279,10 @@ def draw_budgets(found: Comparison) -> Figure:
     """Draw the goodput of the best tree of every size on every device, as a share of the device's best tree."""
     figure = bare_figure(8.4, 4.6, dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
     axes = figure.subplots()
-    budgets = found.budgets()
+    sizes = np.array([tree.shape.num_nodes for tree in found.trees])
+    budgets = {int(size): found.goodput[sizes == size].max(axis=0) for size in np.unique(sizes)}
     for place, (device, colour) in enumerate(zip(found.devices, cycle(COLOURS), strict=False)):
-        best, nodes = device.counts.tokens_per_second, device.best.shape.num_nodes
+        best, nodes = device.counts.tokens_per_second, device.nodes
         axes.plot(
             list(budgets),
             [100 * float(worth[place]) / best for worth in budgets.values()],

@@ -15,6 +15,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint
 from specexp.artifacts.manifest import sha256
@@ -36,8 +39,15 @@ _VALUES = 1024
 _NEEDED = "record it with python -m specexp.record"
 _ORDER = ("tokenizer", "model", "target", "draft")
 """Sections of a fingerprint, what everything else depends on first."""
-_SECTIONS = {"law": "verifier"}
-"""What the sections of :attr:`RecordingManifest.made_of` are called in a configuration."""
+
+
+class FileEntry(TypedDict):
+    """A Parquet file of turns; ``conversations`` are pairs of prompt id and sample."""
+
+    sha256: str
+    bytes: int
+    turns: int
+    conversations: list[list[Any]]
 
 
 @dataclass
@@ -50,7 +60,6 @@ class RecordingManifest:
             ``drafter``, ``scoring`` (of the draft model inside it, or None), ``coverage``, ``candidates`` and
             ``target_top_k``; and ``prompts``, by id the hash of each one's tokens.
         context_limits: Tokens that the contexts of ``target`` and ``draft`` hold.
-        files: Name to ``{"sha256": ..., "bytes": ..., "turns": ..., "conversations": [[prompt id, sample], ...]}``.
         live_sample: Counts of some prompts, live and replayed, for each composition.
         provenance: Command, git commit, package versions, device, creation time.
     """
@@ -59,7 +68,7 @@ class RecordingManifest:
     made_of: dict[str, Any]
     vocab_size: int
     context_limits: dict[str, int]
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, FileEntry] = field(default_factory=dict)
     complete: bool = False
     live_sample: list[dict[str, Any]] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -102,35 +111,14 @@ class RecordingManifest:
                 f"recording: {path} has samples of version {noise!r} of the keyed noise, and specexp draws version "
                 f"{NOISE_VERSION}: {_NEEDED} again"
             )
-        fields = {name: value for name, value in fields.items() if not name.endswith("_version")}
         try:
-            manifest = RecordingManifest(**fields)
-            wrong = manifest._damage()
-        except TypeError as error:
-            wrong = str(error)
-        if wrong:
-            raise RecordingError(f"recording: {path} is not whole ({wrong}); {_NEEDED} again")
-        return manifest
-
-    def _damage(self) -> str:
-        """Return the first damaged field as a clause; empty if there is none."""
-        tables: dict[str, Any] = {
-            "made_of": self.made_of,
-            "context_limits": self.context_limits,
-            "files": self.files,
-        }
-        if isinstance(self.made_of, dict):
-            tables |= {f"made_of.{name}": self.made_of.get(name) for name in ("pair", "law", "generation")}
-        for name, table in tables.items():
-            if not isinstance(table, dict):
-                return f"{name} is not a table"
-        if not isinstance(self.context_limits.get("target"), int) or not isinstance(self.vocab_size, int):
-            return "context_limits.target or vocab_size is not an integer"
-        for name, entry in self.files.items():
-            lacking = {"sha256", "bytes", "turns"} - {*(entry if isinstance(entry, dict) else ())}
-            if lacking:
-                return f"files.{name} lacks {', '.join(sorted(lacking))}"
-        return ""
+            return TypeAdapter(RecordingManifest).validate_python(fields)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            key = ".".join(map(str, wrong["loc"]))
+            raise RecordingError(
+                f"recording: {path} is damaged ({key}: {wrong['msg']}); {_NEEDED} again"
+            ) from error
 
 
 class Recording:
@@ -194,14 +182,25 @@ class Recording:
         self, section: str, given: Mapping[str, Any], keys: Sequence[str] | None = None
     ) -> None:
         """Raise RecordingError unless a configured section of ``made_of`` equals the recorded one (in ``keys``)."""
-        recorded = self.manifest.made_of[section]
-        for key in keys if keys is not None else sorted({*recorded, *given}):
-            if recorded.get(key) != given.get(key):
-                name = f"{_SECTIONS.get(section, section)}.{key}"
-                raise RecordingError(
-                    f"recording: {self.folder} was made with {name} {recorded.get(key)!r}, and the configured one is "
-                    f"{given.get(key)!r}: record with the latter, or configure the former"
-                )
+        found = different_setting(section, self.manifest.made_of[section], given, keys)
+        if found is not None:
+            raise RecordingError(
+                f"recording: {self.folder} was made with {found}: record with the latter, or configure the former"
+            )
+
+
+def different_setting(
+    section: str, recorded: Any, given: Any, keys: Sequence[str] | None = None
+) -> str | None:
+    """Return the first setting of a section of ``made_of`` that differs, as a clause; None if there is none."""
+    name, key = "verifier" if section == "law" else section, None
+    if isinstance(recorded, Mapping) and isinstance(given, Mapping):
+        every = keys or sorted({*recorded, *given})
+        key = next((key for key in every if recorded.get(key) != given.get(key)), None)
+        if key is None:
+            return None
+        name, recorded, given = f"{name}.{key}", recorded.get(key), given.get(key)
+    return None if recorded == given else f"{name} {recorded!r}, and the configured one is {given!r}"
 
 
 def hash_of(prompt: Prompt) -> str:
@@ -232,7 +231,7 @@ def _short(value: Any) -> str:
     return f"{value[:12]}..." if isinstance(value, str) and len(value) > 24 else str(value)
 
 
-def check_file(path: Path, entry: Mapping[str, Any]) -> bytes:
+def check_file(path: Path, entry: FileEntry) -> bytes:
     """Return the bytes of a Parquet file; raises RecordingError if it is missing or damaged."""
     try:
         data = path.read_bytes()
@@ -249,7 +248,7 @@ def check_file(path: Path, entry: Mapping[str, Any]) -> bytes:
     return data
 
 
-def read_turns(path: Path, entry: Mapping[str, Any]) -> Iterator[RecordedTurn]:
+def read_turns(path: Path, entry: FileEntry) -> Iterator[RecordedTurn]:
     """Yield the turns of a Parquet file; raises RecordingError if it is missing or damaged."""
     from datasets import Dataset, disable_progress_bars
 
@@ -271,7 +270,7 @@ def parquet(turns: Sequence[RecordedTurn]) -> bytes:
     return buffer.getvalue()
 
 
-def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> dict[str, Any]:
+def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> FileEntry:
     """Write a Parquet file, whole or not at all; returns its entry in the manifest."""
     data = parquet(turns)
     atomic_write(path, data)

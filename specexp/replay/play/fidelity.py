@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +22,7 @@ AnyPart = TypeVar("AnyPart", Drafter, TreeBuilder, Controller)
 
 
 class Grade(StrEnum):
-    """The fidelity of a replayed figure."""
+    """The fidelity of a replayed figure, the best first."""
 
     EXACT = "exact"
     """Every count is the live one."""
@@ -44,9 +44,6 @@ class Fidelity:
     @override
     def __str__(self) -> str:
         return f"{self.grade.value} ({self.why})" if self.why else self.grade.value
-
-
-_ORDER = (Grade.EXACT, Grade.IN_LAW, Grade.MODELLED, Grade.APPROXIMATE)
 
 
 def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
@@ -105,59 +102,54 @@ def is_model_alone(drafter: Drafter | None) -> bool:
 
 def fidelity(parts: Parts) -> Fidelity:
     """Return the fidelity of a replay of these parts; raises RecordingError if they cannot be replayed."""
-    found = [*_of_verifier(parts), *_of_drafter(parts.drafter), *_of_controller(parts.controller)]
-    return max(found, key=lambda one: _ORDER.index(one.grade), default=Fidelity(Grade.EXACT))
+    return max(
+        _fidelities(parts), key=lambda one: list(Grade).index(one.grade), default=Fidelity(Grade.EXACT)
+    )
 
 
-def _of_verifier(parts: Parts) -> Iterator[Fidelity]:
-    verifier, builder = parts.verifier, parts.builder
-    name = type(verifier).__name__
+def _fidelities(parts: Parts) -> Iterator[Fidelity]:
+    """Yield the fidelity of each part that is not exact."""
+    verifier, name = parts.verifier, type(parts.verifier).__name__
     if verifier.sampling_settings is None:
         raise RecordingError(
             f"the output of {name} may depend on what is drafted, so a recording cannot replay it"
         )
-    if any(one.kind is not NodeKind.POINT_MASS for one in parts_in(builder)):
+    if any(one.kind is not NodeKind.POINT_MASS for one in parts_in(parts.builder)):
         raise RecordingError(
-            f"{type(builder).__name__} draws its candidates, and a recording holds ranked ones: set candidates to top-k"
+            f"{type(parts.builder).__name__} draws its candidates, and a recording holds ranked ones: set candidates "
+            "to top-k"
         )
     if verifier.sampling != "deterministic":
         yield Fidelity(Grade.IN_LAW, f"{name} accepts a ranked candidate exactly where it is the output")
-
-
-def _of_drafter(drafter: Drafter | None) -> Iterator[Fidelity]:
-    for one in parts_in(drafter):
-        name = type(one).__name__
-        if one.learns_from == "all-nodes":
+    for drafter in parts_in(parts.drafter):
+        name = type(drafter).__name__
+        if drafter.learns_from == "all-nodes":
             yield Fidelity(Grade.APPROXIMATE, f"{name} learns from nodes that were recorded only in part")
-        elif one.learns_from not in ("nothing", "accepted"):
+        elif drafter.learns_from not in ("nothing", "accepted"):
             yield Fidelity(Grade.APPROXIMATE, f"{name} may learn from what was not recorded")
-
-
-def _of_controller(controller: Controller) -> Iterator[Fidelity]:
-    for one in parts_in(controller):
-        name = type(one).__name__
-        if one.needs_foresight:
+    for controller in parts_in(parts.controller):
+        name = type(controller).__name__
+        if controller.needs_foresight:
             raise RecordingError(
                 f"the {name} controller decodes every prompt beforehand, so a recording cannot replay it"
             )
-        if one.uses_seconds:
+        if controller.uses_seconds:
             yield Fidelity(Grade.MODELLED, f"{name} learns from seconds")
 
 
-def fixed_shape_of(builder: TreeBuilder | None) -> TreeShape | None:
-    """Return the one shape of all trees of a builder; None if it has several or does not state it."""
-    return None if builder is None else builder.shape
+def static_shape(parts: Parts) -> TreeShape | None:
+    """Return the tree of a composition that decides nothing; None for any other composition.
 
-
-def is_plain_static(parts: Parts) -> bool:
-    """Return whether a composition is a fixed tree of ranked candidates of one draft model, so nothing is decided."""
+    It is a fixed tree of ranked candidates of one draft model.
+    """
     drafter, builder, _, controller = parts
     if builder is None or builder.kind is not NodeKind.POINT_MASS or not controller.changes_nothing:
-        return False
-    if fixed_shape_of(builder) is None or not is_model_alone(drafter):
-        return False
+        return None
+    if builder.shape is None or not is_model_alone(drafter):
+        return None
     scoring = scoring_of(drafter)
-    return scoring is not None and scoring.top_k is None and scoring.top_p is None
+    is_whole = scoring is not None and scoring.top_k is None and scoring.top_p is None
+    return builder.shape if is_whole else None
 
 
 def fidelity_note(fidelity: str, manifest: RecordingManifest) -> str:
@@ -178,14 +170,3 @@ def fidelity_note(fidelity: str, manifest: RecordingManifest) -> str:
         f"{fidelity}; in the recording's live sample the error of such compositions was at most {100 * off:+.2f} % "
         "tokens per step"
     )
-
-
-def recorded_scoring(made_of: Mapping[str, Any]) -> Scoring | None:
-    """Return the scoring in ``made_of`` of a manifest; None without a draft model."""
-    scoring = made_of.get("scoring")
-    try:
-        return None if scoring is None else Scoring(**scoring)
-    except TypeError as error:
-        raise RecordingError(
-            f"recording: made_of.scoring is damaged, got {scoring!r}: record again"
-        ) from error

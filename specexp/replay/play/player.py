@@ -6,7 +6,8 @@ best tokens are read only if a part needs them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -19,10 +20,10 @@ from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.loop import Clock, Decoding, Draft, Drafting, Lane
-from specexp.core.outcome import GenerationResult, Outcome
+from specexp.core.outcome import GenerationResult, Outcome, Top, prefill_outcome
 from specexp.core.parts import Parts
 from specexp.core.runtime import Target
-from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
+from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree
 from specexp.drafters.draft_source import DraftSource, Fed
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recorded_turn import Answer, NgramFallback, RecordedTurn
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from specexp.core.loop import OutcomeObserver
 
-Top = tuple[NDArray[np.int64], NDArray[np.float32]]
 _ENDED = -1
 """The token after the end of the output, which no tree holds."""
 
@@ -45,7 +45,7 @@ class RecordedOutcome(Outcome):
     Args:
         turn: The turn that is replayed.
         root: The tree's root, a node of the spine.
-        lenient: Whether an answer that was not recorded is no token; otherwise it is an error.
+        fallback: Estimates of answers that were not recorded; without them such an answer is an error.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class RecordedOutcome(Outcome):
         pass_tokens: tuple[int, ...],
         turn: RecordedTurn,
         root: int,
-        lenient: bool = False,
+        fallback: NgramFallback | None,
     ) -> None:
         super().__init__(context, tree, NO_LOGITS, accepted, new_token_ids, pass_tokens)
         self.turn = turn
         self.root = root
-        self.lenient = lenient
+        self.fallback = fallback
         self._nodes: list[int] | None = None
 
     @property
@@ -75,49 +75,33 @@ class RecordedOutcome(Outcome):
                 self._nodes.append(child(self._nodes[parent], token))
         return self._nodes
 
-    def recorded_part(self, fallback: NgramFallback | None = None) -> RecordedOutcome:
+    def recorded_part(self) -> RecordedOutcome:
         """Return the outcome of the rows with a recorded or estimated answer, from which alone parts learn."""
-        trie = self.turn.trie
-        answers: list[Answer | None] = [
-            trie.target[node] if node >= 0 and trie.target.count(node) else None for node in self.nodes
-        ]
-        tree = self.tree
-        if fallback is not None:
-            tokens, parents = tree.tokens.tolist(), tree.shape.parents.tolist()
-            for row, answer in enumerate(answers):
-                if answer is None:
-                    path = (tokens[row],) if parents[row] < 0 else (tokens[parents[row]], tokens[row])
-                    answers[row] = fallback.after(self.turn, self.root, path)
+        target, tree = self.turn.trie.target, self.tree
+        tokens, parents = tree.tokens.tolist(), tree.shape.parents.tolist()
+        answers: list[Answer | None] = []
+        for row, node in enumerate(self.nodes):
+            answer = target[node] if node >= 0 and target.count(node) else None
+            if answer is None and self.fallback is not None:
+                path = (tokens[row],) if parents[row] < 0 else (tokens[parents[row]], tokens[row])
+                answer = self.fallback.after(self.turn, self.root, path)
+            answers.append(answer)
+        width = min(answer[0].size for answer in answers if answer is not None)
         known = np.array([answer is not None for answer in answers])
         part = self
         if not known.all():
-            for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
-                known[row] &= known[parent]
-            part = self._of(known)
-        width = min(answer[0].size for answer in answers if answer is not None)
-        pairs = zip(answers, known.tolist(), strict=True)
-        kept = [answer for answer, is_known in pairs if is_known and answer is not None]
+            for row, parent in enumerate(parents[1:], start=1):
+                known[row] &= known[parent]  # a tree has no row without its parent
+            part = copy(self)
+            part.tree = tree.select(known)
+            new_row = np.cumsum(known) - 1
+            part.accepted = tuple(int(new_row[row]) for row in self.accepted if known[row])
+            part._nodes = [self.nodes[row] for row in np.flatnonzero(known)]
+        kept = [answer for answer, is_known in zip(answers, known, strict=True) if answer and is_known]
         part.top = (
             np.array([tokens[:width] for tokens, _ in kept], dtype=np.int64),
             np.array([logits[:width] for _, logits in kept], dtype=np.float32),
         )
-        return part
-
-    def _of(self, known: NDArray[np.bool_]) -> RecordedOutcome:
-        """Return the outcome of the ``[n + 1]`` rows that are known."""
-        tree, row = self.tree, np.cumsum(known) - 1
-        part = RecordedOutcome(
-            self.context,
-            tree.select(known),
-            tuple(int(row[accepted]) for accepted in self.accepted if known[accepted]),
-            self.new_token_ids,
-            self.pass_tokens,
-            self.turn,
-            self.root,
-            self.lenient,
-        )
-        part.seconds = self.seconds
-        part._nodes = [node for node, kept in zip(self.nodes, known.tolist(), strict=True) if kept]
         return part
 
     def _first(self) -> NDArray[np.int64]:
@@ -131,7 +115,7 @@ class RecordedOutcome(Outcome):
             for row, node in enumerate(self.nodes):
                 found, values = target[node] if node >= 0 else (tokens[row, :0], logits[row, :0])
                 if found.size < k:
-                    if self.lenient:
+                    if self.fallback is not None:
                         continue
                     self._refuse(row, k)
                 tokens[row], logits[row] = found[:k], values[:k]
@@ -151,9 +135,8 @@ class RecordedPrefill(Outcome):
     """The prefill of a turn as step 0, without logits."""
 
     def __init__(self, context: Context, fed: NDArray[np.int64], turn: RecordedTurn) -> None:
-        rows = np.arange(fed.size)
-        chain = TokenTree(TreeShape(rows - 1, np.where(rows == 0, -1, 0)), fed)
-        super().__init__(context, chain, NO_LOGITS, tuple(range(1, fed.size)), ())
+        prefill = prefill_outcome(context, fed, NO_LOGITS)
+        super().__init__(context, prefill.tree, NO_LOGITS, prefill.accepted, ())
         self.top = turn.asked.astype(np.int64), turn.asked_logits
         self.turn = turn
 
@@ -180,6 +163,13 @@ class _NoLogits:
 
 
 NO_LOGITS = cast("torch.Tensor", _NoLogits())
+
+
+def add_fed_nodes(nodes: list[int], fed: Fed, root: int, child: Callable[[int, int], int]) -> None:
+    """Extend a step's nodes of a trie by those of a pass; ``child`` returns the node after a node with a token."""
+    new = fed.ancestors[fed.known :]
+    for ancestors, token in zip(new, fed.tokens[len(fed.tokens) - len(new) :], strict=True):
+        nodes.append(root if len(ancestors) == 1 else child(nodes[ancestors[-2]], token))
 
 
 Missing = Literal["refuse", "unknown", "none"]
@@ -249,14 +239,7 @@ class RecordedSource(DraftSource):
         assert turn is not None, "an arm opens a turn before it replays it"
         if fed.known == 0:
             self._nodes = []
-        new = len(fed.ancestors) - fed.known
-        for ancestors, token in zip(
-            fed.ancestors[fed.known :], fed.tokens[len(fed.tokens) - new :], strict=True
-        ):
-            if len(ancestors) == 1:
-                self._nodes.append(len(context) - turn.prompt.size)
-            else:
-                self._nodes.append(turn.trie.child(self._nodes[ancestors[-2]], token))
+        add_fed_nodes(self._nodes, fed, len(context) - int(turn.prompt.size), turn.trie.child)
         return self._nodes[fed.known :]
 
     @override
@@ -366,55 +349,34 @@ class RecordedTarget(Target):
 
 
 class RecordedLane(Lane):
-    """The lane of a replayed turn; its arguments are those of :class:`Player` and :meth:`Player.play`."""
+    """A lane whose outcomes are read from a recorded turn."""
 
-    def __init__(
-        self,
-        turn: RecordedTurn,
-        target: RecordedTarget,
-        context: Context,
-        drafting: Drafting,
-        max_new_tokens: int,
-        *,
-        lenient: bool,
-        clock: Clock | None,
-    ) -> None:
-        ended = turn.finish_reason == "eos" and turn.answer.size <= max_new_tokens
-        super().__init__(
-            context,
-            target,
-            FollowOutput(turn),
-            drafting,
-            max_new_tokens=max_new_tokens,
-            eos_token_ids=turn.answer[-1:].tolist() if ended else (),
-            clock=clock or (lambda outcome: {}),
-        )
-        self.turn = turn
-        self.lenient = lenient
+    turn: RecordedTurn
+    fallback: NgramFallback | None
 
     @override
     def outcome(
         self, draft: Draft, logits: torch.Tensor, accepted: tuple[int, ...], new_token_ids: tuple[int, ...]
     ) -> Outcome:
-        context, turn = self.context, self.turn
-        root = len(context) - len(new_token_ids) - int(turn.prompt.size)
-        passes = draft.pass_tokens
-        return RecordedOutcome(context, draft.tree, accepted, new_token_ids, passes, turn, root, self.lenient)
+        root = len(self.context) - len(new_token_ids) - int(self.turn.prompt.size)
+        recorded = self.turn, root, self.fallback
+        return RecordedOutcome(
+            self.context, draft.tree, accepted, new_token_ids, draft.pass_tokens, *recorded
+        )
 
 
-class _Drafting(Drafting):
-    """Lets drafters learn from recorded and estimated answers alone."""
+class _RecordedDrafting(Drafting):
+    """Lets drafters that learn do so from recorded and estimated answers alone."""
 
-    def __init__(self, parts: Parts, context: Context, learns: bool, fallback: NgramFallback | None) -> None:
+    def __init__(self, parts: Parts, context: Context) -> None:
         super().__init__(parts, context)
-        self.learns = learns
-        self.fallback = fallback
+        self.learns = learns(parts.drafter)
 
     @override
     def learn(self, outcome: Outcome) -> None:
         assert isinstance(outcome, RecordedOutcome)
         if self.drafter is not None:
-            self.drafter.observe(outcome.recorded_part(self.fallback) if self.learns else outcome)
+            self.drafter.observe(outcome.recorded_part() if self.learns else outcome)
         self.controller.observe(outcome)
 
 
@@ -424,28 +386,24 @@ class Player:
     Args:
         parts: Parts that are replayed; a draft model in them answers from ``source``.
         source: Recorded answers of the draft model; None without one.
-        target: The recorded target.
+        context_limit: Tokens that the target's context holds.
         seed: Seed of the recording.
-        lenient: Whether drafters learn without the answers that were not recorded; otherwise these are an error.
-        fallback: Estimates of answers that were not recorded; None leaves them out.
+        fallback: Estimates from which drafters learn where an answer was not recorded; without them that is an error.
     """
 
     def __init__(
         self,
         parts: Parts,
         source: RecordedSource | None,
-        target: RecordedTarget,
+        context_limit: int,
         seed: int,
-        lenient: bool = False,
         fallback: NgramFallback | None = None,
     ) -> None:
         self.parts = parts
         self.source = source
-        self.target = target
+        self.target = RecordedTarget(context_limit)
         self.seed = seed
-        self.lenient = lenient
         self.fallback = fallback
-        self._learns = learns(parts.drafter)
 
     def play(
         self,
@@ -467,9 +425,14 @@ class Player:
         Raises:
             RecordingError: The recording is too short.
         """
-        counts = []
         context: Context | None = None
+        counts = []
         for turn in turns:
+            if turn.finish_reason == "length" and max_new_tokens > turn.answer.size:
+                raise RecordingError(
+                    f"prompt {turn.prompt_id!r}: generation.max_new_tokens is {max_new_tokens} and {turn.answer.size} "
+                    "were recorded: record longer answers, or ask for fewer tokens"
+                )
             prompt = turn.prompt.tolist()
             known = 0
             if context is None:
@@ -477,34 +440,26 @@ class Player:
             else:
                 known = len(context) - 1  # the last token of an answer is not fed before the next turn
                 context.next_turn(prompt[len(context) :])
-            counts.append(self._turn(turn, context, known, max_new_tokens, clock, observers))
-        return counts
-
-    def _turn(
-        self,
-        turn: RecordedTurn,
-        context: Context,
-        known: int,
-        max_new_tokens: int,
-        clock: Clock | None,
-        observers: Iterable[OutcomeObserver],
-    ) -> GenerationResult:
-        if turn.finish_reason == "length" and max_new_tokens > turn.answer.size:
-            raise RecordingError(
-                f"prompt {turn.prompt_id!r}: generation.max_new_tokens is {max_new_tokens} and {turn.answer.size} were "
-                "recorded: record longer answers, or ask for fewer tokens"
+            if self.source is not None:
+                self.source.turn = turn
+            drafting = _RecordedDrafting(self.parts, context)
+            ended = turn.finish_reason == "eos" and turn.answer.size <= max_new_tokens
+            lane = RecordedLane(
+                context,
+                self.target,
+                FollowOutput(turn),
+                drafting,
+                max_new_tokens=max_new_tokens,
+                eos_token_ids=turn.answer[-1:].tolist() if ended else (),
+                clock=clock or (lambda outcome: {}),
             )
-        drafting = _Drafting(self.parts, context, self._learns, self.fallback)
-        lane = RecordedLane(
-            turn, self.target, context, drafting, max_new_tokens, lenient=self.lenient, clock=clock
-        )
-        if self.source is not None:
-            self.source.turn = turn
-        fed = context.token_ids[known:-1]
-        wanted = self.parts.wants_prefill_logits and fed.size
-        drafting.begin(RecordedPrefill(context, fed.copy(), turn) if wanted else None)
-        decoding = Decoding(self.target, observers)
-        decoding.add(lane)
-        while decoding.lanes:
-            decoding.step()
-        return replace(lane.result, seconds=dict.fromkeys(lane.result.seconds, 0.0))
+            lane.turn, lane.fallback = turn, self.fallback
+            fed = context.token_ids[known:-1]
+            wanted = self.parts.wants_prefill_logits and fed.size
+            drafting.begin(RecordedPrefill(context, fed.copy(), turn) if wanted else None)
+            decoding = Decoding(self.target, observers)
+            decoding.add(lane)
+            while decoding.lanes:
+                decoding.step()
+            counts.append(replace(lane.result, seconds=dict.fromkeys(lane.result.seconds, 0.0)))
+        return counts

@@ -37,10 +37,12 @@ from specexp.core.messages import counted, first_line, size_of, type_and_line
 from specexp.data import Prompt, PromptSetError
 from specexp.replay.format.recording import (
     MANIFEST,
+    FileEntry,
     Recording,
     RecordingManifest,
     check_file,
     difference,
+    different_setting,
     hash_of,
     parquet,
     read_turns,
@@ -311,7 +313,6 @@ class RecordingJob:
                 self.manifest.save(plan.folder)
 
     def _recorder(self) -> Recorder:
-        from specexp.drafters.draft_source import ModelSource
         from specexp.replay.play.fidelity import scoring_of
         from specexp.replay.record.recorder import Coverage, Recorder, RecordingSource
 
@@ -319,7 +320,7 @@ class RecordingJob:
         candidates = config.get("record.candidates")
         source, draft = None, self.pair.draft_runtime()
         if draft is not None and scoring_of(plan.drafter()) is not None:
-            source = RecordingSource(ModelSource(draft), 1, spine_width=candidates)
+            source = RecordingSource(draft, 1, spine_width=candidates)
         # Controllers take no part in a recording, and seconds decide nothing.
         without = apply_overrides(
             config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file
@@ -442,11 +443,17 @@ def _existing(
         raise ConfigError(f"{first_line(error)}: remove it, or {_ELSEWHERE}") from error
     if not manifest.files:
         return None
-    other = difference(manifest.fingerprint, marks or {}) or _first_other(manifest.made_of, made_of)
-    prompts = manifest.made_of.get("prompts", {})
-    changed = [name for name, one in (hashes or {}).items() if prompts.get(name, one) != one]
-    if other is None and changed:
-        other = f"a prompt {changed[0]!r} of other text or tokens"
+    recorded = manifest.made_of
+    same_samples = {"samples": recorded["generation"]["samples"]}  # more samples can be added
+    made_of = {**made_of, "generation": {**made_of["generation"], **same_samples}}
+    others = [difference(manifest.fingerprint, marks or {})]
+    others += [different_setting(section, recorded[section], given) for section, given in made_of.items()]
+    others += [
+        f"a prompt {name!r} of other text or tokens"
+        for name, mark in (hashes or {}).items()
+        if recorded.get("prompts", {}).get(name, mark) != mark
+    ]
+    other = next(filter(None, others), None)
     if other is not None:
         raise ConfigError(
             f"recording: {folder} holds a recording that was made with {other}: remove it, or {_ELSEWHERE}"
@@ -454,23 +461,8 @@ def _existing(
     return manifest
 
 
-def _first_other(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
-    """Return the first difference as a clause. More samples of the same make no other recording."""
-    for section, value in given.items():
-        known = recorded[section]
-        if not isinstance(value, Mapping) or not isinstance(known, Mapping):
-            if known != value:
-                return f"{section} {known!r}, and the configured one is {value!r}"
-            continue
-        for key in sorted({*known, *value}):
-            if known.get(key) != value.get(key) and (section, key) != ("generation", "samples"):
-                name = f"{'verifier' if section == 'law' else section}.{key}"
-                return f"{name} {known.get(key)!r}, and the configured one is {value.get(key)!r}"
-    return None
-
-
-def _conversations(files: Mapping[str, Mapping[str, Any]]) -> set[tuple[str, int]]:
-    return {tuple(one) for entry in files.values() for one in entry["conversations"]}
+def _conversations(files: Mapping[str, FileEntry]) -> set[tuple[str, int]]:
+    return {(name, sample) for entry in files.values() for name, sample in entry["conversations"]}
 
 
 def check_sharded(plan: RecordingPlan) -> None:

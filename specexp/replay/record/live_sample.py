@@ -20,10 +20,9 @@ from specexp.config import (
 from specexp.core.contracts import Controller, TreeBuilder
 from specexp.core.messages import counted, first_line
 from specexp.core.parts import Parts
-from specexp.replay.backend import ReplayBackend
+from specexp.replay.backend import ReplayArm, ReplayBackend
 from specexp.replay.format.trie import RecordingError
-from specexp.replay.play.fidelity import Grade, fixed_shape_of, learns
-from specexp.replay.play.replay_arm import ReplayArm
+from specexp.replay.play.fidelity import Grade, learns
 from specexp.replay.record.plan import RecordingPlan, describe_part
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[i
 
     It has the nodes of the larger tree with the lowest ranks nearest the root.
     """
-    shapes = [shape for shape in map(fixed_shape_of, builders) if shape is not None]
+    shapes = [builder.shape for builder in builders if builder.shape is not None]
     below = 1
     for shape in sorted(shapes, key=lambda one: one.num_nodes):
         nodes = round(sqrt(below * shape.num_nodes))

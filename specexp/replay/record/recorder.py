@@ -31,7 +31,7 @@ from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import TrieWriter
 from specexp.replay.play.fidelity import learns, models_in
-from specexp.replay.play.player import NO_LOGITS
+from specexp.replay.play.player import NO_LOGITS, add_fed_nodes
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
@@ -375,20 +375,26 @@ class TargetAnswers:
             writer.target[node] = found[index].copy(), scores[index].copy()
 
 
-class RecordingSource(DraftSource):
+class RecordingSource(ModelSource):
     """A draft model that writes its answers into a trie, and is run only where an answer is not known yet.
 
     The tokens that a step feeds wait until an unknown answer is asked for, and then go into one pass. So the model may
     fall behind the sequence. The drafter then feeds it the committed tokens it lacks, as after any step.
 
     Args:
-        source: The model.
+        model: The draft model.
         width: Least number of candidates that are kept of every answer.
         spine_width: The same after tokens of the turn's answer.
+        slots: Slots of the model's cache; None for the first source.
     """
 
-    def __init__(self, source: ModelSource, width: int, spine_width: int) -> None:
-        self.source = source
+    # Every sequence asks by itself, since each lacks other answers.
+    feed_together = DraftSource.feed_together
+    candidates_together = DraftSource.candidates_together
+
+    def __init__(self, model: Runtime, width: int, spine_width: int, slots: Any = None) -> None:
+        super().__init__(model, slots)
+        self.team, self.independent_rows = None, False
         self.width = width
         self.spine_width = spine_width
         self.writer = TrieWriter(0, ())
@@ -406,34 +412,10 @@ class RecordingSource(DraftSource):
         self.writer = writer
         self._start = prompt_length
 
-    @property
-    @override
-    def vocab_size(self) -> int:
-        return self.source.vocab_size
-
-    @property
-    @override
-    def context_limit(self) -> int:
-        return self.source.context_limit
-
-    @property
-    @override
-    def length(self) -> int:
-        return self.source.length
-
     @override
     def truncate(self, rows: int) -> None:
         self._forget_step()
-        self.source.truncate(rows)
-
-    @override
-    def copy_from(self, other: DraftSource, rows: int) -> None:
-        assert isinstance(other, RecordingSource)
-        self.source.copy_from(other.source, rows)
-
-    @override
-    def prefill(self, token_ids: Sequence[int]) -> None:
-        self.source.prefill(token_ids)
+        super().truncate(rows)
 
     @override
     def feed(self, context: Context, fed: Fed) -> list[Any]:
@@ -442,21 +424,14 @@ class RecordingSource(DraftSource):
             self._forget_step()
         self._waiting.append(fed)
         self._pending = fed.pending
-        new = len(fed.ancestors) - fed.known
-        for ancestors, token in zip(
-            fed.ancestors[fed.known :], fed.tokens[len(fed.tokens) - new :], strict=True
-        ):
-            root = len(ancestors) == 1
-            self._nodes.append(
-                len(context) - self._start if root else self.writer.enter(self._nodes[ancestors[-2]], token)
-            )
+        add_fed_nodes(self._nodes, fed, len(context) - self._start, self.writer.enter)
         return list(range(fed.known, len(self._nodes)))
 
     @override
     def commit(self, rows: Sequence[int]) -> None:
         if self._answers:
             fed = self._pending + len(self._answers) - 1
-            self.source.commit([row for row in rows if row < fed])
+            super().commit([row for row in rows if row < fed])
         self._forget_step()
 
     @override
@@ -498,14 +473,14 @@ class RecordingSource(DraftSource):
         answers: Sequence[Any],
     ) -> None:
         """Keep the candidates of ``asked``: ``[f]`` nodes, and how many candidates to keep of each."""
-        wide = self.source.candidates(scoring, context, request, answers)
+        wide = super().candidates(scoring, context, request, answers)
         assert wide.log_probs is not None
         for row, (node, count) in enumerate(asked):
             self.writer.draft[node] = wide.tokens[row, :count].copy(), wide.log_probs[row, :count].copy()
 
     @override
     def for_new_sequence(self) -> RecordingSource:
-        return RecordingSource(self.source.for_new_sequence(), self.width, self.spine_width)
+        return RecordingSource(self.model, self.width, self.spine_width, self._slots)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RecordingSource:
         """Drafters that learn separately share the model."""
@@ -522,5 +497,5 @@ class RecordingSource(DraftSource):
                 len(self._answers),
                 waiting[-1].ancestors[: len(self._nodes)],
             )
-            self._answers += self.source.feed(context, whole)
+            self._answers += super().feed_together([(self, context, whole)])[0]
             self._waiting = []

@@ -11,7 +11,7 @@ from helpers.fake_turns import recorded_turn, save_recording
 
 from specexp.commands.run import main as run_main
 from specexp.config import load_config
-from specexp.replay.advice.what_if import answer, main
+from specexp.replay.advice.what_if import compare_devices, main
 from specexp.replay.format.recording import Recording
 from specexp.replay.play.player import Player
 from specexp.replay.play.ranks import MISSED
@@ -76,12 +76,11 @@ def test_goodput_and_speedup_are_those_of_stepping_through_the_recording(file, r
     from specexp.controllers import Fixed
     from specexp.core.parts import Parts
     from specexp.drafters import DraftModel
-    from specexp.replay.play.player import RecordedTarget
-    from specexp.replay.play.replay_arm import missing_answers, source_for
+    from specexp.replay.backend import source_for
     from specexp.verifiers import KeyedSampling
 
-    found = answer(load_config(file()))
-    device = found.comparison.devices[1]
+    found, _ = compare_devices(load_config(file()))
+    device = found.devices[1]
     drafter, source = DraftModel(), source_for(recording)
     drafter.use_draft_model(source)
     strategy = Parts(
@@ -90,7 +89,7 @@ def test_goodput_and_speedup_are_those_of_stepping_through_the_recording(file, r
         KeyedSampling(0.7),
         Fixed(),
     )
-    source.missing = missing_answers(strategy, False)
+    source.missing = "unknown"
     seconds = []
 
     def clock(outcome):
@@ -99,18 +98,13 @@ def test_goodput_and_speedup_are_those_of_stepping_through_the_recording(file, r
 
     for (turn,) in recording.turns.values():
         seconds.append(0.0)
-        Player(strategy, source, RecordedTarget(64), 0).play([turn], TOKENS, "s", clock)
+        Player(strategy, source, 64, 0).play([turn], TOKENS, "s", clock)
     assert device.counts.tokens_per_second == pytest.approx(6 * TOKENS / sum(seconds))
     assert device.plain_goodput == pytest.approx(1e3 / 4.5)  # 4 ms a pass, 0.5 beside it
     ratios = np.array([TOKENS * 4.5e-3 / spent for spent in seconds])
-    assert found.speedups[1].ratio == pytest.approx(np.exp(np.log(ratios).mean()))
-    assert (
-        ratios.min()
-        <= found.speedups[1].low
-        <= found.speedups[1].ratio
-        <= found.speedups[1].high
-        <= ratios.max()
-    )
+    assert device.speedup.ratio == pytest.approx(np.exp(np.log(ratios).mean()))
+    speedup = device.speedup
+    assert ratios.min() <= speedup.low <= speedup.ratio <= speedup.high <= ratios.max()
 
 
 def test_it_leaves_tables_trees_and_pictures(file, tmp_path, capsys):
