@@ -1,9 +1,4 @@
-"""Replay of what does not learn from unrecorded nodes is exact, every count of every prompt.
-
-Of twenty prompts by default, of all fifty under ``-m slow``.
-"""
-
-from functools import cache
+"""Replay of parts that do not learn from unrecorded nodes is exact: every count of every prompt is the live one."""
 
 import pytest
 from helpers.fifty_prompts import GENERATION, PROMPTS, VOCABULARY, Models, counts, decoded, record
@@ -27,40 +22,14 @@ from specexp.replay.play.fidelity import Grade
 from specexp.replay.record.recorder import RecordingSource
 from specexp.verifiers import Greedy, KeyedSampling
 
+FEW = PROMPTS[:20]
 COVERAGE = [Chain(8), KConfig([3, 2, 1]), DySpecGreedy(16, candidates="top-k"), BeamRerank(8, 3, 3)]
 COVERAGE += [DySpecThreshold(0.05, 16, candidates="top-k")]
-
-
-def recorded(folder, verifier, coupled, prompts):
-    source = RecordingSource(Models().draft, 1, spine_width=VOCABULARY)
-    drafter = DraftModel(coupled=coupled)
-    drafter.use_draft_model(source)
-    return record(folder, verifier, drafter, source, COVERAGE, coupled, prompts)
-
-
-SETTINGS = ["greedy", "keyed", "keyed, coupled"]
-
-
-@pytest.fixture(scope="session")
-def recordings(tmp_path_factory):
-    """The recording of a setting by its name and how many prompts, made when it is first asked for."""
-
-    @cache
-    def recording_of(name, few):
-        prompts = PROMPTS[:20] if few else PROMPTS
-        verifier = Greedy() if name == "greedy" else KeyedSampling(0.7)
-        coupled = "coupled" in name
-        recording = recorded(tmp_path_factory.mktemp("recording"), verifier, coupled, prompts)
-        return recording, verifier, coupled, prompts
-
-    return recording_of
-
-
-@pytest.fixture(params=[(name, True) for name in SETTINGS], ids=SETTINGS)
-def setting(request, recordings):
-    return recordings(*request.param)
-
-
+SETTINGS = {
+    "greedy": (Greedy(), False),
+    "keyed": (KeyedSampling(0.7), False),
+    "coupled": (KeyedSampling(0.7), True),
+}
 COMPOSITIONS = {
     "chain": (Chain(4), Fixed),
     "longest chain": (Chain(8), Fixed),
@@ -78,45 +47,49 @@ COMPOSITIONS = {
     "Q-learning": (Chain(8), lambda: QLearning(draft_cost=0.2)),
     "Q-learning, useful tokens": (Chain(8), lambda: QLearning(draft_cost=0.2, reward="useful")),
 }
+EVERYWHERE = ["chain", "k-config", "DySpec greedy", "Q-learning"]
+"""Compositions that are tested with every verifier; the others with keyed sampling, whose output varies."""
 
 
-def draft(source, coupled):
+def draft(source, coupled=False):
     drafter = DraftModel(coupled=coupled)
     drafter.use_draft_model(source)
     return drafter
 
 
-ALWAYS = ["chain", "k-config", "DySpec greedy", "Q-learning"]
-"""With every verifier by default; the others with one whose output varies, and with all under ``-m slow``."""
-CASES = [
-    pytest.param(
-        (one, few), name, marks=[] if few else pytest.mark.slow, id=f"{one}-{name}-{'few' if few else 'all'}"
-    )
-    for one in SETTINGS
-    for name in COMPOSITIONS
-    for few in (True, False)
-    if not few or one == "keyed" or name in ALWAYS
-]
+@pytest.fixture(params=SETTINGS, scope="module")
+def setting(request, tmp_path_factory):
+    """A recording with its verifier, and whether the draft is coupled to it."""
+    verifier, coupled = SETTINGS[request.param]
+    source = RecordingSource(Models().draft, 1, spine_width=VOCABULARY)
+    folder = tmp_path_factory.mktemp("recording")
+    recording = record(folder, verifier, draft(source, coupled), source, COVERAGE, coupled, FEW)
+    return recording, verifier, coupled
 
 
-@pytest.mark.parametrize(("setting", "name"), CASES, indirect=["setting"])
-def test_every_count_of_every_prompt_is_the_live_one(setting, name):
-    recording, verifier, coupled, prompts = setting
-    builder, controller = COMPOSITIONS[name]
-
-    drafter = draft(ModelSource(Models().draft), coupled)
-    live = decoded(drafter, builder, verifier, controller(), prompts=prompts)
-    parts = Parts(draft(source_for(recording), coupled), builder, verifier, controller())
+def check_equal(setting, make, builder, controller=Fixed):
+    """Compare live and replayed counts; ``make`` returns a drafter for a source. Returns the live records."""
+    recording, verifier, _ = setting
+    live = decoded(make(ModelSource(Models().draft)), builder, verifier, controller(), prompts=FEW)
+    parts = Parts(make(source_for(recording)), builder, verifier, controller())
     arm = ReplayArm("replayed", recording, parts, GENERATION)
-    replayed = [arm.decode(prompt) for prompt in prompts]
-
     assert arm.fidelity.grade is Grade.EXACT
-    assert counts(replayed) == counts(live)
-    assert sum(one.accepted_drafts for one in live) > 0.6 * len(prompts)
+    assert counts([arm.decode(prompt) for prompt in FEW]) == counts(live)
+    return live
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [(one, name) for one in SETTINGS for name in COMPOSITIONS if one == "keyed" or name in EVERYWHERE],
+    indirect=["setting"],
+)
+def test_every_count_of_every_prompt_is_the_live_one(setting, name):
+    live = check_equal(setting, lambda source: draft(source, setting[2]), *COMPOSITIONS[name])
+    assert sum(one.accepted_drafts for one in live) > 0.6 * len(FEW)
     assert {reason for one in live for reason in one.finish_reasons} == {"eos", "length"}
 
 
-def lookup():
+def lookup(coupled):
     return PromptLookup(min_ngram=1)
 
 
@@ -127,33 +100,26 @@ def recycling(coupled, state="carry"):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda coupled: lookup(),
+        lookup,
         recycling,
         lambda coupled: recycling(coupled, "cold"),
-        lambda coupled: Union([lookup(), recycling(coupled)]),
+        lambda coupled: Union([lookup(coupled), recycling(coupled)]),
     ],
     ids=["lookup", "recycling", "cold recycling", "both"],
 )
 def test_drafters_that_learn_from_accepted_tokens_alone_are_exact(setting, make):
-    recording, verifier, coupled, prompts = setting
+    coupled = setting[2]
     builder = ParametricTree(nodes=8, depth=4, width=min(3, make(coupled).max_candidates))
-
-    live = decoded(make(coupled), builder, verifier, Fixed(), prompts=prompts)
-    arm = ReplayArm("replayed", recording, Parts(make(coupled), builder, verifier, Fixed()), GENERATION)
-
-    assert arm.fidelity.grade is Grade.EXACT
-    assert counts([arm.decode(prompt) for prompt in prompts]) == counts(live)
+    check_equal(setting, lambda source: make(coupled), builder)
 
 
-def test_a_tree_wider_than_what_was_recorded_is_refused(tmp_path):
+def test_a_tree_wider_than_the_recording_is_refused(tmp_path):
     """Candidates beyond the recorded ones may be the output's next token, so none is made up along the output."""
     source = RecordingSource(Models().draft, 1, spine_width=3)
-    drafter = draft(source, False)
-    recording = record(tmp_path, KeyedSampling(0.7), drafter, source, [Chain(4)], prompts=PROMPTS[:1])
-    parts = Parts(draft(source_for(recording), False), KConfig([4]), KeyedSampling(0.7))
+    recording = record(tmp_path, KeyedSampling(0.7), draft(source), source, [Chain(4)], prompts=FEW[:1])
+    parts = Parts(draft(source_for(recording)), KConfig([4]), KeyedSampling(0.7))
     arm = ReplayArm("replayed", recording, parts, GENERATION)
 
-    with pytest.raises(
-        NotRecordedError, match=r"4 best candidates are asked for and 3 were recorded; .* of at least 4"
-    ):
-        arm.decode(PROMPTS[0])
+    wanted = r"4 best candidates are asked for and 3 were recorded; .* of at least 4"
+    with pytest.raises(NotRecordedError, match=wanted):
+        arm.decode(FEW[0])

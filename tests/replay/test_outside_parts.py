@@ -23,15 +23,14 @@ class LastAgain(Drafter):
     max_candidates = 1
 
     def propose(self, context, request):
-        tokens = request.tokens[request.rows][:, np.newaxis].repeat(request.k, axis=1)
-        return Candidates(tokens)
+        return Candidates(request.tokens[request.rows][:, np.newaxis].repeat(request.k, axis=1))
 
 
-class SaidToLearnNothing(LastAgain):
+class LearnsNothing(LastAgain):
     learns_from = "nothing"
 
 
-class WithItsOwnModel(SaidToLearnNothing):
+class RunsItsModel(LearnsNothing):
     runs_model = True
 
 
@@ -42,11 +41,11 @@ class EveryOther(Controller):
         return Plan(max_depth=None if context.steps % 2 else 0)
 
 
-class SaidToNeedNoSeconds(EveryOther):
+class UsesNoSeconds(EveryOther):
     uses_seconds = False
 
 
-class NeedsForesight(SaidToNeedNoSeconds):
+class NeedsForesight(UsesNoSeconds):
     needs_foresight = True
 
 
@@ -61,35 +60,34 @@ def grade(drafter=None, verifier=None, controller=None):
     return fidelity(Parts(drafter or PromptLookup(), Chain(1), verifier or KeyedSampling(), controller)).grade
 
 
-def test_a_drafter_that_declares_nothing_is_approximate():
+def test_a_part_is_graded_by_its_declarations():
+    """And one that declares nothing is never exact."""
     assert grade(LastAgain()) is Grade.APPROXIMATE
     assert grade(Union([PromptLookup(), LastAgain()])) is Grade.APPROXIMATE
-    assert grade(SaidToLearnNothing()) is Grade.EXACT
-    assert static_shape(Parts(SaidToLearnNothing(), Chain(1))) is None
-
-
-def test_a_draft_model_asked_in_another_way_is_refused():
-    with pytest.raises(RecordingError, match=r"WithItsOwnModel runs its draft model in a way of its own"):
-        static_shape(Parts(WithItsOwnModel(), Chain(1)))
-
-
-def test_a_controller_that_declares_nothing_decides_by_seconds():
+    assert grade(LearnsNothing()) is Grade.EXACT
+    assert static_shape(Parts(LearnsNothing(), Chain(1))) is None
     assert grade(controller=EveryOther()) is Grade.MODELLED
-    assert grade(controller=SaidToNeedNoSeconds()) is Grade.EXACT
-    with pytest.raises(RecordingError, match=r"NeedsForesight controller decodes every prompt beforehand"):
-        grade(controller=NeedsForesight())
+    assert grade(controller=UsesNoSeconds()) is Grade.EXACT
 
 
-def test_a_verifier_whose_law_is_not_known_is_not_replayed():
-    with pytest.raises(RecordingError, match=r"output of Highest may depend on what is drafted"):
-        grade(verifier=Highest())
+@pytest.mark.parametrize(
+    ("assess", "sentence"),
+    [
+        (lambda: static_shape(Parts(RunsItsModel(), Chain(1))), "runs its draft model in a way of its own"),
+        (lambda: grade(controller=NeedsForesight()), "controller decodes every prompt beforehand"),
+        (lambda: grade(verifier=Highest()), "output of Highest may depend on what is drafted"),
+    ],
+)
+def test_a_part_that_cannot_be_replayed_is_refused(assess, sentence):
+    with pytest.raises(RecordingError, match=sentence):
+        assess()
 
 
-@pytest.mark.parametrize("controller", [None, SaidToNeedNoSeconds()])
+@pytest.mark.parametrize("controller", [None, UsesNoSeconds()])
 def test_what_is_declared_is_replayed_step_by_step(tmp_path, controller):
     answer = [10, 10, 11, 11, 11, 12, 12, 12]
     recording = save_recording([recorded_turn([0] * 8, answer=answer)], tmp_path / "recording", 8)
-    parts = Parts(SaidToLearnNothing(), Chain(1), KeyedSampling(0.7), controller)
+    parts = Parts(LearnsNothing(), Chain(1), KeyedSampling(0.7), controller)
     arm = ReplayArm("outside", recording, parts, Generation(max_new_tokens=8))
 
     record = arm.decode(Prompt("p", "fake", ("?",), (5, 6, 7), 0))

@@ -1,7 +1,6 @@
 """A recording on disk: it holds what the models say, and refuses what it does not hold, saying what to record."""
 
 import json
-from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -82,12 +81,12 @@ def recording(folder):
     return Recording(folder)
 
 
-def replayed(recording, builder, verifier=None, drafter=None, max_new_tokens=TOKENS):
+def replayed(recording, builder, verifier=None, drafter=None):
     if drafter is None:
         drafter = DraftModel()
         drafter.use_draft_model(source_for(recording))
     parts = Parts(drafter, builder, verifier or KeyedSampling(0.7))
-    return ReplayArm("replayed", recording, parts, Generation(max_new_tokens=max_new_tokens))
+    return ReplayArm("replayed", recording, parts, Generation(max_new_tokens=TOKENS))
 
 
 def path_to(turn, node):
@@ -198,9 +197,8 @@ def test_a_damaged_manifest_is_refused(recording, tmp_path, content, sentence):
             "tokenizer",
             "vocabulary_size",
             7,
-            "another tokenizer (tokenizer vocabulary_size 12, and the configured one has 7)",
+            "another tokenizer (tokenizer vocabulary_size 12, and the configured",
         ),
-        ("model", "hidden_size", 9, "another target (model hidden_size 8, and the configured one has 9)"),
         (
             "target",
             "weights_sha256",
@@ -208,8 +206,7 @@ def test_a_damaged_manifest_is_refused(recording, tmp_path, content, sentence):
             "another target, whose answers are its own (model weights_sha256 bbbbbbbbbbbb..., and the configured one "
             "has dddddddddddd...)",
         ),
-        ("target", "dtype", "bfloat16", "the target in float32, and the configured one is in bfloat16"),
-        ("draft", "weights_sha256", "d" * 64, "another draft, whose answers are its own"),
+        ("draft", "dtype", "bfloat16", "the draft in float32, and the configured one is in bfloat16"),
     ],
 )
 def test_other_models_are_refused(recording, section, key, value, sentence):
@@ -228,44 +225,41 @@ def test_another_law_is_refused_and_the_same_law_is_not(recording):
     assert replayed(recording, Chain(2), RejectionSampling(0.7)).decode(PROMPT).steps > 0
 
 
-def test_a_prompt_that_was_not_recorded(recording):
-    arm = replayed(recording, Chain(2))
-    with pytest.raises(
-        RecordingError, match="no sample 0 of prompt 'q'; record the prompts of the experiment"
-    ):
-        arm.decode(replace(PROMPT, prompt_id="q"))
-    with pytest.raises(RecordingError, match="no sample 3 of prompt 'p'"):
-        arm.decode(PROMPT, sample=3)
-    with pytest.raises(RecordingError, match=r"prompt 'p' has other tokens than were recorded.*record again"):
-        arm.decode(replace(PROMPT, token_ids=(3, 2, 1)))
-    with pytest.raises(RecordingError, match=r"prompt 'p' has other turns than were recorded.*record again"):
-        arm.decode(replace(PROMPT, turns=("?", "and then?")))
+@pytest.mark.parametrize(
+    ("changes", "sample", "sentence"),
+    [
+        ({"prompt_id": "q"}, 0, "no sample 0 of prompt 'q'; record the prompts of the experiment"),
+        ({}, 3, "no sample 3 of prompt 'p'"),
+        ({"token_ids": (3, 2, 1)}, 0, r"prompt 'p' has other tokens than were recorded.*record again"),
+        ({"turns": ("?", "and then?")}, 0, r"prompt 'p' has other turns than were recorded.*record again"),
+        ({"turns": ("!",)}, 0, r"prompt 'p' has other turns"),  # its tokens depend on the answers before
+    ],
+)
+def test_a_prompt_that_was_not_recorded_is_refused(recording, changes, sample, sentence):
+    recording.manifest.made_of["prompts"] = {"p": hash_of(PROMPT)}
+    assert recorded_turns(recording, PROMPT)
+    with pytest.raises(RecordingError, match=sentence):
+        replayed(recording, Chain(2)).decode(replace(PROMPT, **changes), sample)
 
 
-def test_another_text_of_a_later_turn(recording):
-    """Its tokens depend on the answers before, so the recorded prompts are told apart by their text."""
-    known = {**recording.manifest.made_of, "prompts": {"p": hash_of(PROMPT)}}
-    other = copy(recording)
-    other.manifest = replace(recording.manifest, made_of=known)
-    assert recorded_turns(other, PROMPT)
-    with pytest.raises(RecordingError, match="prompt 'p' has other turns than were recorded"):
-        recorded_turns(other, replace(PROMPT, turns=("!",)))
-
-
-def test_a_question_that_was_not_recorded(recording):
-    with pytest.raises(
-        NotRecordedError,
-        match=r"prompt 'p', after \d+ new tokens: the draft's \d+ best candidates .*record with a",
-    ):
-        replayed(recording, DySpecGreedy(8, candidates="top-k")).decode(PROMPT)
-
-
-def test_a_target_that_was_asked_for_less(recording):
-    drafter = TokenRecycling(k=5, update="accepted", prefill_update=False)
-    with pytest.raises(
-        NotRecordedError, match=r"the target's 5 best tokens after .* target_top_k of at least 5"
-    ):
-        replayed(recording, Chain(2), drafter=drafter).decode(PROMPT)
+@pytest.mark.parametrize(
+    ("builder", "drafter", "sentence"),
+    [
+        (
+            DySpecGreedy(8, candidates="top-k"),
+            None,
+            r"new tokens: the draft's \d+ best candidates .*record with a",
+        ),
+        (
+            Chain(2),
+            TokenRecycling(k=5, update="accepted", prefill_update=False),
+            r"the target's 5 best tokens after .* target_top_k of at least 5",
+        ),
+    ],
+)
+def test_an_answer_that_was_not_recorded_is_refused(recording, builder, drafter, sentence):
+    with pytest.raises(NotRecordedError, match=sentence):
+        replayed(recording, builder, drafter=drafter).decode(PROMPT)
 
 
 def tiny_llama(seed=0, **changes):

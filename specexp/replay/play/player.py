@@ -179,18 +179,7 @@ output in a static tree, and an error along it; or no candidate, an approximatio
 
 
 class RecordedSource(DraftSource):
-    """The answers of a recorded draft model; passes are counted as a model's would be.
-
-    Args:
-        vocab_size: Tokens of the draft's vocabulary.
-        context_limit: Tokens that the draft's context holds.
-        scoring: The scoring of the recorded candidates.
-        missing: Treatment of answers that were not recorded.
-
-    Attributes:
-        turn: The turn that is replayed.
-        unanswered: Number of rows whose answers were not recorded.
-    """
+    """The answers of a recorded draft model in ``turn``; passes are counted as a model's would be."""
 
     def __init__(
         self, vocab_size: int, context_limit: int, scoring: Scoring, missing: Missing = "refuse"
@@ -200,7 +189,6 @@ class RecordedSource(DraftSource):
         self.scoring = scoring
         self.missing = missing
         self.turn: RecordedTurn | None = None
-        self.unanswered = 0
         self._length = 0
         self._nodes: list[int] = []  # the step's fed nodes in the trie
         self._unknown_token = vocab_size  # the next token beyond the vocabulary
@@ -284,7 +272,6 @@ class RecordedSource(DraftSource):
     ) -> None:
         """Replace the missing answers of rows of ``tokens`` ``[f, k]``, or raise."""
         assert self.turn is not None
-        self.unanswered += len(rows)
         if self.missing == "unknown":
             for row in rows:
                 node = answers[row]
@@ -416,11 +403,9 @@ class Player:
         """Replay the turns of a conversation and return the counts of each.
 
         Args:
-            turns: Turns of one prompt and sample.
             max_new_tokens: Tokens per turn; in a conversation of several turns as many as were recorded.
             sequence: Name of the sequence, by which randomness is keyed.
             clock: Seconds of a step by phase, for parts that learn from them.
-            observers: Called with every step's outcome.
 
         Raises:
             RecordingError: The recording is too short.

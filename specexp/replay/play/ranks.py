@@ -162,9 +162,8 @@ class RankTable:
         new = np.minimum(accepted + 1, self.left)
         roots = self._visited(new)
         cuts = np.minimum(self.room[roots], shape.max_depth)  # depth of a tree, cut near the length limit
-        sizes = np.bincount(
-            shape.depths, minlength=shape.max_depth + 1
-        ).cumsum()  # rows of a tree cut at a depth
+        # rows of a tree cut at a depth
+        sizes = np.bincount(shape.depths, minlength=shape.max_depth + 1).cumsum()
         nodes = sizes[cuts] - 1
         turn = self._turn[roots]
         seconds: NDArray[np.float64] | None = None
@@ -172,8 +171,8 @@ class RankTable:
             leaf = np.ones(shape.parents.size, dtype=np.bool_)
             leaf[shape.parents[1:]] = False
             ends = (accepted[roots] > 0) & ((accepted[roots] == cuts) | leaf[last[roots]])
-            asked = np.bincount(shape.depths[~leaf], minlength=shape.max_depth)  # rows of each depth
-            spent = self._seconds(latency, roots, sizes, asked, cuts, new[roots], ends)
+            inner = np.bincount(shape.depths[~leaf], minlength=shape.max_depth)  # rows of each depth
+            spent = self._seconds(latency, roots, sizes, inner, cuts, new[roots], ends)
             seconds = np.bincount(turn, spent, minlength=len(self.turns)).astype(np.float64)
 
         def by_turn(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -201,24 +200,16 @@ class RankTable:
     def _seconds(
         self,
         latency: LatencyProfile,
-        roots: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        asked: NDArray[np.int64],
-        cuts: NDArray[np.int64],
-        new: NDArray[np.int64],
-        ends: NDArray[np.bool_],
+        roots: NDArray[np.int64],  # [steps] positions at which the steps begin
+        sizes: NDArray[np.int64],  # [depth + 1] rows of the tree cut at each depth
+        inner: NDArray[np.int64],  # [depth] rows of each depth with children, which are one draft pass
+        cuts: NDArray[np.int64],  # [steps] depth at which each step's tree is cut
+        new: NDArray[np.int64],  # [steps] tokens
+        ends: NDArray[
+            np.bool_
+        ],  # [steps] whether the last accepted node was a leaf, which the draft was not fed
     ) -> NDArray[np.float64]:
-        """Return ``[steps]`` seconds.
-
-        Args:
-            latency: Costs of the composition.
-            roots: ``[steps]`` positions at which the steps begin.
-            sizes: ``[depth + 1]`` rows of the tree cut at each depth.
-            asked: ``[depth]`` rows of each depth with children, which are one draft pass.
-            cuts: ``[steps]`` depth at which each step's tree is cut.
-            new: ``[steps]`` tokens of each step.
-            ends: ``[steps]`` whether the last accepted node was a leaf, which the draft was not fed.
-        """
+        """Return ``[steps]`` seconds."""
         prefix = self.prefixes[roots]
         near, far = int(prefix.min()), int(prefix.max())
         beyond = (prefix - near) / max(far - near, 1)
@@ -231,11 +222,11 @@ class RankTable:
         nodes = sizes - 1
         by_cut = np.array([line(latency.target_seconds, size) for size in sizes.tolist()])  # [depth + 1, 2]
         by_cut[:, 0] += np.where(nodes > 0, latency.step_ms + latency.node_ms * nodes, 0.0) / 1e3
-        if asked.size:
-            later = [line(latency.draft_seconds, rows) for rows in asked[1:].tolist()]
+        if inner.size:
+            later = [line(latency.draft_seconds, rows) for rows in inner[1:].tolist()]
             by_cut[2:] += np.cumsum(np.array(later).reshape(-1, 2), axis=0)
         spent = by_cut[cuts, 0] + by_cut[cuts, 1] * beyond + latency.token_ms * new / 1e3
-        if asked.size:
+        if inner.size:
             # The first pass feeds the root and, if the step before ended with an accepted leaf, this leaf too.
             pending = np.zeros(roots.size, dtype=np.int64)
             pending[1:] = ends[:-1]

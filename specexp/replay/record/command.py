@@ -110,10 +110,7 @@ def _act(
 def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = None) -> Recording:
     """Record the experiment of a file and print how close replay comes to a live sample.
 
-    Args:
-        config: The experiment file.
-        pair: Loaded models; by default those of the file.
-        shard: The part of the prompts; all if None. The worker that ends last merges the parts.
+    The worker of a shard that ends last merges all shards. ``pair`` are models loaded already.
 
     Raises:
         ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
@@ -127,16 +124,16 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
 
     quiet_libraries()
     console = terminal(180)  # the live sample has many columns
-    tell = partial(console.print, highlight=False, markup=False)
+    print_line = partial(console.print, highlight=False, markup=False)
     with StageBar(console) as bar:
-        job = RecordingJob(config, tell, bar, pair, shard)
+        job = RecordingJob(config, print_line, bar, pair, shard)
         recording = job.run()
         if shard is not None:
             with ends_last(plan_recording(config).folder, is_recorded) as last:
-                recording = RecordingJob(config, tell, bar, job.pair).run() if last else recording
+                recording = RecordingJob(config, print_line, bar, job.pair).run() if last else recording
     if recording.manifest.live_sample:
         console.print(to_table(recording.manifest.live_sample).to_rich())
-    tell(
+    print_line(
         f"{counted(recording.manifest.answers, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}"
     )
     result = current_result()
@@ -154,9 +151,6 @@ class RecordingJob:
     """A recording being made, or continued after its last complete file of turns.
 
     Args:
-        config: The experiment file.
-        tell: Prints a line about the progress.
-        bar: Shows the progress of the stages.
         pair: Loaded models; by default those of the file.
         shard: The part of the prompts that is recorded, in a folder of its own; all if None.
 
@@ -167,7 +161,7 @@ class RecordingJob:
     def __init__(
         self,
         config: Config,
-        tell: Callable[[str], None],
+        print_line: Callable[[str], None],
         bar: StageBar,
         pair: ModelPair | None = None,
         shard: Shard | None = None,
@@ -177,7 +171,7 @@ class RecordingJob:
         self.config = config
         self.plan = plan_recording(config)
         self.shard = shard
-        self.tell = tell
+        self.print_line = print_line
         self.bar = bar
         self.pair = pair or build_pair(self.plan.config)
         check_context(self.plan, self.pair)
@@ -201,12 +195,12 @@ class RecordingJob:
         sampled = self._unsampled()
         answered = counted(whole, "answered prompt")
         if not missing and not sampled:
-            self.tell(f"{folder} holds {whole} of {answered}: nothing is left to record.")
+            self.print_line(f"{folder} holds {whole} of {answered}: nothing is left to record.")
             return Recording(folder)
-        self.tell("\n".join(self.plan.lines()))
+        self.print_line("\n".join(self.plan.lines()))
         if missing:
             if len(missing) < whole:
-                self.tell(f"{folder} holds {whole - len(missing)} of {answered}: going on.")
+                self.print_line(f"{folder} holds {whole - len(missing)} of {answered}: going on.")
             self.bar.stage("recording", whole, whole - len(missing))
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder):
@@ -239,12 +233,12 @@ class RecordingJob:
         shards = [] if self.shard is not None else shards_in(whole)
         if shards and self._missing():
             for shard in shards:
-                RecordingJob(self.config, self.tell, self.bar, self.pair, shard).run()
+                RecordingJob(self.config, self.print_line, self.bar, self.pair, shard).run()
             parts = [part for shard in shards if is_recorded(part := shard.folder(whole))]
             with locked(whole):
                 self._merge(parts)
                 self._save(complete=True)
-            self.tell(f"{whole} is merged from {counted(len(shards), 'shard')}.")
+            self.print_line(f"{whole} is merged from {counted(len(shards), 'shard')}.")
         if shards:
             forget_shards(whole)
 
@@ -305,7 +299,7 @@ class RecordingJob:
                 ) from error
             if number == 0:
                 turns = sum(len(prompt.turns) for prompt, _ in missing)
-                self.tell(estimate(kept, turns, generation.max_new_tokens, files=-(-turns // most)))
+                self.print_line(estimate(kept, turns, generation.max_new_tokens, files=-(-turns // most)))
             self.bar.prompt()
             if len(kept) >= most or number == len(missing) - 1:
                 self._write(kept)

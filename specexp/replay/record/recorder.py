@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,11 +57,10 @@ class Coverage:
     candidates: int
     target_top_k: int
 
-    def asked_at_roots(self, phrases: bool) -> list[TreeBuilder]:
+    def builders_at_roots(self, phrases: bool) -> list[TreeBuilder]:
         """Return builders that ask a draft model, the wanted ones last, since earlier passes answer most of them.
 
-        Args:
-            phrases: Whether the builders draft phrases too, which no model is asked for.
+        With ``phrases`` the builders draft phrases too, for which no model is asked.
         """
         wanted = self.builders
         if phrases:
@@ -92,18 +90,17 @@ class Recorder:
         self.drafter = drafter
         self.coverage = coverage
         self.plain = Decoder(model, verifier=verifier)
-        self._builders = coverage.asked_at_roots(phrases=learns(drafter))
-        self._asked = drafter  # at every root
-        self._taught: Drafter | None = None  # by the target's answers at every root
+        self._builders = coverage.builders_at_roots(phrases=learns(drafter))
+        self._questioner = drafter  # asks the draft model at every root
+        self._learner: Drafter | None = None  # drafts at every root and learns from the target's answers
         self._runs: list[Decoder] = []
         if drafter is not None and learns(drafter):
             # The answers of a draft model inside it do not depend on what is learned, so it is asked by itself.
-            self._asked = deepcopy(next(iter(models_in(drafter)), None))
-            self._taught = deepcopy(drafter)
+            self._questioner = deepcopy(next(iter(models_in(drafter)), None))
+            self._learner = deepcopy(drafter)
             self._runs = [
                 Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders
             ]
-        self._answers = TargetAnswers(model, coverage.target_top_k)
 
     @property
     def shares_state(self) -> bool:
@@ -120,7 +117,7 @@ class Recorder:
             drafter.load_state_dict(learned)
 
     def _learning(self) -> list[Drafter]:
-        drafters = (self._taught, *(run.parts.drafter for run in self._runs))
+        drafters = (self._learner, *(run.parts.drafter for run in self._runs))
         return [drafter for drafter in drafters if drafter is not None]
 
     @torch.inference_mode()
@@ -136,15 +133,10 @@ class Recorder:
     ) -> Iterator[RecordedTurn]:
         """Record the turns of a conversation.
 
-        Args:
-            prompt: The prompt.
-            sample: Number of the continuation.
-            context_of: Returns the whole context of a turn from its number and the tokens before.
-            seed: Seed of the run.
-            max_new_tokens: Maximal number of tokens of a turn.
-            eos_token_ids: Tokens that end an answer.
+        ``context_of`` returns the whole context of a turn from its number and the tokens before.
         """
         sequence, turns = sequence_name(prompt, sample), len(prompt.turns)
+        model, k = self.model, self.coverage.target_top_k
         before: list[int] = []
         drafting: Drafting | None = None
         wanted: Any = {
@@ -156,41 +148,33 @@ class Recorder:
         for number in range(turns):
             context_ids = context_of(number, before)
             best: list[Best] = []
-            self.model.check_request(context_ids, max_new_tokens)
+
+            def keep_best(outcome: Outcome, best: list[Best] = best) -> None:
+                best.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
+
+            wanted["continue_conversation"] = number > 0
+            model.check_request(context_ids, max_new_tokens)
             if number == 0:
-                self.model.cache.truncate(0, 0)
-                self.model.conversation = None
-            result = self.plain.generate(
-                context_ids,
-                continue_conversation=number > 0,
-                observers=(partial(self._watch, best),),
-                **wanted,
-            )
-            fresh = np.array(context_ids[max(len(before) - 1, 0) : -1], dtype=np.int64)
-            room = min(max_new_tokens, self.model.context_limit - len(context_ids))
-            writer = TrieWriter(context_ids[-1], result.token_ids)
-            turn = _Turn(context_ids, result.token_ids, fresh, self._reread(context_ids, fresh), room, writer)
-            writer.target.update(enumerate(best))
+                model.cache.truncate(0, 0)
+                model.conversation = None
+            result = self.plain.generate(context_ids, observers=(keep_best,), **wanted)
+            turn = _Turn(model, k, context_ids, result.token_ids, max(len(before) - 1, 0), max_new_tokens)
+            turn.writer.target.update(enumerate(best))
             if drafting is None:
-                parts = Parts(self._asked, verifier=self.verifier)  # the builder follows
+                parts = Parts(self._questioner, verifier=self.verifier)  # the builder follows
                 drafting = Drafting(parts, parts.context(context_ids, seed, sequence))
             else:
                 drafting.context.next_turn(context_ids[len(before) :])
             self._cover(turn, drafting)
-            if self._taught is not None:
-                self._teach(self._taught, turn, seed, sequence)
+            if self._learner is not None:
+                self._teach(self._learner, turn, seed, sequence)
             for run in self._runs:
-                _open_sources(run.parts.drafter, turn)
-                run.generate(
-                    context_ids,
-                    continue_conversation=number > 0,
-                    observers=(partial(self._watch_run, turn),),
-                    **wanted,
-                )
-            self.model.cache.truncate(0, len(context_ids) - 1)
-            self._answers.ask_rest(writer)
+                turn.open_sources(run.parts.drafter)
+                run.generate(context_ids, observers=(turn.observe,), **wanted)
+            model.cache.truncate(0, len(context_ids) - 1)
+            turn.answer_rest()
             before = [*context_ids, *turn.answer]
-            values, tokens = turn.asked.topk(self.coverage.target_top_k, dim=-1)
+            values, tokens = turn.prefill_logits.topk(k, dim=-1)
             yield RecordedTurn(
                 prompt_id=prompt.prompt_id,
                 category=prompt.category,
@@ -203,44 +187,30 @@ class Recorder:
                 finish_reason=str(result.finish_reason),
                 asked=tokens.numpy(force=True).astype(np.int32),
                 asked_logits=values.float().numpy(force=True),
-                trie=writer.finish(),
+                trie=turn.writer.finish(),
             )
 
-    def _watch(self, best: list[Best], outcome: Outcome) -> None:
-        """Keep the target's best tokens of a step of plain decoding."""
-        k = self.coverage.target_top_k
-        best.append((outcome.top_k(k)[0].copy(), outcome.top_k_logits(k)[0].copy()))
-
-    def _reread(self, prompt: Sequence[int], fresh: NDArray[np.int64]) -> torch.Tensor:
-        """Return ``[a, V]`` logits of the turn's prefill; leaves the cache at the prompt without its last token."""
-        self.model.cache.truncate(0, len(prompt) - 1 - fresh.size)
-        logits = self.model.prefill(0, fresh.tolist(), all_logits=True)
-        return torch.empty(0, self.model.vocab_size) if logits is None else logits
-
     def _cover(self, turn: _Turn, drafting: Drafting) -> None:
-        """Ask all covering builders at every root."""
+        """Run all covering builders at every root."""
         context = drafting.context
-        self._answers.drafted = set()
-        sources = _open_sources(self._asked, turn)
-        if self._asked is None:
+        if self._questioner is None:
             context.append(turn.answer)
             return
+        sources = turn.open_sources(self._questioner)
         drafting.begin(turn.prefill(context))
         for root, following in enumerate(turn.answer):
             for builder in self._builders:
                 for source in sources:
                     source.width = builder.max_candidates
                 drafting.builder = builder
-                self._answers.enter(
-                    turn.writer, root, draft_together([(drafting, turn.room - root - 1)])[0].tree
-                )
+                turn.enter(root, draft_together([(drafting, turn.room - root - 1)])[0].tree)
             context.append([following])
             context.steps += 1
             drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
 
     def _teach(self, drafter: Drafter, turn: _Turn, seed: int, sequence: str) -> None:
         """Let a drafter that learns draft its largest tree at every root, and keep the target's answers to it."""
-        _open_sources(drafter, turn)
+        turn.open_sources(drafter)
         prompt, answer = turn.prompt, turn.answer
         largest = max(self.coverage.builders, key=lambda builder: builder.max_nodes)
         parts = Parts(drafter, largest, self.verifier)
@@ -248,62 +218,21 @@ class Recorder:
         self.model.cache.truncate(0, len(prompt) - 1)
         drafting = Drafting(parts, context)
         drafting.begin(turn.prefill(context))
-
-        def keep(outcome: Outcome) -> None:
-            root = len(outcome.context) - 1 - len(prompt)
-            self._answers.keep_tree(turn.writer, root, outcome.tree, outcome.logits)
-
-        decoding = Decoding(self.model, (keep,))
-        decoding.add(
-            Lane(
-                context,
-                self.model,
-                _Given(len(prompt), answer),
-                drafting,
-                max_new_tokens=turn.room,
-                stop=lambda tokens: len(tokens) == len(answer),
-            )
+        lane = Lane(
+            context,
+            self.model,
+            _GivenAnswer(len(prompt), answer),
+            drafting,
+            max_new_tokens=turn.room,
+            stop=lambda tokens: len(tokens) == len(answer),
         )
+        decoding = Decoding(self.model, (turn.observe,))
+        decoding.add(lane)
         while decoding.lanes:
             decoding.step()
 
-    def _watch_run(self, turn: _Turn, outcome: Outcome) -> None:
-        """Keep the target's answers in a step of a drafter that learns."""
-        root = len(outcome.context) - len(outcome.new_token_ids) - len(turn.prompt)
-        self._answers.keep_tree(turn.writer, root, outcome.tree, outcome.logits)
 
-
-@dataclass
-class _Turn:
-    """An answered turn with the trie that is being filled.
-
-    Attributes:
-        fresh: Tokens that the turn's prefill feeds.
-        asked: ``[a, V]`` the target's logits after these.
-        room: Tokens that the answer could have had.
-    """
-
-    prompt: list[int]
-    answer: Sequence[int]
-    fresh: NDArray[np.int64]
-    asked: torch.Tensor
-    room: int
-    writer: TrieWriter
-
-    def prefill(self, context: Context) -> Outcome | None:
-        """Step 0 of the turn."""
-        return prefill_outcome(context, self.fresh, self.asked) if self.fresh.size else None
-
-
-def _open_sources(drafter: Drafter | None, turn: _Turn) -> list[RecordingSource]:
-    """Let the draft models inside a drafter write into a turn's trie; returns their sources."""
-    sources: list[RecordingSource] = [one.source for one in models_in(drafter)]
-    for source in sources:
-        source.open(turn.writer, len(turn.prompt))
-    return sources
-
-
-class _Given(Verifier):
+class _GivenAnswer(Verifier):
     """Accepts nothing and commits the next token of a known answer."""
 
     def __init__(self, start: int, answer: Sequence[int]) -> None:
@@ -315,38 +244,76 @@ class _Given(Verifier):
         return Verdict((), self._answer[len(context) - self._start])
 
 
-class TargetAnswers:
-    """Keeps the target's ``top_k`` best tokens after the nodes of drafted trees."""
+class _Turn:
+    """An answered turn with the trie that is being filled by the target's ``top_k`` best tokens.
 
-    def __init__(self, model: Runtime, top_k: int) -> None:
+    Args:
+        known: Tokens of the prompt that the turns before have fed.
+
+    Attributes:
+        fresh: Tokens that the turn's prefill feeds.
+        prefill_logits: ``[a, V]`` the target's logits after these.
+        room: Tokens that the answer could have had.
+    """
+
+    def __init__(
+        self,
+        model: Runtime,
+        top_k: int,
+        prompt: list[int],
+        answer: Sequence[int],
+        known: int,
+        max_new_tokens: int,
+    ) -> None:
         self.model = model
         self.top_k = top_k
-        self.drafted: set[int] = set()  # nodes of the turn's trees
+        self.prompt = prompt
+        self.answer = answer
+        self.fresh = np.array(prompt[known:-1], dtype=np.int64)
+        self.room = min(max_new_tokens, model.context_limit - len(prompt))
+        self.writer = TrieWriter(prompt[-1], answer)
+        self._drafted: set[int] = set()  # nodes of the covering builders' trees
+        # This leaves the cache at the prompt without its last token.
+        model.cache.truncate(0, len(prompt) - 1 - self.fresh.size)
+        logits = model.prefill(0, self.fresh.tolist(), all_logits=True)
+        self.prefill_logits = torch.empty(0, model.vocab_size) if logits is None else logits
 
-    def keep_tree(self, writer: TrieWriter, root: int, tree: TokenTree, logits: torch.Tensor) -> None:
-        """Keep the target's ``[n + 1, V]`` logits of a tree below a root of the answer."""
-        nodes = self.enter(writer, root, tree)
+    def prefill(self, context: Context) -> Outcome | None:
+        """Return step 0 of the turn."""
+        return prefill_outcome(context, self.fresh, self.prefill_logits) if self.fresh.size else None
+
+    def open_sources(self, drafter: Drafter | None) -> list[RecordingSource]:
+        """Let the draft models inside a drafter write into the trie; returns their sources."""
+        sources: list[RecordingSource] = [one.source for one in models_in(drafter)]
+        for source in sources:
+            source.open(self.writer, len(self.prompt))
+        return sources
+
+    def observe(self, outcome: Outcome) -> None:
+        """Keep the target's answers to the tree of a step."""
+        root = len(outcome.context) - len(outcome.new_token_ids) - len(self.prompt)
+        writer, nodes = self.writer, self.enter(root, outcome.tree)
         # Plain decoding has answered the nodes of the answer.
         missing = [row for row, node in enumerate(nodes) if node > writer.spine and node not in writer.target]
-        self._keep(writer, [nodes[row] for row in missing], logits[missing])
+        self._keep([nodes[row] for row in missing], outcome.logits[missing])
 
-    def enter(self, writer: TrieWriter, root: int, tree: TokenTree) -> list[int]:
-        """Return the nodes of a tree; :meth:`ask_rest` asks about those off the answer."""
-        nodes = writer.enter_tree(root, tree)
-        self.drafted.update(nodes)
+    def enter(self, root: int, tree: TokenTree) -> list[int]:
+        """Return the nodes of a tree; :meth:`answer_rest` asks the target about those off the answer."""
+        nodes = self.writer.enter_tree(root, tree)
+        self._drafted.update(nodes)
         return nodes
 
-    def ask_rest(self, writer: TrieWriter) -> None:
+    def answer_rest(self) -> None:
         """Ask the target about every drafted node without answer, each once.
 
         Nodes below neighbouring tokens of the answer share a pass. The cache holds the prompt without its last token.
         """
-        spine = writer.spine
+        writer, spine = self.writer, self.writer.spine
         hanging: list[list[int]] = [[] for _ in range(spine + 1)]
         off = list(range(spine + 1))  # the last node of the answer above each node
         for node in range(spine + 1, len(writer.parents)):
             off.append(off[writer.parents[node]])
-            if node in self.drafted and node not in writer.target:
+            if node in self._drafted and node not in writer.target:
                 hanging[off[node]].append(node)
         first = 0
         while first <= spine:
@@ -360,19 +327,19 @@ class TargetAnswers:
             shape = TreeShape(parents, [-1] + [0] * (len(nodes) - 1))
             tokens = np.array([writer.tokens[node] for node in nodes], dtype=np.int64)
             (logits,) = self.model.tree_pass((0,), (TokenTree(shape, tokens),))
-            asked = [index for index, node in enumerate(nodes) if node not in writer.target]
-            self._keep(writer, [nodes[index] for index in asked], logits[asked])
+            missing = [index for index, node in enumerate(nodes) if node not in writer.target]
+            self._keep([nodes[index] for index in missing], logits[missing])
             kept = min(last + 1, spine) - first  # the last token of an answer is not fed before the next turn
             if kept:
                 self.model.cache.commit(0, range(kept))
             first = last + 1
 
-    def _keep(self, writer: TrieWriter, nodes: Sequence[int], logits: torch.Tensor) -> None:
+    def _keep(self, nodes: Sequence[int], logits: torch.Tensor) -> None:
         """Keep the target's best tokens after nodes from its ``[n, V]`` logits."""
         values, best = logits.topk(self.top_k, dim=-1)
         found, scores = best.numpy(force=True), values.float().numpy(force=True)
         for index, node in enumerate(nodes):
-            writer.target[node] = found[index].copy(), scores[index].copy()
+            self.writer.target[node] = found[index].copy(), scores[index].copy()
 
 
 class RecordingSource(ModelSource):

@@ -164,11 +164,11 @@ def test_it_leaves_tables_trees_and_pictures(file, tmp_path, capsys):
         ),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_in_one_sentence(file, sections, sentence, capsys, tmp_path):
+def test_a_mistake_is_one_sentence(file, sections, sentence, capsys, tmp_path):
     assert main([file(**sections)]) == 2
-    told = capsys.readouterr().err
-    assert sentence in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 

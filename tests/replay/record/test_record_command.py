@@ -8,29 +8,40 @@ import numpy as np
 import pytest
 import yaml
 
+from specexp.builders import DySpecGreedy, ParametricTree, StaticTree
 from specexp.config import ConfigError, load_config
-from specexp.replay.format.recording import Recording
+from specexp.replay.format.recording import Recording, RecordingManifest
 from specexp.replay.format.trie import RecordingError
+from specexp.replay.play.fidelity import fidelity_note
 from specexp.replay.record import command
 from specexp.replay.record.command import locked, main, run
-from specexp.replay.record.live_sample import to_table
+from specexp.replay.record.live_sample import to_table, trees_between
 from specexp.replay.record.plan import plan_recording
 
 DRAFT = {"class_path": "DraftModel"}
 SMALL = {"data.max_prompts": 2, "generation.max_new_tokens": 6, "record.live_sample": 0}
 
 
-def arguments(**keys):
+def arguments(keys):
     return [word for key, value in keys.items() for word in (f"--{key}", str(value))]
+
+
+def small(path, changed=None, *words):
+    """Record a few prompts; returns the exit code."""
+    return main([path, *words, *arguments({**SMALL, **(changed or {})})])
+
+
+def part(name, **given):
+    return {"class_path": name, "init_args": given}
 
 
 @pytest.fixture
 def file(experiment, tmp_path):
-    """Writes an experiment whose draft model is to be recorded; ``recordings`` stands beside its runs."""
+    """Writes an experiment with a draft model to be recorded."""
 
     def write(**sections):
         record = {"to": str(tmp_path / "recorded"), "turns_per_file": 2, **sections.pop("record", {})}
-        record.setdefault("coverage", [{"class_path": "Chain", "init_args": {"length": 5}}])
+        record.setdefault("coverage", [part("Chain", length=5)])
         return experiment(**{"drafter": DRAFT, "record": record, **sections})
 
     return write
@@ -51,11 +62,11 @@ def same(one, other):
     )
 
 
-def test_what_is_recorded_replays_as_the_models_decode(file, folder, capsys):
-    greedy_tree = {"class_path": "DySpecGreedy", "init_args": {"budget": 6, "candidates": "top-k"}}
+def test_a_recording_replays_as_the_models_decode(file, folder, capsys):
+    greedy_tree = part("DySpecGreedy", budget=6, candidates="top-k")
     path = file(
         data={**yaml.safe_load(Path(file()).read_text())["data"], "max_prompts": 2},
-        builder={"class_path": "KConfig", "init_args": {"widths": [2, 1]}},
+        builder=part("KConfig", widths=[2, 1]),
         record={"coverage": [greedy_tree], "live_sample": 2},
         generation={"max_new_tokens": 6},
     )
@@ -65,10 +76,8 @@ def test_what_is_recorded_replays_as_the_models_decode(file, folder, capsys):
     recording = Recording(folder)
     assert len(recording.turns) == 2
     assert all(len(turns) == 2 for turns in recording.turns.values())
-    assert [row["composition"].partition("(")[0] for row in recording.manifest.live_sample] == [
-        "KConfig",
-        "DySpecGreedy",
-    ]
+    sample = recording.manifest.live_sample
+    assert [row["composition"].partition("(")[0] for row in sample] == ["KConfig", "DySpecGreedy"]
     for row in recording.manifest.live_sample:
         assert row["fidelity"] == "exact"
         assert row["equal_prompts"] == row["prompts"] == 2
@@ -79,14 +88,14 @@ def test_what_is_recorded_replays_as_the_models_decode(file, folder, capsys):
 
 def test_a_drafter_that_learns_is_recorded_with_the_experiments_builder(file, folder):
     path = file(
-        drafter={"class_path": "TokenRecycling", "init_args": {"k": 4, "update": "accepted"}},
+        drafter=part("TokenRecycling", k=4, update="accepted"),
         record={"coverage": None, "live_sample": 2},
     )
 
-    assert main([path, *arguments(**{**SMALL, "record.live_sample": 2})]) == 0
+    assert small(path, {"record.live_sample": 2}) == 0
 
     made_of = Recording(folder).manifest.made_of
-    assert made_of["coverage"] == [{"class_path": "Chain", "init_args": {"length": 3, "candidates": "top-k"}}]
+    assert made_of["coverage"] == [part("Chain", length=3, candidates="top-k")]
     assert made_of["target_top_k"] == 4
     assert made_of["scoring"] is None
     own, between = Recording(folder).manifest.live_sample
@@ -99,17 +108,17 @@ def test_a_drafter_that_learns_is_recorded_with_the_experiments_builder(file, fo
     ("parts", "reason"),
     [
         (
-            {"builder": {"class_path": "DySpecGreedy", "init_args": {"budget": 6, "candidates": "top-k"}}},
+            {"builder": part("DySpecGreedy", budget=6, candidates="top-k")},
             "were not recorded; record with a coverage that asks for them",
         ),
         (
-            {"controller": {"class_path": "Bandit", "init_args": {"over": "depths", "values": [1, 3]}}},
+            {"controller": part("Bandit", over="depths", values=[1, 3])},
             "Bandit learns from seconds: set latency to a profile",
         ),
     ],
 )
-def test_a_composition_that_cannot_be_replayed_is_said_to_be_none(file, folder, parts, reason):
-    assert main([file(**parts), *arguments(**{**SMALL, "record.live_sample": 1})]) == 0
+def test_a_composition_that_cannot_be_replayed_is_noted(file, folder, parts, reason):
+    assert small(file(**parts), {"record.live_sample": 1}) == 0
 
     own, chain = Recording(folder).manifest.live_sample
     assert reason in own["refused"]
@@ -127,7 +136,7 @@ def test_without_a_drafter_the_pairs_draft_is_recorded_and_without_a_draft_the_t
     assert "DraftModel (the file has none, and the pair has a draft)" in capsys.readouterr().out
 
     alone = file(**plain, pair={"target": model_folder, "target_dtype": "float32"})
-    assert main([alone, *arguments(**SMALL)]) == 0
+    assert small(alone) == 0
     for turns in Recording(folder).turns.values():
         for turn in turns:
             assert len(turn.trie) == turn.answer.size + 1  # nothing beside the answer
@@ -135,20 +144,17 @@ def test_without_a_drafter_the_pairs_draft_is_recorded_and_without_a_draft_the_t
             assert (turn.trie.target.counts > 0).all()
 
 
-def test_the_size_is_told_before_the_rest_is_recorded(file, folder, capsys):
-    assert main([file(), *arguments(**{**SMALL, "data.max_prompts": 4})]) == 0
+def test_the_size_is_estimated_after_the_first_prompt(file, folder, capsys):
+    assert small(file(), {"data.max_prompts": 4}) == 0
 
     line = next(line for line in capsys.readouterr().out.splitlines() if "bytes a token" in line)
+    assert "8 answers of up to 6 tokens" in line  # four conversations of two turns
     number, unit = re.search(r"will take up to ([\d.]+) (MB|kB)\.", line).groups()
-    promised = float(number) * {"MB": 1.0, "kB": 1e-3}[unit]
-    each = float(re.search(r"took (\d+) bytes", line).group(1))
-    assert f"{4 * 2} answers of up to 6 tokens" in line  # four conversations of two turns
-    of_tokens = each * 8 * 6 / 1e6
-    assert of_tokens < promised < of_tokens + 0.2  # and what the files take for themselves
-    assert Recording(folder).bytes / 1e6 == pytest.approx(promised, abs=0.06)
+    estimated = float(number) * {"MB": 1.0, "kB": 1e-3}[unit]
+    assert Recording(folder).bytes / 1e6 == pytest.approx(estimated, abs=0.06)
 
 
-CARRYING = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}}
+CARRYING = part("TokenRecycling", k=4, state="carry")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +162,7 @@ CARRYING = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carr
 )
 def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monkeypatch, capsys, drafter):
     path = file(drafter=drafter)
-    few = arguments(**{**SMALL, "data.max_prompts": 3})
+    few = arguments({**SMALL, "data.max_prompts": 3})
     assert main([path, *few, "--record.to", str(folder) + "_whole"]) == 0
     write, written = command.write_turns, []
 
@@ -185,42 +191,44 @@ def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monk
 def test_two_processes_do_not_record_together(file, folder, capsys):
     folder.mkdir()
     with locked(folder):
-        assert main([file(), *arguments(**SMALL)]) == 2
+        assert small(file()) == 2
     assert "is being recorded by another process: wait for it" in capsys.readouterr().err
     assert not (folder / "recording.json").exists()
 
 
 def test_a_finished_recording_is_left_alone_and_takes_more_prompts_and_samples(file, folder, capsys):
     path = file()
-    assert main([path, *arguments(**SMALL)]) == 0
+    assert small(path) == 0
     before = {item: item.stat().st_mtime_ns for item in folder.iterdir()}
     capsys.readouterr()
 
-    assert main([path, *arguments(**SMALL)]) == 0
-
+    assert small(path) == 0
     assert "holds 2 of 2 answered prompts: nothing is left to record" in capsys.readouterr().out
+    assert small(path, {}, "--dry-run") == 0
+    assert f"to {folder}, which holds 4 answers already" in capsys.readouterr().out
+    assert small(path, {"generation.max_new_tokens": 7}, "--dry-run") == 2
+    assert "made with generation.max_new_tokens 6, and the configured one is 7" in capsys.readouterr().err
     assert {item: item.stat().st_mtime_ns for item in folder.iterdir()} == before
 
-    more = {**SMALL, "data.max_prompts": 3, "generation.samples": 2}
-    assert main([path, *arguments(**more)]) == 0
+    assert small(path, {"data.max_prompts": 3, "generation.samples": 2}) == 0
     recording = Recording(folder)
     assert len(recording.turns) == 6
     assert recording.manifest.made_of["generation"]["samples"] == 2
     assert len(recording.manifest.made_of["prompts"]) == 3
 
 
-def test_a_larger_live_sample_and_other_arms_are_decoded_of_what_was_recorded(file, folder):
-    assert main([file(), *arguments(**{**SMALL, "record.live_sample": 1})]) == 0
+def test_a_larger_live_sample_and_other_arms_leave_the_recording_alone(file, folder):
+    assert small(file(), {"record.live_sample": 1}) == 0
     assert {row["prompts"] for row in Recording(folder).manifest.live_sample} == {1}
     written = (folder / "turns-00000.parquet").stat().st_mtime_ns
 
     arms = {
         "own": {},
-        "short": {"builder": {"class_path": "Chain", "init_args": {"length": 2}}},
-        "drawn": {"drafter": {"class_path": "DraftModel", "init_args": {"top_k": 3}}},
+        "short": {"builder": part("Chain", length=2)},
+        "drawn": {"drafter": part("DraftModel", top_k=3)},
         "lookup": {"reference": "hf-prompt-lookup"},
     }
-    assert main([file(arms=arms), *arguments(**{**SMALL, "record.live_sample": 2})]) == 0
+    assert small(file(arms=arms), {"record.live_sample": 2}) == 0
 
     rows = {row["composition"]: row for row in Recording(folder).manifest.live_sample}
     assert {name for name in rows if name.startswith("arm ")} == {"arm short", "arm drawn"}
@@ -229,34 +237,18 @@ def test_a_larger_live_sample_and_other_arms_are_decoded_of_what_was_recorded(fi
     assert (folder / "turns-00000.parquet").stat().st_mtime_ns == written
 
 
-@pytest.mark.parametrize("damage", ["truncated", "missing"])
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(file.read_bytes()[:-40]), Path.unlink])
 def test_a_damaged_file_is_refused_and_recorded_again(file, folder, damage):
     path = file()
-    assert main([path, *arguments(**SMALL)]) == 0
+    assert small(path) == 0
     whole = Recording(folder)
     assert len(whole.turns) == 2
-    victim = folder / "turns-00000.parquet"
-    if damage == "truncated":
-        victim.write_bytes(victim.read_bytes()[:-40])
-    else:
-        victim.unlink()
+    damage(folder / "turns-00000.parquet")
 
-    with pytest.raises(
-        RecordingError, match=r"turns-00000\.parquet .*record it with python -m specexp.record"
-    ):
+    with pytest.raises(RecordingError, match=r"turns-00000\.parquet .*record it with"):
         _ = Recording(folder).turns
-    assert main([path, *arguments(**SMALL)]) == 0
+    assert small(path) == 0
     same(Recording(folder), whole)
-
-
-def test_a_dry_run_tells_of_what_lies_there(file, folder, capsys):
-    path = file()
-    assert main([path, *arguments(**SMALL)]) == 0
-    capsys.readouterr()
-    assert main([path, "--dry-run", *arguments(**SMALL)]) == 0
-    assert f"to {folder}, which holds 4 answers already" in capsys.readouterr().out
-    assert main([path, "--dry-run", *arguments(**{**SMALL, "generation.max_new_tokens": 7})]) == 2
-    assert "made with generation.max_new_tokens 6, and the configured one is 7" in capsys.readouterr().err
 
 
 def test_a_sweep_is_recorded_with_the_prompts_of_all_its_stages_each_once(file, folder):
@@ -289,10 +281,6 @@ def test_a_sweep_is_recorded_with_the_prompts_of_all_its_stages_each_once(file, 
             {"record": {"coverage": [{"class_path": "DySpecGreedy"}]}},
             r"record\.coverage\.0 is a DySpecGreedy that draws its candidates.*set candidates to top-k",
         ),
-        (
-            {"record": {"coverage": [{"class_path": "Graft", "init_args": {"builder": "DySpecThreshold"}}]}},
-            r"record\.coverage\.0 is a (Graft|DySpecThreshold) that draws its candidates",
-        ),
         ({"record": {"coverage": []}}, r"record\.coverage is an empty list"),
         (
             {"drafter": "TokenRecycling", "record": {"target_top_k": 3}},
@@ -303,7 +291,7 @@ def test_a_sweep_is_recorded_with_the_prompts_of_all_its_stages_each_once(file, 
             r"record\.coverage\.0 does not go with the drafter: .*gives none",
         ),
         (
-            {"record": {"coverage": [{"class_path": "Chain", "init_args": {"length": 200}}]}},
+            {"record": {"coverage": [part("Chain", length=200)]}},
             r"record\.coverage\.0 makes trees of up to 200 nodes and the target's context holds 192",
         ),
         (
@@ -312,21 +300,22 @@ def test_a_sweep_is_recorded_with_the_prompts_of_all_its_stages_each_once(file, 
         ),
     ],
 )
-def test_what_cannot_be_recorded_is_refused_in_one_sentence(file, folder, capsys, sections, sentence):
-    assert main([file(**sections), *arguments(**SMALL)]) == 2
+def test_an_experiment_that_cannot_be_recorded_is_refused(file, folder, capsys, sections, sentence):
+    assert small(file(**sections)) == 2
 
-    told = capsys.readouterr().err
-    assert re.search(sentence, told)
-    assert told.startswith("error: ")
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert re.search(sentence, error)
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "sentence"),
-    [
+def test_another_recording_is_never_added_to(file, folder, tmp_path, capsys):
+    path = file()
+    assert small(path) == 0
+    before = (folder / "recording.json").read_bytes()
+    for key, value, sentence in [
         ("generation.seed", 3, r"generation\.seed 0, and the configured one is 3"),
-        ("generation.max_new_tokens", 5, r"generation\.max_new_tokens 6, and the configured one is 5"),
         (
             "verifier.init_args.temperature",
             0.2,
@@ -334,34 +323,18 @@ def test_what_cannot_be_recorded_is_refused_in_one_sentence(file, folder, capsys
         ),
         ("drafter.init_args.coupled", "true", r"drafter\.init_args .*coupled"),
         ("record.candidates", 7, r"candidates 32, and the configured one is 7"),
-        ("pair.target_dtype", "float16", r"the target in float32, and the configured one is in float16"),
         ("pair.draft_dtype", "float16", r"the draft in float32, and the configured one is in float16"),
-    ],
-)
-def test_another_recording_is_never_added_to(file, folder, capsys, key, value, sentence):
-    path = file()
-    assert main([path, *arguments(**{**SMALL, "data.max_prompts": 1})]) == 0
-    before = (folder / "recording.json").read_bytes()
-    capsys.readouterr()
-
-    assert main([path, *arguments(**{**SMALL, "data.max_prompts": 1, key: value})]) == 2
-
-    told = capsys.readouterr().err
-    assert re.search(sentence, told)
-    assert "remove it, or name another folder in record.to" in told
+        ("data.max_prompts", 2, "a prompt '1' of other text or tokens"),
+    ]:
+        if key == "data.max_prompts":
+            questions = tmp_path / "question.jsonl"
+            questions.write_text(questions.read_text().replace("ab1 ab1", "ba1 ba1"))
+        capsys.readouterr()
+        assert small(path, {key: value}) == 2
+        error = capsys.readouterr().err
+        assert re.search(sentence, error)
+        assert "remove it, or name another folder in record.to" in error
     assert (folder / "recording.json").read_bytes() == before
-
-
-def test_a_prompt_of_the_same_name_and_other_text_is_refused(file, folder, tmp_path, capsys):
-    path = file()
-    assert main([path, *arguments(**SMALL)]) == 0
-    questions = tmp_path / "question.jsonl"
-    questions.write_text(questions.read_text().replace("ab1 ab1", "ba1 ba1"))
-    capsys.readouterr()
-
-    assert main([path, *arguments(**SMALL)]) == 2
-
-    assert "a prompt '1' of other text or tokens" in capsys.readouterr().err
 
 
 def test_two_prompts_of_one_name_cannot_be_recorded_together(file, tmp_path, model_folder):
@@ -372,4 +345,21 @@ def test_two_prompts_of_one_name_cannot_be_recorded_together(file, tmp_path, mod
     path = file(sweep={"space": space, "confirm": confirm})
 
     with pytest.raises(ConfigError, match=r"two prompts are called '0'.*record their sets one by one"):
-        run(load_config(path, arguments(**SMALL)))
+        run(load_config(path, arguments(SMALL)))
+
+
+def test_the_tree_between_two_recorded_trees_has_nodes_of_the_larger():
+    trees = [ParametricTree(nodes=36, depth=5), DySpecGreedy(8, candidates="top-k"), ParametricTree(nodes=4)]
+
+    (small, _), (large, name) = trees_between(trees)
+
+    assert (len(small), len(large), name) == (2, 12, "12 of the 36 nodes, not recorded")
+    assert all(path in trees[0].rank_paths for path in StaticTree(large).rank_paths)
+
+
+def test_a_live_sample_counts_only_for_compositions_of_its_fidelity():
+    row = {"composition": "Chain", "fidelity": "exact", "relative_error": -0.03}
+    manifest = RecordingManifest({}, {"pair": {"target_dtype": "bfloat16"}}, 7, {}, live_sample=[row])
+
+    assert fidelity_note("exact", manifest).endswith("was at most -3.00 % tokens per step")
+    assert fidelity_note("approximate (it learns)", manifest).endswith("has no such composition")
