@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from specexp.bench.experiment import check_experiment
-from specexp.config import Config, ConfigError, save_resolved
+from specexp.config import Config
 from specexp.config.command import check_here, current_result, run_command
 from specexp.config.next_step import command_line, experiment_again, model_options, trust_options
-
-if TYPE_CHECKING:
-    from specexp.models.pair import ModelPair
-    from specexp.verify.result import LosslessReport
 
 ENDPOINT = "--endpoint"
 USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value ...]
@@ -57,15 +51,17 @@ def _act(config: Config, dry_run: bool) -> int:
         return 0
     if dry_run:
         from specexp.bench.experiment import rehearse
-        from specexp.verify.claims import claims_of, our_arms
+        from specexp.verify.run import check_owner, claims_of, our_arms
 
         kept, skipped = our_arms(config)
-        _check_owner(config, rehearse(kept).pair)
+        check_owner(config, rehearse(kept).pair)
         for claim in claims_of(kept):
             print(f"{claim.arm.title}: {', '.join(claim.checks)}")
         if skipped:
             print(f"not verified, since their loops are not ours: {', '.join(skipped)}")
         return 0
+    from specexp.verify.run import run
+
     found = run(config)
     if not found.passed:
         current_result().next = command_line("doctor", why="its lines belong beside the report into an issue")
@@ -75,52 +71,3 @@ def _act(config: Config, dry_run: bool) -> int:
     else:
         current_result().next = command_line("run", *experiment_again(config), why="says what it is worth")
     return (0 if found.known else 3) if found.passed else 1
-
-
-def _check_owner(config: Config, pair: ModelPair) -> None:
-    """Raise ConfigError for an artifact of another model or tokenizer than the file's, as a deployment does."""
-    if not config.artifact:
-        return
-    from specexp.artifacts import ArtifactError, read_artifact
-    from specexp.config.named_artifacts import local
-    from specexp.core.runtime import Runtime
-
-    model = pair.target.model if isinstance(pair.target, Runtime) else pair.target
-    try:
-        read_artifact(local(config.artifact)).check(model, pair.tokenizer)
-    except ArtifactError as error:
-        raise ConfigError(str(error)) from error
-
-
-def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
-    """Verify a file, print the tables and write its folder; ``pair`` are models loaded already.
-
-    Raises:
-        ConfigError: The file, its data, models or output folder cannot be used; nothing was tested then.
-        OSError: The report cannot be written, because the disk is full.
-    """
-    from specexp.bench.experiment import load_prompts, use_threads
-    from specexp.bench.live import LiveBackend
-    from specexp.bench.progress import StageBar
-    from specexp.bench.publish import publish, terminal
-    from specexp.bench.trainer import quiet_libraries
-    from specexp.verify.claims import claims_of, our_arms
-    from specexp.verify.report import report
-    from specexp.verify.run import verify
-
-    quiet_libraries()
-    given, (config, skipped) = config, our_arms(config)
-    claims_of(config)  # a verifier of unknown law is refused before models are loaded
-    backend = LiveBackend.of(config, pair)
-    _check_owner(given, backend.pair)
-    prompts = load_prompts(config, backend.pair).prompts
-    folder = Path(config.get("output")) / "verify" / config.get("name")
-    save_resolved(config, folder)
-    use_threads(config)
-    console = terminal(180)
-    with StageBar(console) as bar:
-        found = verify(config, backend, prompts, skipped, lambda line: console.print(line, style="dim"), bar)
-    made = report(found)
-    publish(made, folder, console=console)
-    current_result().answer = made.title
-    return found

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from specexp.config.command import SHOWING, collected_result, current_result, fail
+from specexp.config.command import SHOWING, collected_result, fail
 from specexp.core.messages import counted, first_line, shown
 from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import Streamed, complete, model_of
@@ -51,9 +51,9 @@ class Compared:
         plain: str,
         speculative: str,
         tokens: int,
-        *,
         repeats: bool,
         gap: float | None,
+        *,
         source: str,
         tolerance: float,
     ) -> Compared:
@@ -119,13 +119,9 @@ class EndpointReport:
 
 
 def compare_endpoints(
-    prompts: Iterable[str],
-    speculative: Ask,
-    plain: Ask,
-    tolerance: float,
-    report: Callable[[Compared], None] = lambda one: None,
-) -> list[Compared]:
-    """Compare the answers to every prompt; ``report`` is called with each verdict.
+    prompts: Iterable[str], speculative: Ask, plain: Ask, tolerance: float
+) -> Iterator[Compared]:
+    """Compare the answers to every prompt, one after the other.
 
     An answer is wrong only if plain decoding repeats itself and clearly prefers its own token, by the server's
     log-probabilities. Without these it cannot be judged.
@@ -133,25 +129,16 @@ def compare_endpoints(
     Raises:
         EngineError: A server does not answer.
     """
-    found = []
     for prompt in prompts:
-        found.append(_compared(prompt, plain(prompt), speculative(prompt), plain, tolerance))
-        report(found[-1])
-    return found
-
-
-def _compared(prompt: str, off: Streamed, on: Streamed, plain: Ask, tolerance: float) -> Compared:
-    tokens = off.tokens or len(off.pieces) or len(off.times)
-    if off.text == on.text:
-        return Compared(prompt, "equal", tokens=tokens)
-    at = next(
-        (place for place, pair in enumerate(zip(off.text, on.text, strict=False)) if pair[0] != pair[1]),
-        min(len(off.text), len(on.text)),
-    )
-    repeats = plain(prompt).text == off.text
-    gap, source = _gap(off, on, at), "the server's own log-probabilities"
-    given = (prompt, at, off.text, on.text, tokens)
-    return Compared.judge(*given, repeats=repeats, gap=gap, source=source, tolerance=tolerance)
+        off, on = plain(prompt), speculative(prompt)
+        tokens = off.tokens or len(off.pieces) or len(off.times)
+        if off.text == on.text:
+            yield Compared(prompt, "equal", tokens=tokens)
+            continue
+        pairs = enumerate(zip(off.text, on.text, strict=False))
+        at = next((place for place, (one, other) in pairs if one != other), min(len(off.text), len(on.text)))
+        given = (prompt, at, off.text, on.text, tokens, plain(prompt).text == off.text, _gap(off, on, at))
+        yield Compared.judge(*given, source="the server's own log-probabilities", tolerance=tolerance)
 
 
 def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
@@ -184,31 +171,28 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
     Returns:
         Its exit code: 0 no answer is wrong, 1 one is, 2 the server cannot be asked, 3 an answer cannot be judged.
     """
-    with collected_result(arguments) as found:
-        found.exit_code = _act([one for one in arguments if one not in SHOWING])
-    return found.exit_code
+    with collected_result(arguments) as result:
+        output = ""
+        try:
+            given = _parser().parse_args([one for one in arguments if one not in SHOWING])
+            output = given.output
+            report = _compare_servers(given)
+            file = Path(output, "endpoint.md")
+            report.write(file)
+        except (EngineError, ValueError, argparse.ArgumentError) as error:
+            result.exit_code = fail(first_line(error).removeprefix("argument "))
+        except OSError as error:
+            result.exit_code = fail(f"--output: {output} cannot be written ({error.strerror or error})")
+        else:
+            result.exit_code, result.answer, result.folder = report.exit_code, report.counts(), output
+            result.next = {
+                0: "experiments/engines/compare.yaml measures a server against others",
+                1: f"{file} belongs into an issue of the server",
+            }.get(report.exit_code, "a server that returns logprobs tells a near tie from a mistake")
+    return result.exit_code
 
 
-def _act(arguments: Sequence[str]) -> int:
-    try:
-        given = _parser().parse_args(arguments)
-        report = _compare(given)
-        file = Path(given.output, "endpoint.md")
-        report.write(file)
-    except (EngineError, ValueError, argparse.ArgumentError) as error:
-        return fail(first_line(error).removeprefix("argument "))
-    except OSError as error:
-        return fail(f"--output: {given.output} cannot be written ({error.strerror or error})")
-    result = current_result()
-    result.answer, result.folder = report.counts(), given.output
-    result.next = {
-        0: "experiments/engines/compare.yaml measures a server against others",
-        1: f"{file} belongs into an issue of the server",
-    }.get(report.exit_code, "a server that returns logprobs tells a near tie from a mistake")
-    return report.exit_code
-
-
-def _compare(given: argparse.Namespace) -> EndpointReport:
+def _compare_servers(given: argparse.Namespace) -> EndpointReport:
     from specexp.data import StdlibFunctions, Workload
     from specexp.data.own_prompts import OwnPrompts
 
@@ -223,37 +207,34 @@ def _compare(given: argparse.Namespace) -> EndpointReport:
     prompts = StdlibFunctions("test") if given.prompts is None else OwnPrompts(given.prompts)
     texts = [row["turns"][0] for row in Workload(prompts, max_prompts=given.max_prompts).rows()]
     model = model_of(url, given.model, given.seconds, "--model")
-    limits = {"max_tokens": given.max_tokens, "tolerance": given.tolerance, "temperature": 0}
-    settings = {"on": url, "off": plain_url, "off_body": given.plain_body, "model": model, **limits}
-    count = 0
-
-    def report(one: Compared) -> None:
-        nonlocal count
-        count += 1
-        if one.verdict != "equal":
-            print(f"prompt {count} of {len(texts)}: {one.verdict}, {one.why}", flush=True)
+    limits = {"max_tokens": given.max_tokens, "temperature": 0}
 
     def ask(address: str, body: Mapping[str, Any], prompt: str) -> Streamed:
-        fixed = {"max_tokens": given.max_tokens, "temperature": 0, "logprobs": 5}
-        return complete(address, {"model": model, "prompt": prompt, **fixed, **body}, given.seconds)
+        whole = {"model": model, "prompt": prompt, **limits, "logprobs": 5, **body}
+        return complete(address, whole, given.seconds)
 
     speculative, plain = partial(ask, url, {}), partial(ask, plain_url, given.plain_body)
-    return EndpointReport(compare_endpoints(texts, speculative, plain, given.tolerance, report), settings)
+    compared = []
+    for number, one in enumerate(compare_endpoints(texts, speculative, plain, given.tolerance), 1):
+        compared.append(one)
+        if one.verdict != "equal":
+            print(f"prompt {number} of {len(texts)}: {one.verdict}, {one.why}", flush=True)
+    settings = {"on": url, "off": plain_url, "off_body": given.plain_body, "model": model, **limits}
+    return EndpointReport(compared, {**settings, "tolerance": given.tolerance})
 
 
-def _positive(text: str) -> int:
+def positive_integer(text: str) -> int:
+    """Return the value of an option; its name stands in the message of ``argparse``."""
     if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+        raise ValueError(text)
     return int(text)
 
 
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be JSON, got {text!r}") from error
+def json_object(text: str) -> dict[str, Any]:
+    """Return the value of an option, as :func:`positive_integer`."""
+    found = json.loads(text)
     if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text!r}")
+        raise ValueError(text)
     return found
 
 
@@ -269,11 +250,11 @@ def _parser() -> argparse.ArgumentParser:
     rounding = "log-probability within which rounding may decide, by default bfloat16's"
     add("--endpoint", required=True, metavar="URL", help="the server, e.g. http://127.0.0.1:8000")
     add("--plain", metavar="URL", help="a server of the same model without speculation")
-    add("--plain-body", type=_object, default={}, metavar="JSON", help=body)
+    add("--plain-body", type=json_object, default={}, metavar="JSON", help=body)
     add("--model", metavar="NAME", help="name in requests; by default the only one that the server has")
     add("--prompts", metavar="FILE", help="your own prompts; by default functions of Python's library")
-    add("--max-prompts", type=_positive, default=50, metavar="N", help="prompts at most")
-    add("--max-tokens", type=_positive, default=64, metavar="N", help="tokens of an answer at most")
+    add("--max-prompts", type=positive_integer, default=50, metavar="N", help="prompts at most")
+    add("--max-tokens", type=positive_integer, default=64, metavar="N", help="tokens of an answer at most")
     add("--tolerance", type=float, default=0.125, metavar="GAP", help=rounding)
     add("--seconds", type=float, default=120, metavar="S", help="time limit of an answer")
     add("--output", default="runs/verify", metavar="FOLDER", help="folder of the report")
@@ -304,8 +285,10 @@ def verify_engine(config: Config) -> EndpointReport:
     Raises:
         ConfigError: The file, its models or prompts cannot be used, or the engine does not start or answer.
     """
+    import torch
+
     from specexp.bench.arm import eos_of
-    from specexp.bench.equality import NEAR_TIE
+    from specexp.bench.equality import NEAR_TIE, first_difference
     from specexp.bench.experiment import load_prompts, use_threads
     from specexp.config import apply_overrides, build_generation, build_pair
     from specexp.engines.served_arm import EnginePool
@@ -323,17 +306,27 @@ def verify_engine(config: Config) -> EndpointReport:
     generation = build_generation(config)
     eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
     tolerance = max(NEAR_TIE[config.get("pair.target_dtype")], _ROUNDING)
-    pool, plain = EnginePool(pair), engine.plain()
+    pool, plain, decode = EnginePool(pair), engine.plain(), pair.tokenizer.decode
 
-    def ask(one: ForeignEngine, prompt: Prompt) -> list[int]:
+    def answer(one: ForeignEngine, prompt: Prompt) -> list[int]:
         running = pool.take(one, id(one))
         return running.answer(one, prompt.token_ids, generation.max_new_tokens, eos).token_ids
 
+    def compared(prompt: Prompt) -> Compared:
+        on, off = answer(engine, prompt), answer(plain, prompt)
+        place, text = first_difference(on, off), decode(list(prompt.token_ids))
+        if place is None:
+            return Compared(text, "equal", tokens=len(off))
+        repeats, gap = answer(plain, prompt) == off, None
+        if repeats and exact is not None and place < min(len(off), len(on)):
+            with torch.inference_mode():
+                logits = exact.target(torch.tensor([[*prompt.token_ids, *off[:place]]])).logits[0, -1].float()
+            gap = float(logits[off[place]] - logits[on[place]])
+        given = (text, len(decode(off[:place])), decode(off), decode(on), len(off), repeats, gap)
+        return Compared.judge(*given, source="the target in float32", tolerance=tolerance)
+
     try:
-        found = [
-            _compared_tokens(prompt, ask(engine, prompt), partial(ask, plain, prompt), pair, exact, tolerance)
-            for prompt in prompts
-        ]
+        found = [compared(prompt) for prompt in prompts]
     except EngineError as error:
         raise config.checker.error(("engine",), f": {first_line(error)}") from error
     finally:
@@ -346,29 +339,3 @@ def verify_engine(config: Config) -> EndpointReport:
     report = EndpointReport(found, settings)
     report.write(Path(config.get("output"), "verify", config.get("name"), "engine.md"))
     return report
-
-
-def _compared_tokens(
-    prompt: Prompt,
-    on: Sequence[int],
-    plain: Callable[[], Sequence[int]],
-    pair: ModelPair,
-    exact: ModelPair | None,
-    tolerance: float,
-) -> Compared:
-    import torch
-
-    from specexp.bench.equality import first_difference
-
-    off, decode = list(plain()), pair.tokenizer.decode
-    place, text = first_difference(on, off), decode(list(prompt.token_ids))
-    if place is None:
-        return Compared(text, "equal", tokens=len(off))
-    repeats, gap = list(plain()) == off, None
-    if repeats and exact is not None and place < min(len(off), len(on)):
-        with torch.inference_mode():
-            logits = exact.target(torch.tensor([[*prompt.token_ids, *off[:place]]])).logits[0, -1].float()
-        gap = float(logits[off[place]] - logits[on[place]])
-    given = (text, len(decode(off[:place])), decode(off), decode(list(on)), len(off))
-    source = "the target in float32"
-    return Compared.judge(*given, repeats=repeats, gap=gap, source=source, tolerance=tolerance)

@@ -100,18 +100,12 @@ def likely_starts(
 
 def _tree(root: int, starts: Sequence[Start]) -> tuple[TokenTree, list[int]]:
     """Return a tree that holds every start, and the row of the last token of each."""
-    row_of: dict[Start, int] = {(): 0}
-    parents, tokens = [-1], [root]
-    for start in starts:
-        for length in range(1, len(start) + 1):
-            if start[:length] not in row_of:
-                row_of[start[:length]] = len(parents)
-                parents.append(row_of[start[: length - 1]])
-                tokens.append(start[length - 1])
+    prefixes = [(), *sorted({start[:end] for start in starts for end in range(1, len(start) + 1)}, key=len)]
+    row_of = {prefix: row for row, prefix in enumerate(prefixes)}
+    parents = [-1, *(row_of[prefix[:-1]] for prefix in prefixes[1:])]
     ranks = [-1, *(parents[1:row].count(parents[row]) for row in range(1, len(parents)))]
-    return TokenTree(TreeShape(parents, ranks), np.array(tokens, dtype=np.int64)), [
-        row_of[start] for start in starts
-    ]
+    tokens = np.array([root, *(prefix[-1] for prefix in prefixes[1:])], dtype=np.int64)
+    return TokenTree(TreeShape(parents, ranks), tokens), [row_of[start] for start in starts]
 
 
 def sample_starts(model: Runtime, parts: Parts, starts: Starts, samples: int, seed: int) -> list[list[int]]:

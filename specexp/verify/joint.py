@@ -34,12 +34,13 @@ from specexp.verify.statistics import (
     of_known_choices,
     samples_needed,
 )
-from specexp.verify.toy import MANNERS, Manner
-from specexp.verify.toy_run import (
+from specexp.verify.toy import (
     BLOCK,
     CHUNK,
     COMPARED,
+    MANNERS,
     TOKENS,
+    Manner,
     PartsFactory,
     Tally,
     ToyLaw,
@@ -63,7 +64,6 @@ def joint_test(
     total_variation: float = 0.05,
     level: float = 1e-3,
     most: int | None = None,
-    vocabulary: int | None = None,
     seed: int = 0,
 ) -> LosslessCheck:
     """Sample a composition on the toy targets to find or exclude a deviation from the target's law.
@@ -75,7 +75,6 @@ def joint_test(
         total_variation: Deviation of the joint of three tokens to be found or excluded.
         level: Probability with which exact samples are refused, at most.
         most: Triples of tokens on each toy at most; as many as the decision needs if None.
-        vocabulary: V; just wide enough for the parts if None.
         seed: Seed of the toy models and of the run.
 
     Raises:
@@ -85,7 +84,7 @@ def joint_test(
         >>> joint_test(lambda draft: Parts(DraftModel(draft), Chain(), SampleMatch())).evidence  # doctest: +SKIP
         'no deviation above total variation 0.05 of the joint of three tokens found (power 95 %)'
     """
-    law = ToyLaw(temperature, top_k, top_p, vocabulary or toy_vocabulary(make_parts), seed)
+    law = ToyLaw(temperature, top_k, top_p, toy_vocabulary(make_parts), seed)
     verifier = compose(make_parts, law)[1].parts.verifier
 
     def chunks(manner: Manner, numbers: Sequence[int]) -> Iterable[Tally]:

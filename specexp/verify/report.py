@@ -7,20 +7,18 @@ import math
 from collections import Counter
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, legend_below, name_rows, new_figure
+from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.table import Cell, Table, columns
 from specexp.core.messages import counted
-from specexp.verify.result import LosslessCheck, LosslessReport
+from specexp.verify.result import LosslessCheck, LosslessReport, as_json
 from specexp.verify.statistics import POWER, SHARE
 from specexp.verify.toy import MANNERS
 
 _MOST_DIFFERENCES = 40
 _CELLS = 24
-_LEAST = 1e-12
 Rows = list[tuple[str, LosslessCheck]]
 """Tests with the title of their composition."""
 
@@ -34,6 +32,7 @@ def report(found: LosslessReport) -> Report:
     controls = [
         (f"{plain.title}, {plain.verifier}", check) for plain in found.plain for check in plain.checks
     ]
+    joints = [row for row in rows if row[1].name == "toy joint"]
     tables = {
         "verdicts": verdict_table(found),
         "checks": check_table([*rows, *controls], found),
@@ -42,8 +41,8 @@ def report(found: LosslessReport) -> Report:
     }
     return Report(
         {name: table for name, table in tables.items() if table.rows or name == "verdicts"},
-        figures(found.name, rows),
-        {"report.json": json.dumps(found.to_dict(), indent=2) + "\n"},
+        {} if not joints else {"joint": joint_panels(found.name, joints)},
+        {"report.json": json.dumps(found, indent=2, default=as_json) + "\n"},
         sentences=[Text(line, "bold" if found.passed else "bold red")],
         title=line,
         page="report",
@@ -119,9 +118,8 @@ def difference_table(found: LosslessReport) -> Table:
     rows: list[list[Cell]] = []
     for finding in found.findings:
         for one in finding.differences:
-            if (at := one.difference) is not None:
-                place: list[Cell] = [finding.title, one.prompt_id, one.sample, at.index, at.gap]
-                rows.append([*place, "near tie" if at.near_tie else "NO"])
+            place = [finding.title, *(one[key] for key in ("prompt_id", "sample", "index", "gap"))]
+            rows.append([*place, "near tie" if one["near_tie"] else "NO"])
     table.rows += rows[:_MOST_DIFFERENCES]
     table.notes = [
         "gap: distance of the two best values of logits + T * noise in plain decoding, or to the top-k / top-p cut; "
@@ -148,30 +146,7 @@ def branch_table(rows: Rows) -> Table:
     return table
 
 
-def figures(name: str, rows: Rows) -> dict[str, Figure]:
-    """Return pictures by file name, those without a row left out."""
-    pictures = {
-        "equality": (_equality_bars, [row for row in rows if row[1].name == "token equality"]),
-        "joint": (_joint_panels, [row for row in rows if row[1].name == "toy joint"]),
-        "p_values": (_p_values, [row for row in rows if row[1].p_value is not None]),
-    }
-    return {file: draw(name, chosen) for file, (draw, chosen) in pictures.items() if chosen}
-
-
-def _equality_bars(name: str, rows: Rows) -> Figure:
-    """Draw outputs equal to plain decoding's, different at a near tie, and different elsewhere."""
-    figure, ax = _bars(f"Outputs beside plain decoding's: {name}", rows)
-    for place, (_, check) in enumerate(rows):
-        start = 0
-        for (label, count), colour in zip(check.outcomes.items(), (BLUE, GREY, ORANGE), strict=True):
-            ax.barh(place, count, left=start, color=colour, height=0.62, label=None if place else label)
-            start += count
-    ax.set_xlabel("outputs", fontsize=9)
-    legend_below(figure, 3)
-    return figure
-
-
-def _joint_panels(name: str, rows: Rows) -> Figure:
+def joint_panels(name: str, rows: Rows) -> Figure:
     """Draw observed shares of the likeliest triples on the toys, with error bars on exact probabilities."""
     tests = [(*row, manner) for row in rows for manner in MANNERS]
     across = min(4, len(tests))
@@ -193,23 +168,3 @@ def _joint_panels(name: str, rows: Rows) -> Figure:
     for row in grid:
         row[0].set_ylabel("probability", fontsize=8)
     return figure
-
-
-def _p_values(name: str, rows: Rows) -> Figure:
-    """Draw the p-value of every test on a logarithmic axis, as a share of its level."""
-    figure, ax = _bars(f"p-values: {name}", rows)
-    for place, (_, check) in enumerate(rows):
-        share = (check.p_value or 0.0) / (check.level or 1.0)
-        ax.scatter(max(share, _LEAST), place, s=18, color=BLUE if check.passed else ORANGE, alpha=0.7)
-    ax.axvline(1.0, color=INK, lw=0.9, ls=":")
-    ax.set_xscale("log")
-    ax.set_xlabel(
-        f"p-value / level of the test (refused left of 1; {_LEAST:g} means at most that)", fontsize=9
-    )
-    return figure
-
-
-def _bars(title: str, rows: Rows) -> tuple[Figure, Axes]:
-    figure, [[ax]] = new_figure(7.5, 1.4 + 0.36 * max(len(rows), 2), title)
-    name_rows(ax, [f"{arm}: {check.name}" for arm, check in rows])
-    return figure, ax

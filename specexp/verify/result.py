@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from specexp.bench.record import PromptRecord
 from specexp.core.outcome import Outcome
 from specexp.verify.statistics import POWER, GoodnessOfFit
 
@@ -55,7 +54,7 @@ class StepEndings:
 
     @property
     def never(self) -> list[str]:
-        """StepEndings that no step took; empty if nothing is ever drafted."""
+        """Branches that no step took; empty if nothing is ever drafted."""
         if self.deepest == 0:
             return []
         depths = [str(depth) for depth in range(1, self.deepest + 1) if not self.rejected[depth]]
@@ -81,7 +80,7 @@ class LosslessCheck:
     decision: Decision
     samples: int  # compared outputs or tokens, or counted samples
     evidence: str  # the result as a clause of a verdict
-    # the deviation that is found with probability POWER: a share of wrong tokens, or a total variation
+    # the deviation that is found with probability ``power``: a share of wrong tokens, or a total variation
     finds: float | None = None
     p_value: float | None = None  # one for all fits, to be compared with ``level``
     level: float | None = None  # probability that the test refuses an exact composition
@@ -90,6 +89,7 @@ class LosslessCheck:
     # tokens on the toy targets that differ: (continuation, index, token, expected token)
     wrong: tuple[tuple[int, int, int, int], ...] = ()
     branches: StepEndings | None = None
+    power: float = POWER
 
     @property
     def passed(self) -> bool:
@@ -101,19 +101,6 @@ class LosslessCheck:
         """The fit with the least p-value."""
         return min(self.fits, key=lambda name: self.fits[name].p_value, default=None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        fits = {name: {**vars(fit), "samples": fit.samples} for name, fit in self.fits.items()}
-        branches = self.branches and {**vars(self.branches), "never": self.branches.never}
-        return {**vars(self), "fits": _plain(fits), "branches": _plain(branches), "power": POWER}
-
-
-def _plain(value: Any) -> Any:
-    """Arrays as lists of six digits, counters as tables."""
-    if isinstance(value, dict | Counter):
-        return {name: _plain(one) for name, one in value.items()}
-    return [round(float(one), 6) for one in value] if isinstance(value, np.ndarray) else value
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -123,7 +110,8 @@ class Finding:
     verifier: str  # the verifier with its arguments
     lossless: bool  # whether the verifier claims to be lossless
     checks: tuple[LosslessCheck, ...] = ()
-    differences: tuple[PromptRecord, ...] = ()  # outputs unlike plain decoding's, near ties included
+    # prompt id, sample and place of the outputs unlike plain decoding's, near ties included
+    differences: tuple[Mapping[str, Any], ...] = ()
     errors: tuple[str, ...] = ()  # exceptions of parts, and where
     not_tested: str | None = None  # why there is no toy test; None if there is one
 
@@ -165,16 +153,6 @@ class Finding:
         law = evidence.get("toy joint") or evidence.get("first tokens")
         return "; ".join(one for one in (equality, law) if one)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        differences = [
-            {"prompt_id": record.prompt_id, "sample": record.sample, **asdict(record.difference)}
-            for record in self.differences
-            if record.difference is not None
-        ]
-        checks = [check.to_dict() for check in self.checks]
-        return {**vars(self), "verdict": self.verdict, "checks": checks, "differences": differences}
-
 
 @dataclass(frozen=True)
 class LosslessReport:
@@ -204,10 +182,18 @@ class LosslessReport:
         """Whether the stated deviation was found or excluded in every composition."""
         return all(finding.known for finding in self.findings)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        findings = {
-            "findings": [finding.to_dict() for finding in self.findings],
-            "plain": [finding.to_dict() for finding in self.plain],
-        }
-        return {**vars(self), "passed": self.passed, "known": self.known, **findings}
+
+_PROPERTIES = {
+    StepEndings: ("never",),
+    GoodnessOfFit: ("samples",),
+    Finding: ("verdict",),
+    LosslessReport: ("passed", "known"),
+}
+"""Properties that stand in JSON, too."""
+
+
+def as_json(value: Any) -> Any:
+    """Return a result as its fields and an array as a list of six digits; ``default`` of :func:`json.dumps`."""
+    if isinstance(value, np.ndarray):
+        return [round(float(one), 6) for one in value]
+    return {**vars(value), **{name: getattr(value, name) for name in _PROPERTIES.get(type(value), ())}}

@@ -1,4 +1,4 @@
-"""Runs the tests of a file's compositions."""
+"""The compositions of a file, the tests that each of them needs, and their run."""
 
 from __future__ import annotations
 
@@ -7,33 +7,51 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from math import ceil
 from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from specexp.artifacts import ArtifactError, read_artifact
 from specexp.bench.arm import EngineArm, describe
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.equality import compare, token_equality
-from specexp.bench.experiment import arm_specs
+from specexp.bench.experiment import arm_specs, load_prompts, use_threads
 from specexp.bench.live import LiveBackend
-from specexp.config import Config, build_parts, build_verifier
+from specexp.bench.progress import StageBar
+from specexp.bench.publish import publish, terminal
+from specexp.bench.trainer import quiet_libraries
+from specexp.config import (
+    ComposedArm,
+    Config,
+    ConfigError,
+    apply_overrides,
+    arms_of,
+    build_parts,
+    build_verifier,
+    is_multi_sequence,
+    save_resolved,
+)
+from specexp.config.command import current_result
+from specexp.config.named_artifacts import local
 from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts
+from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
-from specexp.verify.claims import Claim, claims_of
 from specexp.verify.first_tokens import Starts, first_tokens, likely_starts, sample_starts
 from specexp.verify.joint import EqualityTest, JointTest
+from specexp.verify.report import report
 from specexp.verify.result import Finding, LosslessCheck, LosslessReport, StepEndings
 from specexp.verify.statistics import SHARE
-from specexp.verify.toy import Manner
-from specexp.verify.toy_run import Tally, ToyLaw, compare_chunk, compose, sample_chunk, toy_vocabulary
+from specexp.verify.toy import Manner, Tally, ToyLaw, compare_chunk, compose, sample_chunk, toy_vocabulary
 
 if TYPE_CHECKING:
-    from specexp.bench.progress import StageBar
     from specexp.bench.record import PromptRecord
+    from specexp.core.contracts import Verifier
     from specexp.data import Prompt
+    from specexp.models.pair import ModelPair
 
 RunChunks = Callable[[Callable[[int], Tally], Sequence[int]], Iterable[Tally]]
 _OTHER_NOISE = 1_000_003
@@ -42,28 +60,125 @@ _TASKS = 256
 """Most tasks that the chunks of one toy become, since a large sample has many thousands of chunks."""
 
 
-def verify(
+@dataclass(frozen=True)
+class Claim:
+    """One composition and its claim."""
+
+    arm: ComposedArm
+    verifier: Verifier
+    # temperature, top-k and top-p of the target; with temperature 0 there is one possible output
+    law: tuple[float, int | None, float | None]
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether its outputs must equal plain decoding's token for token."""
+        return self.verifier.sampling == "deterministic"
+
+    @property
+    def sampled(self) -> bool:
+        """Whether its outputs have a law to be tested."""
+        return self.law[0] > 0 or not self.deterministic
+
+    @property
+    def checks(self) -> list[str]:
+        """The tests it needs."""
+        found = ["token equality", "toy equality"] if self.deterministic else []
+        found += ["toy joint"] if self.sampled else []
+        return found + ([] if self.deterministic else ["first tokens"])
+
+
+def our_arms(config: Config) -> tuple[Config, list[str]]:
+    """Return the file with our own arms alone, in float32 if it names no dtype, and the names of the other arms.
+
+    Raises:
+        ConfigError: It decodes groups of sequences.
+    """
+    if is_multi_sequence(config):
+        raise ConfigError(
+            f"{config.file}: it decodes groups of sequences, and verify tests one at a time: python -m specexp.run "
+            f"{config.file} compares every group with plain decoding, token for token"
+        )
+    arms: Mapping[str, Any] = config.get("arms") or {}
+    left_out = [name for name, arm in arms.items() if arm.get("reference") or arm.get("engine")]
+    layers = config.layers.copy()
+    if left_out:
+        ours = layers.values["arms"].items()
+        layers.values["arms"] = {name: arm for name, arm in ours if name not in left_out}
+    overrides: dict[str, Any] = {"baselines": ["engine"]}
+    if "target_dtype" not in (layers.values.get("pair") or {}):
+        overrides["pair.target_dtype"] = "float32"
+    titles = [arms[name].get("title") or name for name in left_out]
+    titles += [name for name in config.get("baselines") or () if name != "engine"]
+    return apply_overrides(Config(layers, config.file), overrides, "specexp.verify"), titles
+
+
+def claims_of(config: Config) -> list[Claim]:
+    """Return every composition of a file, as of :func:`our_arms`, with its claim.
+
+    Raises:
+        ConfigError: A verifier does not state the law of its output.
+    """
+    claims = []
+    for arm in arms_of(config):
+        verifier = build_verifier(arm.config)
+        temperature = verifier.noise_temperature
+        processors = verifier.processors or (None if temperature is None else Processors(temperature))
+        if processors is None:
+            raise arm.config.checker.error(
+                ("verifier",),
+                f": {type(verifier).__name__} declares no processors, so the law its output should have is unknown "
+                "and nothing can be verified",
+            )
+        law = float(processors.temperature), processors.top_k, processors.top_p
+        claims.append(Claim(arm, verifier, law))
+    return claims
+
+
+def check_owner(config: Config, pair: ModelPair) -> None:
+    """Raise ConfigError for an artifact of another model or tokenizer than the file's, as a deployment does."""
+    if config.artifact:
+        model = pair.target.model if isinstance(pair.target, Runtime) else pair.target
+        try:
+            read_artifact(local(config.artifact)).check(model, pair.tokenizer)
+        except ArtifactError as error:
+            raise ConfigError(str(error)) from error
+
+
+def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
+    """Verify a file, print the tables and write its folder; ``pair`` are models loaded already.
+
+    Raises:
+        ConfigError: The file, its data, models or output folder cannot be used; nothing was tested then.
+        OSError: The report cannot be written, because the disk is full.
+    """
+    quiet_libraries()
+    given, (config, skipped) = config, our_arms(config)
+    claims = claims_of(config)  # a verifier of unknown law is refused before models are loaded
+    backend = LiveBackend.of(config, pair)
+    check_owner(given, backend.pair)
+    prompts = load_prompts(config, backend.pair).prompts
+    folder = Path(config.get("output")) / "verify" / config.get("name")
+    save_resolved(config, folder)
+    use_threads(config)
+    console = terminal(180)
+    with StageBar(console) as bar:
+        found = _verify(config, claims, backend, prompts, skipped, bar, partial(console.print, style="dim"))
+    made = report(found)
+    publish(made, folder, console=console)
+    current_result().answer = made.title
+    return found
+
+
+def _verify(
     config: Config,
+    claims: Sequence[Claim],
     backend: LiveBackend,
     prompts: Sequence[Prompt],
     skipped: Sequence[str],
-    print_line: Callable[[str], None],
     bar: StageBar,
+    print_line: Callable[[str], None],
 ) -> LosslessReport:
-    """Test every composition of a file.
-
-    Half of a composition's level is for the toy targets, and half for the configured models.
-
-    Args:
-        config: Configuration with our own arms alone.
-        prompts: Prompts on which outputs are compared. The law of the first tokens is tested on the first few.
-        skipped: Names of the arms that were left out.
-        bar: Shows the progress on the toy targets.
-
-    Raises:
-        ConfigError: The parts do not go with the models.
-    """
-    claims = claims_of(config)
+    """Test every composition: half of its level is for the toy targets, half for the configured models."""
     settings = config.get("verify")
     few = list(prompts)[: settings["prompts"]]
     specs = [replace(spec, latency=None) for spec in arm_specs(config)]
@@ -71,17 +186,17 @@ def verify(
         specs.append(replace(specs[0], name=claims[0].arm.title))
     arms = [make_arm(spec, backend) for spec in specs[1:]]
     findings = []
-    with chunk_runner(settings["workers"]) as run:
+    with chunk_runner(settings["workers"]) as run_chunks:
         references: dict[str, _Reference] = {}
         toys = []  # all begin now, so that other processes sample them while the models decode
         for claim in claims:
             if (name := describe(claim.verifier)) not in references:
                 references[name] = _Reference(claim, specs[0], backend, few, settings)
-            toys.append(_Toys(claim, references[name], backend.model.vocab_size, run, bar))
+            toys.append(_Toys(claim, references[name], backend.model.vocab_size, run_chunks, bar))
         for number, (claim, toy, arm) in enumerate(zip(claims, toys, arms, strict=True), 1):
             assert isinstance(arm, EngineArm)
             print_line(f"{number} of {len(claims)}: {claim.arm.title}: {', '.join(claim.checks)}")
-            bar.stage(claim.arm.title, toy.chunks)
+            bar.stage(claim.arm.title, sum(test.chunks for test in toy.tests))
             reference = references[describe(claim.verifier)]
             findings.append(_finding(claim, toy, arm, reference, prompts, config.get("generation.samples")))
     return LosslessReport(
@@ -101,9 +216,25 @@ def _finding(
     """Run the tests of a composition. An exception of a part is noted, and the other tests go on."""
     checks: list[LosslessCheck] = []
     errors: list[str] = []
-    records = _compared(arm, plain, prompts, samples, checks, errors) if claim.deterministic else []
+    records: list[PromptRecord] = []
+    if claim.deterministic:
+        endings = StepEndings()
+        arm.reset()
+        arm.observers = (endings.observe,)
+        for prompt, sample in ((prompt, sample) for prompt in prompts for sample in range(samples)):
+            try:
+                reference = plain.record(prompt, sample)
+                records += [reference, compare(arm.decode(prompt, sample), reference, plain.arm, prompt)]
+            except Exception as error:
+                errors.append(f"{prompt.prompt_id}, sample {sample}: {type_and_line(error)}")
+        found = token_equality(records, arm.name)
+        outcomes = {"equal": found.equal, "near ties": found.near_ties, "wrong": found.wrong}
+        decision: Literal["found", "excluded"] = "found" if found.wrong else "excluded"
+        evidence = "no token differs"
+        equality = LosslessCheck("token equality", decision, found.compared, evidence, outcomes=outcomes)
+        checks.append(replace(equality, branches=endings))
     try:
-        checks += toys.checks()
+        checks += [test.check for test in toys.tests]
     except Exception as error:
         errors.append(f"toy target: {type_and_line(error)}")
     if claim.sampled and all(check.passed for check in checks):  # a found deviation needs no second proof
@@ -114,41 +245,13 @@ def _finding(
                 checks.append(plain.test_starts(starts, arm.parts))
         except Exception as error:
             errors.append(f"first tokens: {type_and_line(error)}")
-    differences = tuple(record for record in records if record.difference is not None)
+    differences = tuple(
+        {"prompt_id": record.prompt_id, "sample": record.sample, **asdict(record.difference)}
+        for record in records
+        if record.difference is not None
+    )
     title, name, lossless = claim.arm.title, describe(claim.verifier), claim.verifier.lossless
     return Finding(title, name, lossless, tuple(checks), differences, tuple(errors), toys.not_tested)
-
-
-def _compared(
-    arm: EngineArm,
-    plain: _Reference,
-    prompts: Sequence[Prompt],
-    samples: int,
-    checks: list[LosslessCheck],
-    errors: list[str],
-) -> list[PromptRecord]:
-    """Compare the outputs for every prompt and sample token for token; returns the records of both."""
-    records: list[PromptRecord] = []
-    branches = StepEndings()
-    arm.reset()
-    arm.observers = (branches.observe,)
-    for prompt in prompts:
-        for sample in range(samples):
-            try:
-                reference = plain.record(prompt, sample)
-                records += [reference, compare(arm.decode(prompt, sample), reference, plain.arm, prompt)]
-            except Exception as error:
-                errors.append(f"{prompt.prompt_id}, sample {sample}: {type_and_line(error)}")
-    found = token_equality(records, arm.name)
-    outcomes = {"equal": found.equal, "near ties": found.near_ties, "wrong": found.wrong}
-    decision: Literal["found", "excluded"] = "found" if found.wrong else "excluded"
-    evidence = "no token differs"
-    checks.append(
-        LosslessCheck(
-            "token equality", decision, found.compared, evidence, outcomes=outcomes, branches=branches
-        )
-    )
-    return records
 
 
 class _Reference:
@@ -209,7 +312,7 @@ class _ToyTask:
     config: Config
     law: ToyLaw
     # count the composition's tokens, those of its verifier without drafts, or compare them with the expected ones
-    what: Literal["law", "plain law", "equality"]
+    what: Literal["law", "plain law", "equality"] = "law"
 
     def make_parts(self, draft: Any) -> Parts:
         if self.what == "plain law":
@@ -217,66 +320,55 @@ class _ToyTask:
         return build_parts(self.config, draft)
 
     def __call__(self, manner: Manner, number: int) -> Tally:
-        run = compare_chunk if self.what == "equality" else sample_chunk
-        return run(self.make_parts, self.law, manner, number)
+        run_chunk = compare_chunk if self.what == "equality" else sample_chunk
+        return run_chunk(self.make_parts, self.law, manner, number)
 
 
 class _Toys:
-    """The tests of one composition on the toy targets."""
+    """The tests of one composition on the toy targets, begun; none, and the reason, if it goes with no toy."""
 
     def __init__(
-        self, claim: Claim, plain: _Reference, vocabulary: int, run: RunChunks, bar: StageBar
+        self, claim: Claim, plain: _Reference, vocabulary: int, run_chunks: RunChunks, bar: StageBar
     ) -> None:
-        self.not_tested: str | None = None  # why there is no test; None if there is one
-        self._run, self._bar = run, bar
-        self._begun: list[JointTest | EqualityTest] = []
-        config, settings = claim.arm.config, plain.settings
+        self.tests: list[JointTest | EqualityTest] = []
+        self.not_tested: str | None = None
+        settings = plain.settings
         try:
-            law = _fitting(_ToyTask(config, ToyLaw(*claim.law), "law"), vocabulary)
+            task = _fitting(_ToyTask(claim.arm.config, ToyLaw(*claim.law)), vocabulary)
         except ValueError as error:  # e.g. a matrix as wide as the models' vocabulary
             self.not_tested = first_line(error)
             return
+
+        def counted(tally: Tally) -> Tally:
+            bar.prompt()
+            return tally
+
+        def decode(task: _ToyTask, manner: Manner, numbers: Sequence[int]) -> Iterator[Tally]:
+            tallies = run_chunks(partial(task, manner), numbers)  # begins now, before the first is asked for
+            return map(counted, tallies)
+
         limits = settings["total_variation"], settings["level"] / 2, settings["toy_triples"]
         if not claim.deterministic:
-            chunks = partial(self._decode, _ToyTask(config, law, "law"))
-            self._begun.append(JointTest(chunks, law, True, *limits))
+            self.tests.append(JointTest(partial(decode, task), task.law, True, *limits))
             return
-        equality = partial(self._decode, _ToyTask(config, law, "equality"))
-        self._begun.append(EqualityTest(equality, settings["toy_tokens"]))
+        equality = replace(task, what="equality")
+        self.tests.append(EqualityTest(partial(decode, equality), settings["toy_tokens"]))
         if claim.sampled:
             if plain.joint is None:
-                chunks = partial(self._decode, _ToyTask(config, law, "plain law"))
-                plain.joint = JointTest(chunks, law, False, *limits)
-            self._begun.append(plain.joint)
-
-    @property
-    def chunks(self) -> int:
-        """Most chunks to decode."""
-        return sum(begun.chunks for begun in self._begun)
-
-    def _decode(self, task: _ToyTask, manner: Manner, numbers: Sequence[int]) -> Iterator[Tally]:
-        tallies = self._run(partial(task, manner), numbers)  # begins now; the generator below would wait
-
-        def advancing() -> Iterator[Tally]:
-            for tally in tallies:
-                self._bar.prompt()
-                yield tally
-
-        return advancing()
-
-    def checks(self) -> list[LosslessCheck]:
-        return [begun.check for begun in self._begun]
+                plain_law = replace(task, what="plain law")
+                plain.joint = JointTest(partial(decode, plain_law), task.law, False, *limits)
+            self.tests.append(plain.joint)
 
 
-def _fitting(task: _ToyTask, models_vocabulary: int) -> ToyLaw:
-    """Return the law on a toy that is just wide enough for the parts, or as wide as the models."""
+def _fitting(task: _ToyTask, models_vocabulary: int) -> _ToyTask:
+    """Return the task on a toy that is just wide enough for the parts, or as wide as the models."""
     try:
-        law = replace(task.law, vocabulary=toy_vocabulary(task.make_parts))
-        compose(task.make_parts, law)
+        fitting = replace(task, law=replace(task.law, vocabulary=toy_vocabulary(task.make_parts)))
+        compose(task.make_parts, fitting.law)
     except ValueError:
-        law = replace(task.law, vocabulary=models_vocabulary)
-        compose(task.make_parts, law)
-    return law
+        fitting = replace(task, law=replace(task.law, vocabulary=models_vocabulary))
+        compose(task.make_parts, fitting.law)
+    return fitting
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A target and a draft with known probabilities, fast enough for many thousands of tokens.
+"""A target and a draft with known probabilities, fast enough for many thousands of tokens, and counts of their tokens.
 
 After any two tokens the target has the same law with its tokens permuted. Counted by its *place*, the likeliest first,
 every token of every continuation is an independent draw from that law, whatever came before. So each token of a run is
@@ -7,17 +7,25 @@ a sample, and the joint law of three consecutive places is a product.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from specexp.core.context import Context
+from specexp.core.contracts import Verifier
+from specexp.core.loop import Decoder
+from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts
 from specexp.core.runtime import Growth, Runtime, Slots
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree
+from specexp.verify.result import StepEndings
 
 LIVE = 5
 """Tokens of positive probability; a vocabulary may be wider where a part needs more candidates."""
@@ -27,6 +35,21 @@ MANNERS: tuple[Manner, ...] = ("open", "sure")
 """``open``: several tokens are likely, and the draft is right, too sure, opposed, elsewhere or half right, by the last
 token, so that drafts are rejected at every depth. ``sure``: one token mostly comes, and the draft is right or too sure,
 so that deep drafts are accepted to their leaves."""
+PartsFactory = Callable[[Any], Parts]
+"""Makes new parts, given the toy draft model."""
+BLOCK = 3
+"""Consecutive tokens, and steps, whose joint is tested."""
+TOKENS = 24
+"""Tokens of a continuation."""
+COMPARED = 48
+"""Tokens of a continuation that is compared."""
+CHUNK = 10
+"""Continuations that parts decode before they are made anew, so that carried state is tested too."""
+_PLACES = 4
+"""A token is the first of all, the first in its step, the second, or later."""
+_PROMPT = 16
+CELLS = LIVE + 1
+"""Places in the target's law, and one for all tokens of probability 0."""
 _LAWS = {"open": (0.46, 0.24, 0.15, 0.1, 0.05), "sure": (0.86, 0.06, 0.04, 0.025, 0.015)}
 _SHARPNESS = {"open": (1.0, 2.5, -1.0, 0.0, 0.75), "sure": (1.0, 1.5, 1.0, 2.0, 1.0)}
 """Factors of the target's scores in the draft's, by the last token."""
@@ -200,3 +223,187 @@ def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "
 def classes(tokens: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     """Return tokens, with all those of probability 0 in one class."""
     return np.minimum(np.asarray(tokens, dtype=np.int64), LIVE)
+
+
+def _zeros(*shape: int) -> NDArray[np.int64]:
+    return np.zeros(shape, dtype=np.int64)
+
+
+@dataclass
+class Tally:
+    """Counts of tokens by their place in the target's law."""
+
+    # blocks of three consecutive tokens, and first tokens of three consecutive steps, across continuations
+    tokens: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS, CELLS))
+    starts: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS, CELLS))
+    # tokens by their place in a step, and by the token before, which decides how right the draft is
+    by_place: NDArray[np.int64] = field(default_factory=partial(_zeros, _PLACES, CELLS))
+    by_last: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS))
+    # tokens after a row with a first candidate that was not drawn, those among them that equal it, their expected
+    # number, and its variance
+    first_choice: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
+    branches: StepEndings = field(default_factory=StepEndings)
+    compared: int = 0  # tokens compared with the expected ones
+    # continuations with another token: (number, index of the token, token, expected token)
+    wrong: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of three consecutive tokens."""
+        return int(self.tokens.sum())
+
+
+@dataclass(frozen=True)
+class ToyLaw:
+    """How the target is sampled, and the width of the toy."""
+
+    temperature: float = 1.0  # with 0 there is one possible output
+    top_k: int | None = None
+    top_p: float | None = None
+    vocabulary: int = LIVE + 1
+    seed: int = 0  # seed of the toy models and of the run
+
+    @property
+    def processors(self) -> Processors:
+        """The processors of logits."""
+        return Processors(self.temperature, self.top_k, self.top_p)
+
+    def toy(self, manner: Manner) -> Toy:
+        """Return the models."""
+        return toy_models(self.vocabulary, self.temperature, manner, self.seed)
+
+
+def compose(make_parts: PartsFactory, law: ToyLaw, manner: Manner = "open") -> tuple[Toy, Decoder]:
+    """Return the toy models and a decoder with new parts on them.
+
+    Raises:
+        ValueError: The parts do not go with the toy models.
+    """
+    toy = law.toy(manner)
+    return toy, Decoder(toy.target, *make_parts(toy.draft))
+
+
+def sample_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: int) -> Tally:
+    """Decode one chunk of continuations, each of a prompt of its own, and count their tokens."""
+    toy, decoder = compose(make_parts, law, manner)
+    shares = toy.law(law.processors)
+    tally = Tally()
+    starts: list[NDArray[np.int64]] = []  # places of the first tokens of steps
+    for sequence in range(number * CHUNK, (number + 1) * CHUNK):
+        notes = _Notes(toy, shares, tally)
+        prompt = _prompt(law.seed, sequence)
+        tokens = decoder.generate(
+            prompt, max_new_tokens=TOKENS, seed=law.seed, sequence=sequence, observers=(notes,)
+        ).token_ids
+        starts.append(notes.count([*prompt[-2:], *tokens]))
+    # the tokens decide how many steps a continuation has, so dropping the odd ones of each would prefer some tokens
+    _count_blocks(tally.starts, np.concatenate(starts))
+    return tally
+
+
+def compare_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: int) -> Tally:
+    """Decode one chunk with a deterministic verifier, and compare every token with the expected one."""
+    toy, decoder = compose(make_parts, law, manner)
+    tally = Tally()
+    for sequence in range(number * CHUNK, (number + 1) * CHUNK):
+        prompt = _prompt(law.seed, sequence)
+        request: Any = {"max_new_tokens": COMPARED, "seed": law.seed, "sequence": sequence}
+        tokens = decoder.generate(prompt, observers=(tally.branches.observe,), **request).token_ids
+        expected = _expected(toy, law, decoder.parts.verifier, prompt, request)
+        tally.compared += len(expected)
+        for index, pair in enumerate(zip(tokens, expected, strict=False)):
+            if pair[0] != pair[1]:
+                tally.wrong.append((sequence, index, *pair))
+                break
+    return tally
+
+
+def _prompt(seed: int, sequence: int) -> list[int]:
+    """A prompt of so few kinds of tokens that pairs recur: retrieval finds candidates."""
+    return [int(token) for token in np.random.default_rng([seed, sequence]).integers(LIVE, size=_PROMPT)]
+
+
+def _expected(
+    toy: Toy, law: ToyLaw, verifier: Verifier, prompt: list[int], request: dict[str, Any]
+) -> list[int]:
+    """The expected tokens: the argmax of the scores, with the context's noise added if the verifier is keyed by it.
+
+    A sampling verifier with noise of its own is compared with itself without drafts.
+    """
+    if law.temperature > 0 and not verifier.noise_temperature:
+        return Decoder(toy.target, verifier=verifier).generate(prompt, **request).token_ids
+    rows = torch.from_numpy(toy.target.table.reshape(-1, law.vocabulary))
+    scores = law.processors.scores(rows).float().numpy().reshape(toy.target.table.shape)
+    context = Context(prompt, seed=law.seed, sequence=request["sequence"])
+    history = list(prompt)
+    for position in range(len(prompt), len(prompt) + COMPARED):
+        before, last = classes(history[-2:])
+        after = scores[before, last]
+        if law.temperature > 0:
+            after = after + context.target_noise(position, 1, law.vocabulary)[0].numpy()
+        history.append(int(after.argmax()))
+    return history[len(prompt) :]
+
+
+class _Notes:
+    """Observes the steps of one continuation."""
+
+    def __init__(self, toy: Toy, shares: NDArray[np.float64], tally: Tally) -> None:
+        self.toy = toy
+        self.shares = np.append(shares, 0.0)
+        self.tally = tally
+        self.lengths: list[int] = []
+
+    def __call__(self, outcome: Outcome) -> None:
+        self.lengths.append(len(outcome.new_token_ids))
+        self.tally.branches.observe(outcome)
+        tree = outcome.tree
+        if tree.shape.num_nodes and (tree.kinds is None or not tree.kinds.any()):
+            self._choices(outcome)
+
+    def count(self, tokens: list[int]) -> NDArray[np.int64]:
+        """Count a continuation behind two tokens of its prompt; returns the places of its steps' first tokens."""
+        places, tally = self.toy.places_of(tokens), self.tally
+        begins = np.cumsum(self.lengths) - self.lengths
+        in_step = np.concatenate([np.arange(length) for length in self.lengths])
+        place_in_step = np.minimum(in_step + 1, _PLACES - 1)
+        place_in_step[0] = 0
+        np.add.at(tally.by_place, (place_in_step, places), 1)
+        np.add.at(tally.by_last, (classes(tokens[1:-1]), places), 1)
+        _count_blocks(tally.tokens, places)
+        first: NDArray[np.int64] = places[begins]
+        return first
+
+    def _choices(self, outcome: Outcome) -> None:
+        """Count the tokens that equal the first candidate after their row. None of these candidates was drawn."""
+        tree, choices = outcome.tree, self.tally.first_choice
+        context = outcome.context.token_ids
+        history = context[: context.size - len(outcome.new_token_ids)][-2:].tolist()
+        for row, token in zip((0, *outcome.accepted), outcome.new_token_ids, strict=False):
+            children = tree.shape.children[row]
+            if not children:
+                break
+            candidate = int(tree.tokens[children[0]])
+            share = self.shares[self.toy.places_of([*history, candidate])[0]]
+            choices += (1, token == candidate, share, share * (1 - share))
+            history = [history[1], token]
+
+
+def _count_blocks(counts: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+    whole = places[: places.size // BLOCK * BLOCK].reshape(-1, BLOCK)
+    np.add.at(counts, tuple(whole.T), 1)
+
+
+_NOT_LEARNED_YET = 2**31
+"""Offered candidates of a drafter that learns its vocabulary from the target."""
+
+
+def toy_vocabulary(make_parts: PartsFactory) -> int:
+    """Return the smallest toy vocabulary with as many candidates as the parts need."""
+    drafter, builder = make_parts(toy_models(LIVE + 1).draft)[:2]
+    wanted = 0 if builder is None or builder.accepts_fewer_candidates else builder.max_candidates
+    offered = 0 if drafter is None else drafter.max_candidates
+    return max(LIVE + 1, wanted, offered if offered < _NOT_LEARNED_YET else 0)

@@ -48,24 +48,22 @@ LONG = Streamed(
             "cannot tell",
             None,
             3,
-        ),  # no text shows the token that ended it
+        ),  # the token that ended it has no text
         (answer("axc"), answer("abc"), "cannot tell", None, 3),
         (answer("axc"), answer("abc", best({"b": -0.7, "x": -0.2})), "cannot tell", -0.5, 3),  # another model
     ],
 )
 def test_logprobs_tell_a_near_tie_from_a_mistake(on, off, verdict, gap, exit_code) -> None:
-    found = compare_endpoints(["p"], lambda prompt: on, lambda prompt: off, 0.125)
+    found = list(compare_endpoints(["p"], lambda prompt: on, lambda prompt: off, 0.125))
     assert (found[0].verdict, EndpointReport(found).exit_code) == (verdict, exit_code)
     assert found[0].gap == (None if gap is None else pytest.approx(gap))
 
 
 def test_plain_decoding_that_does_not_repeat_itself_proves_nothing() -> None:
     answers = iter([answer("abc"), answer("abd")])
-    found = compare_endpoints(["p"], lambda prompt: answer("axc"), lambda prompt: next(answers), 0.125)
-    assert (found[0].verdict, found[0].why) == (
-        "cannot tell",
-        "plain decoding does not give its own answer twice",
-    )
+    (found,) = compare_endpoints(["p"], lambda prompt: answer("axc"), lambda prompt: next(answers), 0.125)
+    assert found.verdict == "cannot tell"
+    assert found.why == "plain decoding does not give its own answer twice"
 
 
 @pytest.fixture
@@ -85,18 +83,18 @@ def serve():
         server.close()
 
 
-@pytest.mark.parametrize("told", [(), ("--timings",)])
-def test_a_wrong_token_every_200_is_caught_within_50_prompts(told, serve, tmp_path, capsys) -> None:
-    url = serve("--wrong", "200", "--logprobs", *told)
+@pytest.mark.parametrize("fields", [(), ("--timings",)])
+def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_path, capsys) -> None:
+    url = serve("--wrong", "200", "--logprobs", *fields)
     arguments = ["--endpoint", url, "--plain-body", OFF, "--max-tokens", "8"]
     assert main([*arguments, "--output", str(tmp_path)]) == 1
-    told = capsys.readouterr().out
-    assert told.startswith("prompt ")
+    shown = capsys.readouterr().out
+    assert shown.startswith("prompt ")
     assert (
-        "wrong, plain decoding prefers its own token by 8.99 in log-probability there, by the server's own"
-        in told
+        "wrong, plain decoding prefers its own token by 8.99 in log-probability there, by the server's"
+        in shown
     )
-    assert told.endswith(f"Next: {tmp_path}/endpoint.md belongs into an issue of the server\n")
+    assert shown.endswith(f"Next: {tmp_path}/endpoint.md belongs into an issue of the server\n")
     report = Path(tmp_path, "endpoint.md").read_text()
     assert report.startswith("# Speculation on against off, temperature 0: 50 prompts, 400 tokens\n")
     assert "- on: `'" in report
@@ -105,37 +103,31 @@ def test_a_wrong_token_every_200_is_caught_within_50_prompts(told, serve, tmp_pa
 def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
     url = serve("--logprobs")
     arguments = ["--endpoint", f"{url}/v1/", "--plain", url, "--max-prompts", "3", "--max-tokens", "8"]
-    for _ in range(20):
+    for _ in range(5):
         assert main([*arguments, "--output", str(tmp_path), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["answer"] == "3 equal, 0 near tie, 0 wrong, 0 cannot tell"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         (["--endpoint", "{url}"], "no way to leave speculation out was given: give --plain URL"),
-        (["--endpoint", "{url}", "--plain-body", "off"], "--plain-body: must be JSON, got 'off'"),
-        (["--endpoint", "{url}", "--plain-body", "[1]"], "--plain-body: must be a JSON object, got '[1]'"),
+        (["--endpoint", "{url}", "--plain-body", "off"], "--plain-body: invalid json_object value: 'off'"),
+        (["--endpoint", "{url}", "--plain-body", "[1]"], "--plain-body: invalid json_object value: '[1]'"),
         (["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF], "127.0.0.1:9/v1/models broke off"),
         (["--endpoint", "{broken}", "--plain-body", OFF], "answered 500"),
         (["--endpoint", "{empty}", "--plain-body", OFF], "lists no model: name one as --model"),
-        (
-            ["--endpoint", "{url}", "--plain-body", OFF, "--max-tokens", "0"],
-            "--max-tokens: must be 1 or more, got 0",
-        ),
-        (
-            ["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"],
-            "lists the models fake, and --model is 'fakes'; did you mean 'fake'",
-        ),
+        (["--endpoint", "{url}", "--max-tokens", "0"], "--max-tokens: invalid positive_integer value: '0'"),
+        (["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"], "did you mean 'fake'"),
     ],
 )
-def test_what_cannot_be_asked_is_a_sentence(arguments, said, serve, tmp_path, capsys) -> None:
+def test_a_server_that_cannot_be_asked_is_a_sentence(arguments, sentence, serve, tmp_path, capsys) -> None:
     urls = {"{url}": [], "{broken}": ["--fault", "error"], "{empty}": ["--fault", "no-model"]}
     given = [serve(*urls[one]) if one in urls else one for one in arguments]
     assert main([*given, "--max-prompts", "1", "--output", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -148,16 +140,7 @@ def test_our_own_server_is_asked_and_not_blamed(tmp_path) -> None:
     words = [sys.executable, "-m", "specexp.serve", str(artifact), "--port", str(port)]
     server = StartedServer(words, f"http://127.0.0.1:{port}", 120)
     try:
-        arguments = [
-            "--endpoint",
-            server.url,
-            "--plain-body",
-            OFF,
-            "--max-prompts",
-            "4",
-            "--max-tokens",
-            "24",
-        ]
-        assert main([*arguments, "--output", str(tmp_path)]) == 0
+        arguments = ["--endpoint", server.url, "--plain-body", OFF, "--max-prompts", "4"]
+        assert main([*arguments, "--max-tokens", "24", "--output", str(tmp_path)]) == 0
     finally:
         server.close()

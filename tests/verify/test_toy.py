@@ -9,19 +9,22 @@ import torch
 from helpers.toy_schedules import PROMPT
 
 from specexp.builders import StaticTree
+from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
+from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.runtime import Growth
 from specexp.core.sampling import Processors
+from specexp.core.tree import ROOT_ONLY, TokenTree, TreeShape
 from specexp.drafters import DraftModel, EarlyExit, PromptLookup, TokenRecycling
 from specexp.scheduling import Job, SerialSpeculative
 from specexp.testing.fakes import FakeCausalLM
 from specexp.verifiers import KeyedSampling
 from specexp.verify.first_tokens import likely_starts
+from specexp.verify.result import StepEndings
 from specexp.verify.run import chunk_runner
-from specexp.verify.toy import LIVE, MANNERS, toy_models
-from specexp.verify.toy_run import ToyLaw, sample_chunk, toy_vocabulary
+from specexp.verify.toy import LIVE, MANNERS, ToyLaw, sample_chunk, toy_models, toy_vocabulary
 
 TREE = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
 
@@ -126,7 +129,7 @@ def looked_up(draft):
     return Parts(PromptLookup(), StaticTree([[0]]), KeyedSampling(0.8))
 
 
-def test_several_processes_count_what_one_does():
+def test_several_processes_count_as_one_does():
     counts = []
     for workers in (1, 2):
         with chunk_runner(workers) as run:
@@ -153,3 +156,34 @@ def test_the_vocabulary_is_as_wide_as_the_parts_ask():
     assert toy_vocabulary(parts(EarlyExit(1), 2)) == LIVE + 1  # whatever its target has
     with pytest.raises(ValueError, match="at least 5"):
         toy_models(vocabulary=4)
+
+
+SHAPE = TreeShape.from_rank_paths([[0], [1], [0, 0], [0, 0, 0]])
+
+
+def noted(*steps, shape=SHAPE):
+    branches = StepEndings()
+    for accepted, new in steps:
+        tree = TokenTree(shape, np.arange(shape.num_nodes + 1))
+        branches.observe(Outcome(Context([0]), tree, torch.zeros(shape.num_nodes + 1, 8), accepted, new))
+    return branches
+
+
+def test_every_way_a_step_can_end_is_counted():
+    found = noted(
+        ((), (7,)),  # nothing of two candidates accepted
+        ((1,), (1, 7)),  # its child refused
+        ((2,), (2, 7)),  # a leaf, but not the deepest
+        ((1, 3, 4), (1, 3, 4, 7)),  # everything
+        ((1, 3), (1, 3)),  # cut by the limit: how it would have ended is unknown
+    )
+    assert (dict(found.rejected), dict(found.leaves)) == ({1: 1, 2: 1}, {1: 1, 3: 1})
+    assert (found.steps, found.tokens, found.rows, found.whole) == (5, 11, 25, 1)
+    assert found.never == ["rejected at depth 3"]
+    ends = "rejected at depth 1 to 3: 1, 1, 0; bonus at a leaf 2, of them all accepted 1; nothing drafted 0"
+    assert str(found) == ends
+    total = noted(((), (7,))) + noted(((1, 3, 4), (1, 3, 4, 7)))
+    assert (total.steps, sum(total.rejected.values()), total.whole, total.deepest) == (2, 1, 1, 3)
+    assert total.never == ["rejected at depth 2, 3"]
+    plain = noted(((), (7,)), shape=ROOT_ONLY)
+    assert (plain.never, str(plain)) == ([], "1 steps, nothing drafted")
