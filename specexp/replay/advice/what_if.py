@@ -175,19 +175,16 @@ def _parts(config: Config, recording: Recording) -> Parts:
 
     where = f"{config.source_of(('drafter',))}: drafter"
     trees = "what_if compares trees of a draft model's candidates"
-    if config.get("drafter") is None or config.get("builder") is None:
-        raise ConfigError(
-            f"{where}: the file has no drafter and builder; {trees}: set them to DraftModel and, say, Chain"
-        )
     source = source_for(recording)
-    if source is None:
+    if config.get("drafter") is not None and source is None:
         raise ConfigError(
             f"{where}: {recording.folder} was recorded without a draft model, and {trees}: record with drafter "
             "DraftModel"
         )
     parts = build_parts(config, source)
-    if not is_model_alone(parts.drafter):
-        raise ConfigError(f"{where} is {type(parts.drafter).__name__}; {trees}: set it to DraftModel")
+    if parts.builder is None or not is_model_alone(parts.drafter):
+        found = "null" if parts.drafter is None else type(parts.drafter).__name__
+        raise ConfigError(f"{where} is {found}; {trees}: set it to DraftModel, and builder to, say, Chain")
     try:
         source_in(parts)
     except ValueError as error:

@@ -156,7 +156,7 @@ def test_it_leaves_tables_trees_and_pictures(file, tmp_path, capsys):
             {"drafter": {"class_path": "TokenRecycling"}},
             "drafter is TokenRecycling; what_if compares trees of a draft model's candidates: set it to DraftModel",
         ),
-        ({"drafter": None, "builder": None}, "drafter: the file has no drafter and builder"),
+        ({"drafter": None, "builder": None}, "drafter is null; what_if compares trees"),
         ({"generation": {"max_new_tokens": 99}}, "record again with it, or ask for at most 24"),
         (
             {"builder": {"class_path": "KConfig", "init_args": {"widths": [7]}}},
