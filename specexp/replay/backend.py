@@ -274,11 +274,7 @@ def _check_length(recording: Recording, wanted: Generation) -> None:
         if given > recorded or (exactly and given != recorded):
             raise RecordingError(
                 f"{recording.folder} was made with generation.{key} {recorded}, and the configured one is {given}: "
-                + (
-                    f"conversations of several turns replay only with {recorded}"
-                    if given < recorded
-                    else f"record again with it, or ask for at most {recorded}"
-                )
+                f"record again with it, or ask for {'exactly' if exactly else 'at most'} {recorded}"
             )
 
 

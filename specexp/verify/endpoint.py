@@ -51,19 +51,13 @@ class Compared:
         plain: str,
         speculative: str,
         tokens: int,
-        repeats: bool,
+        repeats: bool,  # whether plain decoding gave the same answer again
         gap: float | None,
         *,
-        source: str,
-        tolerance: float,
+        source: str,  # of the gap
+        tolerance: float,  # largest gap at which rounding may decide otherwise
     ) -> Compared:
-        """Return the verdict on two answers that differ.
-
-        Args:
-            repeats: Whether plain decoding gave the same answer again.
-            source: Where the gap comes from.
-            tolerance: Largest gap at which rounding may decide otherwise.
-        """
+        """Return the verdict on two answers that differ."""
         verdict: Verdict = "cannot tell"
         if not repeats:
             gap, why = None, "plain decoding does not give its own answer twice"

@@ -99,7 +99,6 @@ class JointTest:
     Args:
         own_noise: Whether the verifier draws noise of its own, step by step. Another's output is right even where a
             coupled drafter has looked ahead at its noise, so that the end of a step depends on the next tokens.
-        most: Triples of tokens on each toy at most.
     """
 
     def __init__(
@@ -189,11 +188,7 @@ class JointTest:
 
 
 def joint_fits(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[str, GoodnessOfFit]:
-    """Test the counts against the target's law ``[LIVE]`` by place.
-
-    Args:
-        own_noise: Whether the ends of steps may be tested.
-    """
+    """Test the counts against the target's law ``[LIVE]`` by place; ends of steps only with noise of their own."""
     shares = np.append(law, 0.0)
     joint = np.einsum("i,j,k->ijk", shares, shares, shares).ravel()
     fits = {
@@ -210,11 +205,7 @@ def joint_fits(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[
 
 
 class EqualityTest:
-    """A comparison of a deterministic verifier's tokens on the toy targets with the expected ones.
-
-    Args:
-        tokens: Tokens to compare, at least.
-    """
+    """A comparison of a deterministic verifier's tokens on the toys with the expected ones, of at least ``tokens``."""
 
     def __init__(self, chunks: Chunks, tokens: int) -> None:
         numbers = range(math.ceil(tokens / (len(MANNERS) * CHUNK * COMPARED)))

@@ -102,9 +102,7 @@ def pooled(
 def of_known_choices(count: float, hits: float, expected: float, variance: float) -> GoodnessOfFit:
     """Test how many of ``count`` guesses were right, each with a known probability ``p`` of its own.
 
-    Args:
-        expected: Sum of ``p``.
-        variance: Sum of ``p * (1 - p)``.
+    ``expected`` is the sum of ``p``, and ``variance`` that of ``p * (1 - p)``.
     """
     observed, wanted = np.array([hits, count - hits]), np.array([expected, count - expected])
     if variance < RARE:

@@ -198,9 +198,7 @@ class Toy(NamedTuple):
 def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "open", seed: int = 0) -> Toy:
     """Return a target, and a draft that agrees with it according to the manner.
 
-    Args:
-        vocabulary: V, at least :data:`LIVE`; the tokens beyond those have next to no probability.
-        temperature: Temperature of the sampling, at which the target's law is the manner's own.
+    The target's law is the manner's own at ``temperature``. Tokens from :data:`LIVE` on have next to no probability.
     """
     if vocabulary < LIVE:
         raise ValueError(f"the toy vocabulary was {vocabulary}; at least {LIVE} tokens are needed")

@@ -107,12 +107,10 @@ def test_no_node_is_drafted_beyond_the_length_limit_or_the_context():
 
 
 def test_the_last_tokens_candidates_need_not_be_recorded_where_nothing_is_drafted_for_it():
-    turn = recorded_turn([0, 1, 0])
-    turn.trie.draft.counts[2] = 0
     bare = recorded_turn([0, 1, 0])
-    bare.trie.draft = type(turn.trie.draft)(
-        turn.trie.draft.counts, turn.trie.draft.tokens[:8], turn.trie.draft.values[:8]
-    )
+    draft = bare.trie.draft
+    draft.counts[2] = 0
+    bare.trie.draft = type(draft)(draft.counts, draft.tokens[:8], draft.values[:8])
     check_equal([bare], [[0], [1]], 3)
     with pytest.raises(
         NotRecordedError, match="after 2 new tokens were not recorded; record with a draft model"

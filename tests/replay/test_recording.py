@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers.fake_turns import save_recording
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, KConfig
@@ -17,13 +18,7 @@ from specexp.data import Prompt
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.drafters.ranking import Scoring
 from specexp.replay.backend import ReplayArm, recorded_turns, source_for
-from specexp.replay.format.recording import (
-    Recording,
-    RecordingManifest,
-    hash_of,
-    weights_fingerprint,
-    write_turns,
-)
+from specexp.replay.format.recording import Recording, hash_of, weights_fingerprint
 from specexp.replay.format.trie import NotRecordedError, RecordingError
 from specexp.replay.record.recorder import Coverage, Recorder, RecordingSource
 from specexp.testing.fakes import hashed_model
@@ -62,17 +57,8 @@ def record(builders, verifier, scoring=None, width=4, limit=LIMIT):
 def folder(tmp_path_factory):
     """A recording with a chain of 3 as its coverage, at temperature 0.7."""
     folder = tmp_path_factory.mktemp("recorded")
-    verifier = KeyedSampling(0.7)
-    turns = [replace(turn, turns=1) for turn in record([Chain(3)], verifier)[:1]]
-    made_of = {
-        "pair": {"target": "here", "target_dtype": "float32", "device": "cpu"},
-        "law": verifier.sampling_settings,
-        "scoring": vars(Scoring()),
-        "generation": {"seed": 0, "max_new_tokens": TOKENS},
-    }
-    files = {"turns-00000.parquet": write_turns(folder / "turns-00000.parquet", turns)}
-    limits = {"target": LIMIT, "draft": LIMIT}
-    RecordingManifest(FINGERPRINT, made_of, VOCABULARY, limits, files, complete=True).save(folder)
+    turns = [replace(turn, turns=1) for turn in record([Chain(3)], KeyedSampling(0.7))[:1]]
+    save_recording(turns, folder, TOKENS, vocabulary=VOCABULARY)
     return folder
 
 
@@ -100,7 +86,7 @@ def path_to(turn, node):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("coupled", [False, True])
-def test_every_recorded_answer_is_what_the_model_says_after_these_tokens(temperature, coupled):
+def test_every_recorded_answer_is_the_models_after_these_tokens(temperature, coupled):
     """Although a pass answers many questions, and most steps run no model at all."""
     verifier = KeyedSampling(temperature) if temperature else Greedy()
     builders = [Chain(5), KConfig([2, 2]), BeamRerank(8, 3, 2), DySpecGreedy(8, candidates="top-k")]
@@ -139,27 +125,23 @@ def test_a_draft_has_no_answer_beyond_its_context(limit):
         assert max(fed, default=0) <= limit
 
 
-def test_a_draft_model_is_asked_about_a_token_of_the_output_once():
-    """What follows an accepted token was asked at the root before, so most of a chain costs no pass."""
+def test_a_draft_model_is_run_once_for_a_token_of_the_output():
+    """The answer after an accepted token is known from the root before, so most of a chain costs no pass."""
     passes = {}
     for length in (1, 6):
         draft = LanguageModel(hashed_model(VOCABULARY, 0, LIMIT))  # the target itself: everything is accepted
-        source = RecordingSource(draft, 1, spine_width=2)
         drafter = DraftModel()
-        drafter.use_draft_model(source)
+        drafter.use_draft_model(RecordingSource(draft, 1, spine_width=2))
         target = LanguageModel(hashed_model(VOCABULARY, 0, LIMIT))
         recorder = Recorder(target, Greedy(), drafter, Coverage([Chain(length)], 2, 2))
+        wanted = {"seed": 0, "max_new_tokens": TOKENS, "eos_token_ids": frozenset()}
         before = draft.passes
-        turns = recorder.conversation(
-            PROMPT, 0, lambda turn, before: [1, 2, 3],
-            seed=0, max_new_tokens=TOKENS, eos_token_ids=frozenset(),
-        )  # fmt: skip
-        assert len(list(turns)) == 1
+        assert len(list(recorder.conversation(PROMPT, 0, lambda turn, before: [1, 2, 3], **wanted))) == 1
         passes[length] = draft.passes - before
     assert passes[6] <= passes[1] + 1
 
 
-def test_what_was_saved_is_what_is_loaded(folder, recording):
+def test_a_loaded_turn_equals_the_saved_one(folder, recording):
     (saved,) = record([Chain(3)], KeyedSampling(0.7))[:1]
     ((loaded,),) = recording.turns.values()
 
@@ -210,6 +192,7 @@ def test_a_damaged_manifest_is_refused(recording, tmp_path, content, sentence):
     ],
 )
 def test_other_models_are_refused(recording, section, key, value, sentence):
+    recording.manifest.fingerprint = FINGERPRINT
     given = {**FINGERPRINT, section: {**FINGERPRINT[section], key: value}}
     with pytest.raises(RecordingError) as refused:
         recording.check_fingerprint(given)

@@ -30,7 +30,6 @@ from specexp.controllers import AdaptiveConfidence, Bandit, Fixed, Heuristic, Sw
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts, check_composition
-from specexp.core.sampling import Processors
 from specexp.drafters import (
     DraftModel,
     Lookahead,
@@ -281,8 +280,3 @@ def test_temperature_zero_has_one_output():
     warm = joint_test(parts("model", "static_drawn", RejectionSampling(1.0)), temperature=0.0)
     assert not warm.passed
     assert warm.p_value == 0.0
-
-
-def test_the_expected_law_is_that_of_transformers_processors():
-    law = toy_models(temperature=0.6).law(Processors(0.6, 3, 0.9))
-    assert law == pytest.approx([46 / 85, 24 / 85, 15 / 85, 0, 0])

@@ -18,7 +18,6 @@ from specexp.core.runtime import Growth
 from specexp.core.sampling import Processors
 from specexp.core.tree import ROOT_ONLY, TokenTree, TreeShape
 from specexp.drafters import DraftModel, EarlyExit, PromptLookup, TokenRecycling
-from specexp.scheduling import Job, SerialSpeculative
 from specexp.testing.fakes import FakeCausalLM
 from specexp.verifiers import KeyedSampling
 from specexp.verify.first_tokens import likely_starts
@@ -53,17 +52,6 @@ def test_it_decodes_as_a_wrapped_model_does():
         assert answers[0].steps == answers[1].steps
 
 
-def test_samples_of_one_prompt_share_its_prefill():
-    target = toy_models(vocabulary=8)[0]
-    parts = Parts(PromptLookup(), StaticTree([[0]]), KeyedSampling(0.8))
-    jobs = [Job(PROMPT, f"a#{number}", max_new_tokens=9) for number in range(3)]
-    with SerialSpeculative().open(target, parts) as executor:
-        several = executor.run(jobs).results
-    decoder = Decoder(target, *parts)
-    alone = [decoder.generate(PROMPT, max_new_tokens=9, sequence=job.sequence, seed=0) for job in jobs]
-    assert [one.token_ids for one in several] == [one.token_ids for one in alone]
-
-
 @pytest.mark.parametrize("manner", MANNERS)
 @pytest.mark.parametrize("law", [(1.0, None, None), (0.5, 3, 0.95), (1.5, None, 0.7)])
 def test_after_any_two_tokens_the_target_has_one_law_by_place(law, manner):
@@ -85,20 +73,6 @@ def test_laws_by_hand():
     assert toy.law(Processors(0.0)).tolist() == [1, 0, 0, 0, 0]
     hotter = np.sqrt([0.46, 0.24, 0.15, 0.1, 0.05])
     assert toy.law(Processors(1.0)) == pytest.approx(hotter / hotter.sum())
-
-
-def test_the_draft_is_as_right_as_its_manner_says():
-    target, draft, _ = toy_models()
-    p, q = (torch.from_numpy(model.table[..., :LIVE]).softmax(-1).numpy() for model in (target, draft))
-    far = np.abs(p - q).sum(-1).mean(axis=0) / 2  # by the last token
-    assert far[0] == pytest.approx(0, abs=1e-9)
-    assert far[1] > 0.2
-    assert (q[:, 1].max(axis=-1) > p[:, 1].max(axis=-1)).all()
-    assert far[2] > 0.5
-    assert far.argmax() in (2, 3)
-    sure, certain, _ = toy_models(manner="sure")
-    assert sure.table[0] == pytest.approx(sure.table[1])  # the last token alone decides
-    assert certain.table[:, 0] == pytest.approx(sure.table[:, 0])
 
 
 def test_a_growing_draft_sees_what_stands_above_each_row():

@@ -326,9 +326,3 @@ def test_a_typing_mistake_is_answered_without_torch(experiment):
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("error: command line: ")
-
-
-def test_usage(capsys):
-    assert main(["--help"]) == 0
-    assert main([]) == 2
-    assert "usage: python -m specexp.verify" in capsys.readouterr().out

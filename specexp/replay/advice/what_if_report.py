@@ -44,20 +44,14 @@ class NamedTree:
 
 @dataclass(frozen=True)
 class Device:
-    """A latency profile of the composition, the candidate with the highest goodput, and its counts.
+    """A latency profile of the composition, the candidate with the highest goodput, and its counts."""
 
-    Attributes:
-        letter: Short name: A, B, ... Z, A1, B1, ...
-        plain_goodput: Tokens per second of plain decoding.
-        speedup: Speedup of the candidate over plain decoding.
-    """
-
-    letter: str
+    letter: str  # short name: A, B, ... Z, A1, B1, ...
     profile: LatencyProfile
     best: NamedTree
     counts: StaticCounts
-    plain_goodput: float
-    speedup: Speedup
+    plain_goodput: float  # tokens per second of plain decoding
+    speedup: Speedup  # of the candidate over plain decoding
 
     @property
     def nodes(self) -> int:
@@ -67,17 +61,12 @@ class Device:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The same candidates on every device.
-
-    Attributes:
-        goodput: ``[trees, devices]`` tokens per second.
-        hit_rates: Share of all positions, by rank path.
-    """
+    """The same candidates on every device."""
 
     devices: tuple[Device, ...]
     trees: tuple[NamedTree, ...]
-    goodput: NDArray[np.float64]
-    hit_rates: Mapping[RankPath, float]
+    goodput: NDArray[np.float64]  # [trees, devices] tokens per second
+    hit_rates: Mapping[RankPath, float]  # share of all positions
 
     def shares(self, tree: NamedTree) -> list[float]:
         """Return the goodput of a candidate on every device, as a share of the best one's there."""
@@ -97,13 +86,7 @@ def compare(
 ) -> Comparison:
     """Replay chains of every length, the most-hit trees of every size and depth, and others on every device.
 
-    Args:
-        table: Ranks of a recording with a draft model.
-        profiles: Costs on each device, with ``draft_ms``.
-        composition: Label of the composition with the charged overheads (:attr:`specexp.core.parts.Parts.label`).
-        max_nodes: Maximal number of nodes of a tree.
-        max_depth: Depth of the deepest node.
-        others: More candidates, by name.
+    The overheads are those of ``composition`` (:attr:`specexp.core.parts.Parts.label`).
     """
     hits = table.hits(max_depth)
     trees = _candidates(hits, max_nodes, max_depth, others or {})

@@ -30,14 +30,10 @@ _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of a change: the records of every prompt, and the speed over the present and plain decoding.
-
-    Attributes:
-        overrides: Changed keys of the experiment; empty for a change of costs.
-    """
+    """The effect of a change: the records of every prompt, and the speed over the present and plain decoding."""
 
     name: str
-    overrides: Mapping[str, Any]
+    overrides: Mapping[str, Any]  # changed keys of the experiment; empty for a change of costs
     records: Sequence[PromptRecord]
     over_now: Speedup
     over_plain: Speedup
@@ -45,20 +41,14 @@ class Effect:
 
 @dataclass(frozen=True)
 class Explained:
-    """Costs and settings of a composition, each ranked by the speed without or with it.
+    """Costs and settings of a composition, each ranked by the speed without or with it."""
 
-    Attributes:
-        now: The composition as it is.
-        refused: The reason for each setting that the recording cannot replay.
-        note: The fidelity of the replayed figures; empty if they are the models' own.
-    """
-
-    now: Effect
+    now: Effect  # the composition as it is
     costs: Sequence[Effect]
     settings: Sequence[Effect]
-    refused: dict[str, str]
+    refused: dict[str, str]  # the reason for each setting that the recording cannot replay
     latency: LatencyProfile
-    note: str = ""
+    note: str = ""  # the fidelity of the replayed figures; empty if they are the models' own
 
 
 def report(found: Explained, title: str) -> Report:

@@ -23,31 +23,22 @@ _TEXTS = ("prompt_id", "category", "finish_reason")
 
 @dataclass(frozen=True)
 class RecordedTurn:
-    """The prompt and answer of a turn, with the answers of target and draft on the way.
-
-    Attributes:
-        index: Position of the prompt in its set.
-        sample: Number of the continuation.
-        turn: Position in the conversation of ``turns`` turns, from 0.
-        prompt: Tokens before the answer, with those of earlier turns and their answers.
-        finish_reason: ``eos``, ``length`` or ``context``.
-        asked: ``[a, k]`` the target's best tokens after each token fed by this turn's prefill, best first.
-        asked_logits: ``[a, k]`` their logits.
-        trie: Answers of both models after the prompt, the answer's tokens and drafted tokens.
-    """
+    """The prompt and answer of a turn, with the answers of target and draft on the way."""
 
     prompt_id: str
     category: str
-    index: int
-    sample: int
-    turn: int
+    index: int  # position of the prompt in its set
+    sample: int  # number of the continuation
+    turn: int  # position in the conversation of ``turns`` turns, from 0
     turns: int
-    prompt: NDArray[np.int32]
+    prompt: NDArray[np.int32]  # tokens before the answer, with those of earlier turns and their answers
     answer: NDArray[np.int32]
-    finish_reason: str
-    asked: NDArray[np.int32]
-    asked_logits: NDArray[np.float32]
-    trie: Trie
+    finish_reason: str  # ``eos``, ``length`` or ``context``
+    asked: NDArray[
+        np.int32
+    ]  # [a, k] the target's best tokens after each token of this turn's prefill, best first
+    asked_logits: NDArray[np.float32]  # [a, k]
+    trie: Trie  # answers of both models after the prompt, the answer's tokens and drafted tokens
 
     def to_row(self) -> dict[str, Any]:
         """Return one row of a table, with flat lists."""

@@ -52,25 +52,19 @@ class FileEntry(TypedDict):
 
 @dataclass
 class RecordingManifest:
-    """The models and settings of a recording, and its files.
+    """The models and settings of a recording, and its files."""
 
-    Attributes:
-        fingerprint: Marks of target, draft and tokenizer, weights included.
-        made_of: Settings that change the answers: ``pair``, ``law`` (of the verifier's output), ``generation``,
-            ``drafter``, ``scoring`` (of the draft model inside it, or None), ``coverage``, ``candidates`` and
-            ``target_top_k``; and ``prompts``, by id the hash of each one's tokens.
-        context_limits: Tokens that the contexts of ``target`` and ``draft`` hold.
-        live_sample: Counts of some prompts, live and replayed, for each composition.
-        provenance: Command, git commit, package versions, device, creation time.
-    """
-
-    fingerprint: Fingerprint
+    fingerprint: Fingerprint  # marks of target, draft and tokenizer, weights included
+    # Settings that change the answers: pair, law (of the verifier's output), generation, drafter, scoring (of the
+    # draft model inside it, or None), coverage, candidates and target_top_k, and the hash of each prompt by its id.
     made_of: dict[str, Any]
     vocab_size: int
-    context_limits: dict[str, int]
+    context_limits: dict[str, int]  # tokens that the contexts of target and draft hold
     files: dict[str, FileEntry] = field(default_factory=dict)
     complete: bool = False
+    # counts of some prompts, live and replayed, for each composition
     live_sample: list[dict[str, Any]] = field(default_factory=list)
+    # command, git commit, package versions, device, creation time
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def live_error(self, fidelity: str) -> float | None:

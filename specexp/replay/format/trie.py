@@ -8,6 +8,7 @@ root it was asked from, so that overlapping draft trees of neighbouring roots ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -93,32 +94,19 @@ class Ranked:
         return Ranked(counts, tokens, values)
 
 
+@dataclass(eq=False)
 class Trie:
-    """A finished trie.
+    """A finished trie."""
 
-    Args:
-        parents: ``[nodes]`` parent of each node, -1 for node 0.
-        tokens: ``[nodes]`` token of each node; node 0's is the prompt's last token.
-        draft: The draft's ranked candidates with log-probabilities after each node.
-        target: The target's best tokens with logits after each node.
-        spine: Number of nodes of the answer.
-    """
+    parents: NDArray[np.int32]  # [nodes] parent of each node, -1 for node 0
+    tokens: NDArray[np.int32]  # [nodes] token of each node; node 0's is the prompt's last token
+    draft: Ranked  # the draft's ranked candidates with log-probabilities after each node
+    target: Ranked  # the target's best tokens with logits after each node
+    spine: int  # number of nodes of the answer
 
-    def __init__(
-        self,
-        parents: NDArray[np.int32],
-        tokens: NDArray[np.int32],
-        draft: Ranked,
-        target: Ranked,
-        spine: int,
-    ) -> None:
-        self.parents = parents
-        self.tokens = tokens
-        self.draft = draft
-        self.target = target
-        self.spine = spine
-        keys = (parents[1:].astype(np.int64) << _TOKEN_BITS) | tokens[1:]
-        self._children = dict(zip(keys.tolist(), range(1, parents.size), strict=True))
+    def __post_init__(self) -> None:
+        keys = (self.parents[1:].astype(np.int64) << _TOKEN_BITS) | self.tokens[1:]
+        self._children = dict(zip(keys.tolist(), range(1, self.parents.size), strict=True))
 
     def child(self, node: int, token: int) -> int:
         """Return the node after ``node`` with ``token``; ``NOWHERE`` if there is none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -40,29 +40,16 @@ _ENDED = -1
 
 
 class RecordedOutcome(Outcome):
-    """An outcome without logits: the target's best tokens are read from the recording when a part needs them.
-
-    Args:
-        turn: The turn that is replayed.
-        root: The tree's root, a node of the spine.
-        fallback: Estimates of answers that were not recorded; without them such an answer is an error.
-    """
+    """An outcome without logits: the target's best tokens are read from the recording when a part needs them."""
 
     def __init__(
-        self,
-        context: Context,
-        tree: TokenTree,
-        accepted: tuple[int, ...],
-        new_token_ids: tuple[int, ...],
-        pass_tokens: tuple[int, ...],
-        turn: RecordedTurn,
-        root: int,
-        fallback: NgramFallback | None,
+        self, lane: RecordedLane, draft: Draft, accepted: tuple[int, ...], new_token_ids: tuple[int, ...]
     ) -> None:
-        super().__init__(context, tree, NO_LOGITS, accepted, new_token_ids, pass_tokens)
-        self.turn = turn
-        self.root = root
-        self.fallback = fallback
+        context = lane.context
+        super().__init__(context, draft.tree, NO_LOGITS, accepted, new_token_ids, draft.pass_tokens)
+        self.turn = lane.turn
+        self.root = len(context) - len(new_token_ids) - int(lane.turn.prompt.size)  # a node of the spine
+        self.fallback = lane.fallback  # without it an answer that was not recorded is an error
         self._nodes: list[int] | None = None
 
     @property
@@ -345,11 +332,7 @@ class RecordedLane(Lane):
     def outcome(
         self, draft: Draft, logits: torch.Tensor, accepted: tuple[int, ...], new_token_ids: tuple[int, ...]
     ) -> Outcome:
-        root = len(self.context) - len(new_token_ids) - int(self.turn.prompt.size)
-        recorded = self.turn, root, self.fallback
-        return RecordedOutcome(
-            self.context, draft.tree, accepted, new_token_ids, draft.pass_tokens, *recorded
-        )
+        return RecordedOutcome(self, draft, accepted, new_token_ids)
 
 
 class _RecordedDrafting(Drafting):
@@ -367,30 +350,16 @@ class _RecordedDrafting(Drafting):
         self.controller.observe(outcome)
 
 
+@dataclass(eq=False)
 class Player:
-    """Replays conversations with one composition of parts.
+    """Replays conversations with one composition of parts."""
 
-    Args:
-        parts: Parts that are replayed; a draft model in them answers from ``source``.
-        source: Recorded answers of the draft model; None without one.
-        context_limit: Tokens that the target's context holds.
-        seed: Seed of the recording.
-        fallback: Estimates from which drafters learn where an answer was not recorded; without them that is an error.
-    """
-
-    def __init__(
-        self,
-        parts: Parts,
-        source: RecordedSource | None,
-        context_limit: int,
-        seed: int,
-        fallback: NgramFallback | None = None,
-    ) -> None:
-        self.parts = parts
-        self.source = source
-        self.target = RecordedTarget(context_limit)
-        self.seed = seed
-        self.fallback = fallback
+    parts: Parts  # a draft model in them answers from ``source``
+    source: RecordedSource | None  # recorded answers of the draft model; None without one
+    context_limit: int  # tokens that the target's context holds
+    seed: int  # seed of the recording
+    # estimates from which drafters learn where an answer was not recorded; without them that is an error
+    fallback: NgramFallback | None = None
 
     def play(
         self,
@@ -411,6 +380,7 @@ class Player:
             RecordingError: The recording is too short.
         """
         context: Context | None = None
+        target = RecordedTarget(self.context_limit)
         counts = []
         for turn in turns:
             if turn.finish_reason == "length" and max_new_tokens > turn.answer.size:
@@ -431,7 +401,7 @@ class Player:
             ended = turn.finish_reason == "eos" and turn.answer.size <= max_new_tokens
             lane = RecordedLane(
                 context,
-                self.target,
+                target,
                 FollowOutput(turn),
                 drafting,
                 max_new_tokens=max_new_tokens,
@@ -442,7 +412,7 @@ class Player:
             fed = context.token_ids[known:-1]
             wanted = self.parts.wants_prefill_logits and fed.size
             drafting.begin(RecordedPrefill(context, fed.copy(), turn) if wanted else None)
-            decoding = Decoding(self.target, observers)
+            decoding = Decoding(target, observers)
             decoding.add(lane)
             while decoding.lanes:
                 decoding.step()

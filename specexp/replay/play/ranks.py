@@ -56,24 +56,17 @@ class RankTable:
 
     Raises:
         NotRecordedError: A turn has no candidates after one of its tokens.
-
-    Attributes:
-        sizes: Tokens of each turn.
-        prefixes: ``[positions]`` tokens in the cache.
-        ranks: ``[positions]`` ranks of all turns, concatenated; ``MISSED`` if the token is no candidate.
-        width: Number of candidates that are known at every position.
-        room: ``[positions]`` depth of the deepest useful node.
-        left: ``[positions]`` tokens to come.
     """
 
     def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int, context_limit: int) -> None:
         self.turns = turns
-        self.sizes = [min(turn.answer.size, max_new_tokens) for turn in turns]
+        self.sizes = [min(turn.answer.size, max_new_tokens) for turn in turns]  # tokens of each turn
+        # [positions] tokens in the cache
         self.prefixes = np.concatenate(
             [turn.prompt.size - 1 + np.arange(size) for turn, size in zip(turns, self.sizes, strict=True)]
         )
         found: list[int] = []
-        self.width = 2**31
+        self.width = 2**31  # candidates that are known at every position
         room = []
         for turn, size in zip(turns, self.sizes, strict=True):
             limit = min(max_new_tokens, context_limit - turn.prompt.size)
@@ -91,12 +84,15 @@ class RankTable:
                 place = np.flatnonzero(candidates == token)
                 found.append(int(place[0]) if place.size else MISSED)
             room.append(limit - 1 - np.arange(size))
+        # [positions] ranks of all turns, concatenated; MISSED if the token is no candidate
         self.ranks = np.array(found, dtype=np.int64)
         self._turn = np.repeat(np.arange(len(turns)), self.sizes)
         self._first = np.zeros(self.ranks.size, dtype=np.bool_)
         self._first[np.cumsum([0, *self.sizes[:-1]])] = True
-        self.room = np.concatenate(room)
-        self.left = np.concatenate([size - np.arange(size) for size in self.sizes])
+        self.room = np.concatenate(room)  # [positions] depth of the deepest useful node
+        self.left = np.concatenate(
+            [size - np.arange(size) for size in self.sizes]
+        )  # [positions] tokens to come
 
     @property
     def positions(self) -> int:

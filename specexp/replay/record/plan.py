@@ -37,28 +37,17 @@ _TOP_K = 8
 
 @dataclass(frozen=True)
 class RecordingPlan:
-    """The plan of a recording, before any model is loaded.
+    """The plan of a recording, before any model is loaded."""
 
-    Attributes:
-        config: The composition, with drafter and builder even if the file has none.
-        coverage: Builders that are run at every root.
-        covered_by: The coverage as configured.
-        verifier: The verifier of the recorded output, with the law of the configured one.
-        verifier_section: The configuration of this verifier.
-        target_top_k: Number of the target's best tokens that are kept after every node.
-        prompts: The experiment with the prompts of a stage, by name of the stage.
-        added: Whether the file has no drafter, so that it is the pair's draft model.
-    """
-
-    config: Config
+    config: Config  # the composition, with drafter and builder even if the file has none
     folder: Path
-    coverage: Sequence[TreeBuilder]
-    covered_by: Sequence[Mapping[str, Any]]
-    verifier: Verifier
-    verifier_section: Mapping[str, Any]
-    target_top_k: int
-    prompts: Mapping[str, Config]
-    added: bool
+    coverage: Sequence[TreeBuilder]  # builders that are run at every root
+    covered_by: Sequence[Mapping[str, Any]]  # these builders as configured
+    verifier: Verifier  # plain decoding by the law of the configured verifier
+    verifier_section: Mapping[str, Any]  # the configuration of this verifier
+    target_top_k: int  # the target's best tokens that are kept after every node
+    prompts: Mapping[str, Config]  # the experiment with the prompts of a stage, by name of the stage
+    added: bool  # whether the file has no drafter, so that it is the pair's draft model
 
     def drafter(self) -> Drafter | None:
         """Return a new drafter without its models."""

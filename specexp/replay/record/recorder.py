@@ -45,17 +45,11 @@ Best = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of every answer is kept.
+    """How much of every answer is kept."""
 
-    Attributes:
-        builders: Builders that are run once at every root.
-        candidates: The draft's candidates kept after every token of the answer, at least.
-        target_top_k: The target's best tokens kept after every recorded node.
-    """
-
-    builders: Sequence[TreeBuilder]
-    candidates: int
-    target_top_k: int
+    builders: Sequence[TreeBuilder]  # run once at every root
+    candidates: int  # the draft's candidates kept after every token of the answer, at least
+    target_top_k: int  # the target's best tokens kept after every recorded node
 
     def builders_at_roots(self, phrases: bool) -> list[TreeBuilder]:
         """Return builders that ask a draft model, the wanted ones last, since earlier passes answer most of them.
@@ -247,13 +241,7 @@ class _GivenAnswer(Verifier):
 class _Turn:
     """An answered turn with the trie that is being filled by the target's ``top_k`` best tokens.
 
-    Args:
-        known: Tokens of the prompt that the turns before have fed.
-
-    Attributes:
-        fresh: Tokens that the turn's prefill feeds.
-        prefill_logits: ``[a, V]`` the target's logits after these.
-        room: Tokens that the answer could have had.
+    The turns before have fed ``known`` tokens of the prompt.
     """
 
     def __init__(
@@ -269,13 +257,14 @@ class _Turn:
         self.top_k = top_k
         self.prompt = prompt
         self.answer = answer
-        self.fresh = np.array(prompt[known:-1], dtype=np.int64)
-        self.room = min(max_new_tokens, model.context_limit - len(prompt))
+        self.fresh = np.array(prompt[known:-1], dtype=np.int64)  # tokens that the turn's prefill feeds
+        self.room = min(max_new_tokens, model.context_limit - len(prompt))  # tokens the answer could have
         self.writer = TrieWriter(prompt[-1], answer)
         self._drafted: set[int] = set()  # nodes of the covering builders' trees
         # This leaves the cache at the prompt without its last token.
         model.cache.truncate(0, len(prompt) - 1 - self.fresh.size)
         logits = model.prefill(0, self.fresh.tolist(), all_logits=True)
+        # [a, V] after the fresh tokens
         self.prefill_logits = torch.empty(0, model.vocab_size) if logits is None else logits
 
     def prefill(self, context: Context) -> Outcome | None:
@@ -348,11 +337,7 @@ class RecordingSource(ModelSource):
     The tokens that a step feeds wait until an unknown answer is asked for, and then go into one pass. So the model may
     fall behind the sequence. The drafter then feeds it the committed tokens it lacks, as after any step.
 
-    Args:
-        model: The draft model.
-        width: Least number of candidates that are kept of every answer.
-        spine_width: The same after tokens of the turn's answer.
-        slots: Slots of the model's cache; None for the first source.
+    At least ``width`` candidates are kept of every answer, and ``spine_width`` after tokens of the turn's answer.
     """
 
     # Every sequence asks by itself, since each lacks other answers.

@@ -2,27 +2,37 @@
 
 import csv
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from helpers.fake_turns import recorded_turn, save_recording
+from helpers.examples import examples
+from helpers.fake_turns import LIMIT, recorded_turn, save_recording
+from hypothesis import given, strategies as st
+from matplotlib.patches import Circle
 
+from specexp.builders import StaticTree
 from specexp.commands.run import main as run_main
 from specexp.config import load_config
+from specexp.controllers import Fixed
+from specexp.core.latency import LatencyProfile
+from specexp.core.parts import Parts
+from specexp.core.tree import TreeShape
+from specexp.drafters import DraftModel
 from specexp.replay.advice.what_if import compare_devices, main
+from specexp.replay.advice.what_if_report import compare, draw_trees
+from specexp.replay.backend import source_for
 from specexp.replay.format.recording import Recording
 from specexp.replay.play.player import Player
-from specexp.replay.play.ranks import MISSED
+from specexp.replay.play.ranks import MISSED, RankTable
 from specexp.sweep.command import main as sweep_main
+from specexp.verifiers import KeyedSampling
 
 TOKENS = 24
-WIDE = {
-    "name": "wide",
-    "target_ms": {1: 20.0},
-    "draft_ms": {1: 1.0},
-}  # a pass costs the same whatever it feeds
+# A pass costs the same whatever it feeds.
+WIDE = {"name": "wide", "target_ms": {1: 20.0}, "draft_ms": {1: 1.0}}
 NARROW = {
     "name": "narrow",
     "source": "measured",
@@ -35,13 +45,8 @@ NARROW = {
 @pytest.fixture
 def recording(tmp_path):
     generator = np.random.default_rng(3)
-    turns = [
-        recorded_turn(
-            generator.choice([MISSED, 0, 1, 2, 3], TOKENS, p=[0.15, 0.5, 0.2, 0.1, 0.05]).tolist(),
-            prompt_id=f"p{number}",
-        )
-        for number in range(6)
-    ]
+    ranks = generator.choice([MISSED, 0, 1, 2, 3], (6, TOKENS), p=[0.15, 0.5, 0.2, 0.1, 0.05]).tolist()
+    turns = [recorded_turn(one, prompt_id=f"p{number}") for number, one in enumerate(ranks)]
     return save_recording(turns, tmp_path / "recording", TOKENS)
 
 
@@ -72,23 +77,12 @@ def file(experiment, recording):
 
 
 def test_goodput_and_speedup_are_those_of_stepping_through_the_recording(file, recording):
-    from specexp.builders import StaticTree
-    from specexp.controllers import Fixed
-    from specexp.core.parts import Parts
-    from specexp.drafters import DraftModel
-    from specexp.replay.backend import source_for
-    from specexp.verifiers import KeyedSampling
-
     found, _ = compare_devices(load_config(file()))
     device = found.devices[1]
     drafter, source = DraftModel(), source_for(recording)
     drafter.use_draft_model(source)
-    strategy = Parts(
-        drafter,
-        StaticTree([list(path) for path in device.best.shape.rank_paths[1:]]),
-        KeyedSampling(0.7),
-        Fixed(),
-    )
+    tree = StaticTree([list(path) for path in device.best.shape.rank_paths[1:]])
+    strategy = Parts(drafter, tree, KeyedSampling(0.7), Fixed())
     source.missing = "unknown"
     seconds = []
 
@@ -184,3 +178,53 @@ def test_other_commands_name_this_one(file, capsys):
     assert f"use python -m specexp.what_if {path}" in capsys.readouterr().err
     assert sweep_main([path]) == 2
     assert f"run it with python -m specexp.what_if {path}" in capsys.readouterr().err
+
+
+def test_trees_are_drawn_side_by_side_and_whole():
+    shapes = [TreeShape.from_rank_paths([[rank] for rank in range(count)]) for count in (2, 90, 20)]
+    panels = [(shape, f"tree {number}") for number, shape in enumerate(shapes)]
+    figure = draw_trees(panels, {(0,): 0.5}, "Trees")
+    assert len(figure.axes) == 3
+    for axes, shape in zip(figure.axes, shapes, strict=True):
+        circles = [patch for patch in axes.patches if isinstance(patch, Circle)]
+        assert len(circles) == shape.num_nodes + 1
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        places = np.array([circle.center for circle in circles])
+        reach = np.array([[circle.radius] for circle in circles])
+        assert (places - reach >= [left, bottom]).all()
+        assert (places + reach <= [right, top]).all()
+
+
+@cache
+def all_trees(nodes, width=3, depth=3):
+    """Every tree of so many nodes, each as a sorted tuple of rank paths."""
+    if nodes == 0:
+        return {()}
+    return {
+        tuple(sorted((*tree, (*parent, rank))))
+        for tree in all_trees(nodes - 1, width, depth)
+        for parent in ((), *tree)
+        for rank in range(width)
+        if len(parent) < depth and (*parent, rank) not in tree
+    }
+
+
+RANKS = st.lists(st.sampled_from([MISSED, 0, 0, 1, 1, 2]), min_size=4, max_size=20)
+
+
+@given(RANKS)
+@examples(20)
+def test_a_candidate_of_every_size_is_hit_as_often_as_any_tree(ranks):
+    cheap = LatencyProfile("cheap", {1: 10.0, 32: 12.0}, {1: 0.5})
+    table = RankTable([recorded_turn(ranks)], len(ranks), LIMIT)
+    hits = table.hits(3)
+    for place, rank in enumerate(ranks[:-1]):  # nothing is drafted for the last token
+        assert rank == MISSED or hits[(rank,)] == ranks[:-1].count(rank), place
+    found = compare(table, [cheap], composition="DraftModel + StaticTree", max_nodes=4, max_depth=3)
+    for nodes in range(1, min(4, len(hits)) + 1):
+        worth = [
+            sum(hits[path] for path in tree.shape.rank_paths[1:])
+            for tree in found.trees
+            if tree.shape.num_nodes == nodes
+        ]
+        assert max(worth) == max(sum(hits[path] for path in tree) for tree in all_trees(nodes))
