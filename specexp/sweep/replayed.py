@@ -105,6 +105,8 @@ class ReplayedStudy(Study):
     def look_up(self, arm: EngineArm) -> tuple[list[float], dict[str, float]] | None:
         parts = arm.parts
         shape = static_shape(parts)
+        if shape is None:
+            return None
         counts = self.table.evaluate(shape, self.latency.of(parts.label))
         assert counts.seconds is not None
         seconds_per_token, start = [], 0
