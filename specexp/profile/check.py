@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specexp.bench.record import MEASURED
 from specexp.bench.statistics import Speedup
-from specexp.bench.table import Table, columns
+from specexp.bench.table import Cell, Table, columns
 from specexp.core.latency import MOST_OFF
 
 if TYPE_CHECKING:
@@ -81,38 +81,33 @@ def headline(checks: Sequence[LiveCheck]) -> str:
 
 
 def _verdict(checks: Sequence[LiveCheck]) -> str:
-    off = any(check.error > MOST_OFF for check in checks)
-    distance = "off live decoding by more than" if off else "within"
-    return f"The profile is {distance} {100 * MOST_OFF:.0f} %" + ("" if off else " of live decoding")
+    if any(check.error > MOST_OFF for check in checks):
+        return f"The profile is off live decoding by more than {100 * MOST_OFF:.0f} %"
+    return f"The profile is within {100 * MOST_OFF:.0f} % of live decoding"
 
 
 def check_table(checks: Sequence[LiveCheck]) -> Table:
-    """A row for each arm."""
-    return Table(
-        _verdict(checks),
-        columns(
-            "arm | live:.3 ms/token | predicted:.3 ms/token | predicted / live:interval | "
-            "predicted speedup:interval | live speedup:interval"
-        ),
-        [
-            [check.arm, check.live_ms, check.predicted_ms, check.off, check.predicted, check.live]
-            for check in checks
-        ],
-        [
-            "Decoded once more after the profile was fitted, and priced step by step; "
-            "geometric means over prompts with 95 % bootstrap intervals."
-        ],
+    """Return a row for each arm."""
+    heads = "arm | live:.3 ms/token | predicted:.3 ms/token | predicted / live:interval"
+    rows: list[list[Cell]] = [
+        [check.arm, check.live_ms, check.predicted_ms, check.off, check.predicted, check.live]
+        for check in checks
+    ]
+    note = (
+        "Decoded once more after the profile was fitted, and priced step by step; "
+        "geometric means over prompts with 95 % bootstrap intervals."
     )
+    speedups = "predicted speedup:interval | live speedup:interval"
+    return Table(_verdict(checks), columns(f"{heads} | {speedups}"), rows, [note])
 
 
 def _two_trees(arms: Sequence[TimedSteps]) -> list[TimedSteps]:
-    """The arms with nodes per step nearest to 4 and to 16."""
-    nodes = {arm: fmean(step.tokens - 1 for step in arm.steps) for arm in arms if arm.steps}
+    left = [(fmean(step.tokens - 1 for step in arm.steps), arm) for arm in arms if arm.steps]
     found: list[TimedSteps] = []
     for wanted in _NODES:
-        left = [arm for arm in nodes if arm not in found]
-        if left:
-            found.append(min(left, key=lambda arm: abs(nodes[arm] - wanted)))
+        left.sort(key=lambda one: abs(one[0] - wanted))
+        found += [arm for _, arm in left[:1]]
+        left = left[1:]
     return found
 
 

@@ -68,14 +68,11 @@ def _act(config: Config, dry_run: bool) -> int:
 def check_profiling(config: Config) -> list[ComposedArm]:
     """Return the compositions of the file, without opening models or data.
 
-    Raises:
-        ConfigError: The file cannot be profiled, or the artifact's folder cannot be used.
+    Raises ConfigError if the file cannot be profiled, or the artifact's folder cannot be used.
     """
     if is_multi_sequence(config):
-        raise config.checker.error(
-            ("execution",),
-            " decodes several sequences for a prompt, and a latency profile is of one: leave it out",
-        )
+        why = " decodes several sequences for a prompt, and a latency profile is of one: leave it out"
+        raise config.checker.error(("execution",), why)
     if not config.get("profile.prefixes"):
         raise config.checker.error(("profile", "prefixes"), " is empty; at least one prefix length is needed")
     check_here(config, "profile.to")
@@ -102,10 +99,8 @@ def list_measurements(config: Config, arms: Sequence[ComposedArm]) -> None:
 def run(config: Config) -> Profiled:
     """Measure, print the tables, and write the artifact and the folder.
 
-    Raises:
-        ConfigError: The file, its models, data or output folder cannot be used; nothing was measured.
-        ArtifactError: The artifact cannot be written.
-        OSError: The folder cannot be written.
+    Raises ConfigError if the file, its models, data or output folder cannot be used: nothing was measured then. Raises
+    ArtifactError if the artifact cannot be written.
     """
     from specexp.bench.experiment import load_prompts, use_threads
     from specexp.bench.live import LiveBackend
@@ -175,8 +170,7 @@ def metrics_of(measured: Measured, checks: Sequence[LiveCheck]) -> dict[str, Any
     found: dict[str, Any] = {}
     for model, points in (("target", measured.target), ("draft", measured.draft)):
         if points:
-            ms = points[0]
-            found[f"{model}_pass_ms"] = {"value": ms.ms, "low": ms.low, "high": ms.high}
+            found[f"{model}_pass_ms"] = {"value": points[0].ms, "low": points[0].low, "high": points[0].high}
     found["largest_error_live"] = max(check.error for check in checks)
     if measured.arms:
         errors = [abs(arm.predicted_ms / arm.measured_ms - 1) for arm in measured.arms]

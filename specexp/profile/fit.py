@@ -20,9 +20,8 @@ from specexp.core.messages import counted
 from specexp.profile.measure import StepTiming, TimedBackend, TimedSteps
 from specexp.profile.passes import TargetPass
 
-_TRIMMED = (
-    0.01  # share of outliers at either end: a disturbance makes a step far longer, a lucky cache shorter
-)
+# share of outliers at either end: a disturbance makes a step far longer, a lucky cache shorter
+_TRIMMED = 0.01
 _RIDGE = 1e-3  # relative to a column's norm: columns of trees of one size are collinear
 
 
@@ -58,8 +57,9 @@ class FittedPass:
 
 
 def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
-    """Fit passes of the same sizes at every prefix: stated at the middle prefix, and non-negative least squares of the
-    relative errors for what a longer one adds.
+    """Fit passes of the same sizes at every prefix, stated at the middle prefix.
+
+    What a longer one adds comes from non-negative least squares of the relative errors.
     """
     from scipy.optimize import nnls
 
@@ -141,18 +141,17 @@ def fit_profile(
 
 
 def predicted(profile: LatencyProfile, arms: Iterable[TimedSteps]) -> list[MeasuredArm]:
-    """Every arm's milliseconds per token, measured and by the profile; arms without a measured step are left out."""
+    """Return milliseconds per token, measured and by the profile, of each arm with a measured step."""
     found = []
     for arm in arms:
         tokens = sum(step.new_tokens for step in arm.steps)
         if tokens:
-            own = profile.of(arm.composition)
+            own, steps = profile.of(arm.composition), len(arm.steps)
             measured = 1e3 * sum(step.seconds for step in arm.steps) / tokens
             modelled = 1e3 * sum(_predicted(own, step) for step in arm.steps) / tokens
             nodes = sum(step.tokens - 1 for step in arm.steps)
-            found.append(
-                MeasuredArm(arm.arm.name, arm.composition, tokens, len(arm.steps), nodes, measured, modelled)
-            )
+            name = arm.arm.name
+            found.append(MeasuredArm(name, arm.composition, tokens, steps, nodes, measured, modelled))
     return found
 
 
@@ -161,5 +160,5 @@ def _predicted(profile: LatencyProfile, step: StepTiming) -> float:
 
 
 def _row(step: StepTiming) -> tuple[int, int, int]:
-    """Whether it drafted, its nodes, and its new tokens."""
+    # whether it drafted, its nodes, and its new tokens
     return int(step.tokens > 1 or bool(step.pass_tokens)), step.tokens - 1, step.new_tokens

@@ -20,14 +20,7 @@ from specexp.bench.experiment import arm_specs
 from specexp.config import Config, ConfigError
 from specexp.core.messages import counted, first_line
 from specexp.drafters import DraftModel
-from specexp.profile.passes import (
-    DraftPass,
-    PassSamples,
-    TargetPass,
-    TimedPass,
-    longest_prefix,
-    sizes_up_to,
-)
+from specexp.profile.passes import DraftPass, PassSamples, TargetPass, TimedPass, longest_prefix, sizes_up_to
 
 if TYPE_CHECKING:
     from specexp.bench.live import LiveBackend
@@ -74,9 +67,8 @@ class StepTiming:
     new_tokens: int
     prefix: int  # tokens in the cache before the step
     seconds: float  # from the end of the step before to its own, learning included
-    pass_seconds: (
-        float  # part in passes of target and draft; on a GPU a draft pass counts until the host goes on
-    )
+    # part in passes of target and draft; on a GPU a draft pass counts until the host goes on
+    pass_seconds: float
     draft_seconds: float  # part in drafter and builder, the draft's passes included
 
 
@@ -97,11 +89,7 @@ class TimedDecoding(ABC):
 
 
 class TimedSteps(TimedDecoding):
-    """Times the steps of an arm.
-
-    Attributes:
-        composition: The :attr:`~specexp.core.parts.Parts.label` of its parts.
-    """
+    """Times the steps of an arm, whose ``composition`` is the :attr:`~specexp.core.parts.Parts.label` of its parts."""
 
     answers: list[list[StepTiming]]
 
@@ -146,17 +134,10 @@ class TimedSteps(TimedDecoding):
         in_draft = sum(clock.taken() for clock in self._draft_passes)
         if self._taken > SKIPPED:
             new_tokens, phases = len(outcome.new_token_ids), outcome.seconds
-            self.answers[-1].append(
-                StepTiming(
-                    outcome.tree.num_nodes + 1,
-                    outcome.pass_tokens,
-                    new_tokens,
-                    len(outcome.context) - new_tokens - 1,
-                    now - self._left,
-                    phases["target"] + in_draft,
-                    phases["draft"] + phases["build"],
-                )
-            )
+            prefix = len(outcome.context) - new_tokens - 1
+            spent = (now - self._left, phases["target"] + in_draft, phases["draft"] + phases["build"])
+            fed = outcome.tree.num_nodes + 1
+            self.answers[-1].append(StepTiming(fed, outcome.pass_tokens, new_tokens, prefix, *spent))
         self._left = perf_counter()
 
 
@@ -174,8 +155,7 @@ class TimedBackend:
 def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) -> TimedBackend:
     """Return the passes and arms of a pair, ready to be measured.
 
-    Raises:
-        ConfigError: the parts do not go with the models, or a prefix does not fit.
+    Raises ConfigError if the parts do not go with the models, or a prefix does not fit.
     """
     check_prefixes(config, backend)
     section = config.get("profile")
@@ -192,9 +172,7 @@ def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) 
         passes["draft"] = pass_samples(config, DraftPass(DraftModel(backend.draft), text))
     plain, *others = arm_specs(config)
     specs = [replace(plain, name="plain decoding")]
-    specs += [
-        spec for spec in others if spec.reference is None and spec.config and spec.config.get("drafter")
-    ]
+    specs += [one for one in others if one.reference is None and one.config and one.config.get("drafter")]
     arms = [make_arm(replace(spec, latency=None), backend) for spec in specs]
     timed = [TimedSteps(arm) for arm in arms if isinstance(arm, EngineArm)]
     target, draft = backend.pair.target, backend.pair.draft
@@ -214,13 +192,9 @@ def pass_samples(
     prefixes: Sequence[int] | None = None,
 ) -> PassSamples:
     """Return samples of a pass, by default of all the file's sizes and prefixes."""
-    section = config.get("profile")
-    return PassSamples(
-        timed,
-        sorted(set(section["prefixes"])) if prefixes is None else prefixes,
-        sizes_up_to(section["max_tokens"]) if sizes is None else sizes,
-        config.get("generation.seed"),
-    )
+    section, seed = config.get("profile"), config.get("generation.seed")
+    prefixes = prefixes or sorted(set(section["prefixes"]))
+    return PassSamples(timed, prefixes, sizes or sizes_up_to(section["max_tokens"]), seed)
 
 
 def text_of(config: Config, prompts: Iterable[Prompt]) -> NDArray[np.int64]:

@@ -46,14 +46,13 @@ class TimedPass(ABC):
 
     @abstractmethod
     def seconds(self, tokens: int) -> float:
-        """Seconds of a pass over a tree of ``tokens`` rows. A model then keeps the root, as in a step that accepts
-        nothing: its cache grows by one token, outside the clock.
+        """Return the seconds of a pass over a tree of ``tokens`` rows.
+
+        A model then keeps the root, as in a step that accepts nothing: its cache grows by one token, outside the clock.
         """
 
     def tree(self, tokens: int) -> TokenTree:
-        """A root with ``tokens - 1`` nodes below it, four children a node; the same object every time, as a static tree
-        is.
-        """
+        """Return a root with ``tokens - 1`` nodes, four children a node: always the same object, like a static tree."""
         if tokens not in self._trees:
             rows = np.arange(tokens)
             width = min(_WIDTH, self.vocab_size)
@@ -90,7 +89,7 @@ class TargetPass(TimedPass):
         return elapsed
 
     def pass_seconds(self, tokens: int) -> float:
-        """Seconds of the pass alone; nothing is committed after it."""
+        """Return the seconds of the pass alone; nothing is committed after it."""
         slots, trees = tuple(range(self.lanes)), (self.tree(tokens),) * self.lanes
         started = perf_counter()
         self.model.tree_pass(slots, trees)
@@ -131,9 +130,6 @@ class PassSamples:
     A pass right after one of another size finds cold caches, up to 2.5 times as slow as in a loop. So passes of one
     size are timed in a block: 16 of them, or as many as 20 ms hold, at least two. Its first half warms caches, and the
     median of its second half is one measurement.
-
-    Attributes:
-        milliseconds: Medians of the blocks, repetition by repetition, by prefix and tokens.
     """
 
     def __init__(
@@ -143,6 +139,7 @@ class PassSamples:
         self.prefixes = prefixes
         self.sizes = sizes
         self._seed = seed
+        # medians of the blocks, repetition by repetition, by prefix and tokens
         self.milliseconds: dict[tuple[int, int], list[float]] = defaultdict(list)
 
     def warm_up(self) -> None:
@@ -152,8 +149,9 @@ class PassSamples:
         self.milliseconds.clear()
 
     def blocks(self, repetition: int) -> list[Callable[[], None]]:
-        """Return a function for each prefix, which takes a block of every size behind it. Each repetition has an order
-        of its own, so that a disturbance or drift meets any of the sizes.
+        """Return a function for each prefix, which takes a block of every size behind it.
+
+        Each repetition has its own order, so that a disturbance or drift meets any of the sizes.
         """
         return [
             partial(self._take, prefix, np.random.default_rng([self._seed, repetition, prefix]))
@@ -179,7 +177,7 @@ class PassSamples:
 
 
 def sizes_up_to(max_tokens: int) -> list[int]:
-    """Numbers of tokens to measure: close together where kernels change, then further apart."""
+    """Return the numbers of tokens to measure: close together where kernels change, then further apart."""
     sizes = list(_SIZES)
     while sizes[-1] < max_tokens:
         sizes.append(2 * sizes[-2])
@@ -187,10 +185,9 @@ def sizes_up_to(max_tokens: int) -> list[int]:
 
 
 def longest_prefix(context_limit: int, max_tokens: int) -> int:
-    """Tokens in the cache behind which the deepest row of the largest tree still has room, also after a block.
+    """Return the longest prefix behind which the deepest row of the largest tree has room, also after a block.
 
-    Raises:
-        ValueError: the context has no room for any.
+    Raises ValueError if the context has no room for any.
     """
     depth, row = 0, max_tokens - 1
     while row > 0:
@@ -204,7 +201,7 @@ def longest_prefix(context_limit: int, max_tokens: int) -> int:
 
 
 def median_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Median of ``[n]`` values, and its 95 % percentile interval from the same resamples every time."""
+    """Return the median of ``[n]`` values, and its 95 % percentile interval from the same resamples every time."""
     chosen = np.random.default_rng(0).integers(0, values.size, size=(_RESAMPLES, values.size))
     low, high = np.quantile(np.median(values[chosen], axis=1), [0.025, 0.975])
     return float(np.median(values)), float(low), float(high)

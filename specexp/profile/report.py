@@ -29,7 +29,7 @@ _LABEL = 30  # characters of a composition in a line
 def report(
     profile: LatencyProfile, measured: Measured, checks: Sequence[LiveCheck], artifact: LoadedArtifact
 ) -> Report:
-    """The check against live decoding, the passes, the costs beside them, and the fit."""
+    """Return the check against live decoding, the passes, the costs beside them, and the fit."""
     metrics = artifact.metrics.items()
     points = columns("pass | tokens:.4 | prefix:.4 | ms:.4 | low:.4 | high:.4")
     rows: list[list[Cell]] = [
@@ -56,7 +56,6 @@ def report(
 
 
 def _passes_of(measured: Measured) -> list[tuple[str, list[MeasuredPass]]]:
-    """The models that were measured, each with its passes."""
     models = (("target", measured.target), ("draft", measured.draft))
     return [(name, points) for name, points in models if points]
 
@@ -87,13 +86,10 @@ def _passes(profile: LatencyProfile, measured: Measured) -> Table:
         table.rows.append(row)
     slopes = f"{profile.target_prefix_ms:.2f} ms to a target pass ({profile.target_prefix_token_ms:.3f} a token fed)"
     if measured.draft:
-        slopes += (
-            f" and {profile.draft_prefix_ms:.2f} ms to a draft pass ({profile.draft_prefix_token_ms:.3f})"
-        )
-    table.notes.append(
-        f"The profile is stated behind {counted(profile.prefix_tokens, 'token')}; 1,000 tokens of prefix more add "
-        f"{slopes}."
-    )
+        draft = f"{profile.draft_prefix_ms:.2f} ms to a draft pass ({profile.draft_prefix_token_ms:.3f})"
+        slopes += f" and {draft}"
+    stated = counted(profile.prefix_tokens, "token")
+    table.notes.append(f"The profile is stated behind {stated}; 1,000 tokens of prefix more add {slopes}.")
     return table
 
 
@@ -110,19 +106,18 @@ def _overheads(profile: LatencyProfile) -> Table:
 
 
 def _arms(measured: Measured) -> Table:
+    heads = "arm | composition | tokens | tokens/step | measured:.3 ms/token | predicted:.3 ms/token"
+    rows: list[list[Cell]] = [
+        [
+            *(arm.arm, arm.composition, arm.tokens, arm.tokens / arm.steps),
+            *(arm.measured_ms, arm.predicted_ms, arm.predicted_ms / arm.measured_ms),
+        ]
+        for arm in measured.arms
+    ]
     return Table(
         "Predicted and measured time of the steps that the profile was fitted to (in-sample)",
-        columns(
-            "arm | composition | tokens | tokens/step | measured:.3 ms/token | predicted:.3 ms/token | "
-            "predicted / measured:.3"
-        ),
-        [
-            [
-                *(arm.arm, arm.composition, arm.tokens, arm.tokens / arm.steps),
-                *(arm.measured_ms, arm.predicted_ms, arm.predicted_ms / arm.measured_ms),
-            ]
-            for arm in measured.arms
-        ],
+        columns(f"{heads} | predicted / measured:.3"),
+        rows,
         [
             "Decoded live, one prompt after the other; a prediction for other prompts or trees can be further off."
         ],
@@ -130,8 +125,9 @@ def _arms(measured: Measured) -> Table:
 
 
 def draw(profile: LatencyProfile, measured: Measured) -> Figure:
-    """Draw passes over their tokens, a line for every prefix with its interval; below, the cost of a mean step of each
-    composition beside its passes.
+    """Draw passes over their tokens, a line for every prefix with its interval.
+
+    Below is the cost of a mean step of each composition beside its passes.
     """
     models = _passes_of(measured)
     bars = 0.42 * max(len(profile.overheads), 1) + 1.1

@@ -1,6 +1,8 @@
-"""A profile fitted to made passes and steps says what they were made by."""
+"""A profile fitted to made passes and steps finds their costs, and is compared with live decoding."""
 
 from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from specexp.artifacts.kinds.latency_profile import MeasuredPass
 from specexp.core.latency import LatencyProfile, Overhead
+from specexp.profile.check import check_live, check_table, checks_of, headline
 from specexp.profile.fit import fit_overhead, fit_pass, fit_profile, predicted
 from specexp.profile.measure import StepTiming
 
@@ -18,29 +21,21 @@ TRUE = LatencyProfile(
 )  # fmt: skip
 
 
-class MadeArm:
-    """What fitting asks of an arm that was decoded."""
-
-    class arm:  # noqa: N801
-        name = "made"
-
-    def __init__(self, composition: str, steps: list[StepTiming]) -> None:
-        self.composition = composition
-        self.steps = steps
+def made_arm(composition: str, steps: list[StepTiming]) -> SimpleNamespace:
+    return SimpleNamespace(arm=SimpleNamespace(name="made"), composition=composition, steps=steps)
 
 
 def passes(base, prefix_ms=0.0, token_ms=0.0, prefixes=(64, 256, 448), sizes=(1, 2, 4, 8, 16, 32)):
     """``base`` milliseconds by tokens behind 256, and what a longer prefix adds."""
-    made = []
-    for prefix in prefixes:
-        for tokens in sizes:
-            ms = base(tokens) + (prefix_ms + token_ms * tokens) * (prefix - 256) / 1e3
-            made.append(MeasuredPass(tokens, prefix, ms, ms, ms))
-    return made
+    found = []
+    for prefix, tokens in product(prefixes, sizes):
+        ms = base(tokens) + (prefix_ms + token_ms * tokens) * (prefix - 256) / 1e3
+        found.append(MeasuredPass(tokens, prefix, ms, ms, ms))
+    return found
 
 
 def steps(profile, count=200, seed=0, drafts=True, noise=0.0):
-    """Steps of trees of many sizes that take what a profile says."""
+    """Steps of trees of many sizes with the times of a profile."""
     generator = np.random.default_rng(seed)
     made = []
     for number in range(count):
@@ -108,7 +103,7 @@ def test_every_composition_has_costs_of_its_own_and_is_predicted_by_them():
     }
     true = replace(TRUE, overheads=costs)
     arms = [
-        MadeArm(label, steps(true.of(label), seed=number, drafts=label != "plain", noise=0.01))
+        made_arm(label, steps(true.of(label), seed=number, drafts=label != "plain", noise=0.01))
         for number, label in enumerate(costs)
     ]
     sizes = (1, 8, 32)
@@ -121,7 +116,53 @@ def test_every_composition_has_costs_of_its_own_and_is_predicted_by_them():
     assert profile.overheads["DraftModel + StaticTree"].node_ms == pytest.approx(0.05, abs=0.02)
     assert (
         0.05 < profile.node_ms < 0.15
-    )  # of a composition nobody measured: what all drafting ones cost together
+    )  # of a composition that was not measured: what all drafting ones cost together
     for arm in predicted(profile, arms):
         assert arm.predicted_ms == pytest.approx(arm.measured_ms, rel=0.01)
-    assert predicted(profile, [MadeArm("plain", [])]) == []
+    assert predicted(profile, [made_arm("plain", [])]) == []
+
+
+LIVE = LatencyProfile("made", {1: 2.0, 16: 8.0}, overheads={"plain": Overhead(token_ms=1.0)})
+
+
+def test_plain_decoding_and_the_trees_nearest_to_4_and_16_nodes_are_decoded_prompt_by_prompt():
+    decoded = []
+
+    def live_arm(name, nodes):
+        def priced(prompt, max_new_tokens, profile):
+            decoded.append((prompt, name))
+            return 1e3 * profile.of("plain").step_seconds(1), 2.0  # predicted and live ms a token
+
+        arm = SimpleNamespace(name=name, reset=lambda: None)
+        return SimpleNamespace(arm=arm, steps=[SimpleNamespace(tokens=nodes + 1)] * 3, priced=priced)
+
+    names = {"plain": 0, "2 nodes": 2, "5 nodes": 5, "14 nodes": 14, "64 nodes": 64}
+    timed = SimpleNamespace(name="", arms=[live_arm(name, nodes) for name, nodes in names.items()])
+    checks = check_live(timed, LIVE, ["first", "second"], 8)
+    chosen = ["plain", "5 nodes", "14 nodes"]
+    assert decoded == [(prompt, name) for prompt in ("first", "second") for name in chosen]
+    assert [check.arm for check in checks] == chosen
+    assert (checks[0].off.ratio, checks[0].error) == pytest.approx((1.5, 0.5))
+
+
+def test_a_profile_of_cold_passes_is_off_and_states_both_speedups():
+    """Plain decoding at twice its price, and a tree within 2 %: the speedup is what is wrong."""
+    noise = np.array([[0.9], [1.0], [1.1]])
+    live = noise * [0.43, 0.62]
+    ms = np.stack((noise * [0.84, 0.63], live), axis=2)
+    checks = checks_of(["plain decoding", "a chain"], ms)
+    off = "The profile is off live decoding by more than 10 %"
+    assert headline(checks).startswith(f"{off}: it prices plain decoding at 1.95x")
+    tree = "a chain at 1.02x [1.02, 1.02] of its live time (speedup 1.33x [1.33, 1.33] predicted, 0.69x"
+    assert tree in headline(checks)
+    table = check_table(checks)
+    assert table.title == off
+    assert [row[0] for row in table.rows] == ["plain decoding", "a chain"]
+
+
+def test_a_profile_within_the_tolerance_is_reported_as_such():
+    checks = checks_of(["plain decoding", "a chain"], np.array([[[1.05, 1.0], [2.0, 2.0]]] * 2))
+    assert headline(checks) == "The profile is within 10 % of live decoding."
+    opposite = checks_of(["plain decoding", "a chain"], np.array([[[1.06, 1.0], [1.88, 2.0]]] * 2))
+    assert "a chain at 0.94x" in headline(opposite)
+    assert "plain decoding at" not in headline(opposite)
