@@ -88,8 +88,8 @@ def make_arm(spec: ArmSpec, backend: Backend) -> Arm:
             if spec.config is None:
                 raise ValueError("a specification needs parts, or a configuration that composes them")
             spec = replace(spec, parts=build_parts(spec.config, backend.draft))
-        if spec.preload is not None:
-            spec = _preloaded(spec, backend)
+        if spec.preload is not None and spec.parts is not None and spec.config is not None:
+            spec = _preloaded(spec, spec.preload, spec.parts, spec.config, backend)
         return backend.arm(spec)
     except ConfigError:
         raise
@@ -99,30 +99,25 @@ def make_arm(spec: ArmSpec, backend: Backend) -> Arm:
         raise ConfigError(f"{spec.where}: {first_line(error)}") from error
 
 
-def _preloaded(spec: ArmSpec, backend: Backend) -> ArmSpec:
+def _preloaded(spec: ArmSpec, preload: Config, parts: Parts, config: Config, backend: Backend) -> ArmSpec:
     """Decode an arm's ``preload`` prompts, and let it start from the learned state of drafter and controller.
 
     The drafter's state becomes an artifact, ``<output>/<name>/preloaded/<arm>``, and its parts are built from that;
     drafters inside it keep their own state policy.
     """
-    preload, config, parts = spec.preload, spec.config, spec.parts
-    assert preload is not None
-    assert config is not None
-    assert parts is not None
-    where = f"{spec.where}.preload"
     drafter, controller = parts.drafter, parts.controller
     composition = {family: config.get(family) for family in Parts._fields}
     kept = kind_for("drafter", composition) if drafter is not None and drafter.shares_state else None
     if kept is None and not controller.state_dict():
         raise ConfigError(
-            f"{where} needs a drafter that carries what it learns (state 'carry'), such as TokenRecycling or "
-            "PhraseCache, or a controller that learns from the prompts"
+            f"{spec.where}.preload needs a drafter that carries what it learns (state 'carry'), such as TokenRecycling "
+            "or PhraseCache, or a controller that learns from the prompts"
         )
     data = build_data(preload, backend.tokenizer)
     try:
         data.setup("test")
     except PromptSetError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{spec.where}.preload: {error}") from error
     teacher = backend.arm(replace(spec, execution=None, latency=None))
     for prompt in data.prompts:
         teacher.decode(prompt)

@@ -31,9 +31,7 @@ _BLOCK = 256
 class DecoderArm(EngineArm):
     """A :class:`~specexp.core.loop.Decoder` as an arm.
 
-    Args:
-        latency: Profile that models seconds; measured if None, or if the profile does not model them.
-        controller_state: State of the controller from other prompts, with which every run starts.
+    Seconds are measured if ``latency`` is None or does not model them.
     """
 
     def __init__(
@@ -69,14 +67,11 @@ class DecoderArm(EngineArm):
             self,
             prompt,
             sample,
-            answers=[result.token_ids for result in results],
-            finish_reasons=[result.finish_reason for result in results],
-            counts=results,
+            results,
             prompt_tokens=prompt_tokens,
-            prefill_seconds=sum(result.prefill_seconds for result in results),
             seconds=measured if modelled is None else modelled.seconds,
             beyond_profile=0 if modelled is None else modelled.beyond,
-            sources=sources.found,
+            sources=tuple(sources.found),
         )
 
     def _conversation(
@@ -123,7 +118,6 @@ def prepare_oracle(
     oracle: Any = decoder.parts.controller
     assert drafter is not None
     assert builder is not None
-    latency = oracle.latency
     plain = Decoder(decoder.model, verifier=verifier)
     output = plain.generate(
         prompt, max_new_tokens=max_new_tokens, eos_token_id=eos_token_id, seed=seed, sequence=sequence
@@ -133,7 +127,7 @@ def prepare_oracle(
         matches = draft_matches(drafter, prompt, output, seed, sequence, noise_temperature)
     room = min(max_new_tokens, decoder.model.context_limit - len(prompt))
     deepest = min(oracle.max_depth, builder.max_nodes)
-    depths = best_schedule(matches, latency, deepest, room, prefix=len(prompt) - 1)
+    depths = best_schedule(matches, oracle.latency, deepest, room, prefix=len(prompt) - 1)
     context = Context(prompt, seed=seed, sequence=sequence)
     oracle.set_schedule(context, {len(prompt) + place: depth for place, depth in enumerate(depths)})
 
@@ -146,7 +140,7 @@ def draft_matches(
     sequence: int | str = 0,
     noise_temperature: float = 0.0,
 ) -> NDArray[np.bool_]:
-    """``[n]`` whether the draft's best token after everything before it is the output's, by teacher forcing.
+    """Return ``[n]`` whether the draft's best token after everything before it is the output's (teacher forcing).
 
     Takes one draft pass over the whole output ``[n]``, or over each block of a long one, and resets the drafter, which
     must be a draft model. The noise is that of a coupled draft.
@@ -174,7 +168,7 @@ def best_schedule(
     max_new_tokens: int,
     prefix: int | None = None,
 ) -> list[int]:
-    """``[n]`` the draft length at every place of an output, so that decoding it takes the least time.
+    """Return ``[n]`` the draft length at every place of an output, so that decoding it takes the least time.
 
     With ``m`` the run of matches from a place on, a draft of ``d`` tokens gives ``min(m, d) + 1`` of the output. Its
     first pass feeds the tokens that the draft model has not seen: the root, the last draft too if all of the step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
@@ -43,10 +43,9 @@ class Solution:
     result: SearchResult  # the path found, and the tree of thoughts
     check: Check
     unparsable: int  # evaluations that could not be read
-    runs: tuple[
-        tuple[Component, Run], ...
-    ]  # the executor's runs in order, each with the component that requested it
-    wall_seconds: float  # the time from end to end, search, prompts and tokenizing included
+    # the executor's runs in order, each with the component that requested it
+    runs: tuple[tuple[Component, Run], ...]
+    wall_seconds: float  # end to end: search, prompts and tokenizing included
 
     def timeline(self) -> TimeLine:
         """Return the time lines of all runs, one behind the other."""
@@ -114,8 +113,9 @@ class Solver:
                     continue
                 prompts = [task.value_prompt(item, state.thoughts) for state in request.states]
                 places = [f"value {_dotted(state.path)}" for state in request.states]
-                texts = decode("evaluator", places, prompts, task.value_ending)
-                values = [task.value(text) for text in texts]
+                values = [
+                    task.value(text) for text in decode("evaluator", places, prompts, task.value_ending)
+                ]
                 unparsable += sum(not value.parsed for value in values)
                 request = exploration.send([value.value for value in values])
         except StopIteration as found:
@@ -198,15 +198,9 @@ class ExecutionArm(EngineArm):
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         executor = self._opened()
         started = perf_counter()
-        solution = None
-        runs: list[tuple[str, Run]]
         try:
-            if prompt.prompt_id in self.problems:
-                solution = self._solve(executor, prompt, sample, max_new_tokens)
-                runs, wall = list(solution.runs), solution.wall_seconds
-            else:
-                runs = [(CONTINUATIONS, self._continue(executor, prompt, max_new_tokens))]
-                wall = perf_counter() - started
+            runs, solution = self._run(executor, prompt, sample, max_new_tokens)
+            wall = perf_counter() - started if solution is None else solution.wall_seconds
             memory = executor.memory()
         except BaseException:
             self._executor = None  # an executor that failed is closed, and the next prompt opens another
@@ -220,9 +214,7 @@ class ExecutionArm(EngineArm):
             self,
             prompt,
             sample,
-            answers=[result.token_ids for result in results],
-            finish_reasons=[result.finish_reason for result in results],
-            counts=results,
+            results,
             prompt_tokens=len(prompt.token_ids),
             prefill_seconds=sum(run.prefill_seconds for _, run in runs),
             seconds={phase: sum(run.seconds[phase] for _, run in runs) for phase in PHASES},
@@ -242,10 +234,7 @@ class ExecutionArm(EngineArm):
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         execution = Serial() if self.parts.drafter is None else SerialSpeculative()
         with execution.open(self.model, self.parts) as executor:
-            if prompt.prompt_id in self.problems:
-                self._solve(executor, prompt, sample, None, (observe,))
-            else:
-                self._continue(executor, prompt, observers=(observe,))
+            self._run(executor, prompt, sample, None, (observe,))
 
     @override
     def reset(self) -> None:
@@ -265,32 +254,25 @@ class ExecutionArm(EngineArm):
                 self.reset()
         return self._executor
 
-    def _solve(
+    def _run(
         self,
         executor: Executor,
         prompt: Prompt,
         sample: int,
         max_new_tokens: int | None,
         observers: Sequence[OutcomeObserver] = (),
-    ) -> Solution:
-        if self.solver is None:
-            raise ValueError(f"arm {self.name!r} has items of tasks, but no solver")
-        task, item = self.problems[prompt.prompt_id]
-        return self.solver.solve(
-            task, item, executor, sample=sample, max_new_tokens=max_new_tokens, observers=observers
-        )
-
-    def _continue(
-        self,
-        executor: Executor,
-        prompt: Prompt,
-        max_new_tokens: int | None = None,
-        observers: Sequence[OutcomeObserver] = (),
-    ) -> Run:
+    ) -> tuple[Sequence[tuple[str, Run]], Solution | None]:
+        """Search for the answer of an item, or continue another prompt; returns the runs by component."""
+        if self.solver is not None and prompt.prompt_id in self.problems:
+            limits: dict[str, Any] = {"sample": sample, "max_new_tokens": max_new_tokens}
+            task, item = self.problems[prompt.prompt_id]
+            solution = self.solver.solve(task, item, executor, observers=observers, **limits)
+            return solution.runs, solution
         most = max_new_tokens or self.generation.max_new_tokens
         names = (sequence_name(prompt, number) for number in range(self.generation.samples))
         jobs = [Job(prompt.token_ids, name, most) for name in names]
-        return executor.run(jobs, seed=self.generation.seed, eos_token_ids=self.eos, observers=observers)
+        run = executor.run(jobs, seed=self.generation.seed, eos_token_ids=self.eos, observers=observers)
+        return [(CONTINUATIONS, run)], None
 
 
 def _role(runs: Sequence[Run]) -> Role:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
@@ -23,6 +23,7 @@ from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.dialogue import PLAIN
 from specexp.core.language_model import compute_device
 from specexp.core.noise import GumbelStream, place_key
+from specexp.core.outcome import GenerationResult
 from specexp.verifiers import KeyedSampling
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from specexp.core.contracts import Verifier
     from specexp.core.latency import LatencyProfile
+    from specexp.core.outcome import FinishReason
     from specexp.data import Prompt
 
 _LOWEST = -1e30
@@ -64,12 +66,16 @@ _COMPOSITIONS = {
 """The composition that does the same; a loop has its overheads under a latency profile."""
 
 
-class Clock(BaseStreamer):  # type: ignore[misc]
-    """Notes when ``generate`` returns tokens, and how many: first the prompt, then those of each pass."""
+class _Passes(BaseStreamer):  # type: ignore[misc]
+    """The passes of one call of ``generate``, and when it returned the first tokens."""
 
     def __init__(self) -> None:
+        # [1, rows] token ids of every target pass: the prompt and its first candidates, then root and candidates
+        self.target: list[torch.Tensor] = []
+        # for every pass of the draft model the number of target passes before it, and of tokens fed
+        self.draft: list[tuple[int, int]] = []
         self.first: float | None = None
-        self.counts: list[int] = []
+        self.counts: list[int] = []  # of tokens returned: first the prompt, then those of each pass
 
     @override
     def put(self, value: torch.Tensor) -> None:
@@ -83,83 +89,11 @@ class Clock(BaseStreamer):  # type: ignore[misc]
 
 
 @dataclass
-class GenerateRun:
-    """One call of ``generate``, counted; it has the counts of a record."""
+class GenerateRun(GenerationResult):
+    """One call of ``generate``, counted. Its decode seconds follow the first tokens and are not split by phase."""
 
-    prompt_tokens: int
-    # [1, rows] token ids of every target pass: the prompt and its first candidates, then root and candidates
-    fed: list[torch.Tensor] = field(default_factory=list)
-    clock: Clock = field(default_factory=Clock)
-    token_ids: list[int] = field(default_factory=list)
-    finish_reason: str = "length"
-    # for every forward pass of the draft model the target passes before it, and the tokens it was fed
-    draft_fed: list[tuple[int, int]] = field(default_factory=list)
-    started: float = 0.0  # when ``generate`` was called, in seconds of ``perf_counter``
-    finished: float = 0.0
-
-    @property
-    def tokens_of_pass(self) -> list[int]:
-        """New tokens of every target pass."""
-        return self.clock.counts[1:]
-
-    @property
-    def prefill_seconds(self) -> float:
-        """Seconds until the first tokens."""
-        return (self.clock.first or self.finished) - self.started
-
-    @property
-    def decode_seconds(self) -> float:
-        """Seconds after the first tokens."""
-        return self.finished - (self.clock.first or self.finished)
-
-    @property
-    def steps(self) -> int:
-        """Target passes."""
-        return len(self.fed)
-
-    @property
-    def bonus_tokens(self) -> int:
-        """Tokens that no candidate had."""
-        return len(self.token_ids) - self.accepted_drafts
-
-    @property
-    def draft_passes(self) -> int:
-        """Forward passes of the draft model."""
-        return len(self.draft_fed)
-
-    def modelled_seconds(self, profile: LatencyProfile) -> float:
-        """Return seconds of decoding by a profile, without the target's first pass, which is prefill."""
-        seconds, known = 0.0, self.prompt_tokens - 1  # in the cache before a pass: all but the root
-        for step, (rows, new_tokens) in enumerate(zip(self.fed, self.tokens_of_pass, strict=True)):
-            drafted = [tokens for at, tokens in self.draft_fed if at == step]
-            if step > 0:
-                seconds += profile.step_seconds(rows.shape[1], drafted, new_tokens, known)
-            known += new_tokens
-        return seconds
-
-    def beyond(self, profile: LatencyProfile) -> int:
-        """Return the target passes with more tokens than the profile states milliseconds for."""
-        return sum(profile.exceeded_by(rows.shape[1]) for rows in self.fed[1:])
-
-    @property
-    def drafted_nodes(self) -> int:
-        """Candidates fed to the target."""
-        return sum(map(len, self._drafts()))
-
-    @property
-    def accepted_drafts(self) -> int:
-        """Candidates that became output."""
-        accepted = start = 0
-        for draft, count in zip(self._drafts(), self.tokens_of_pass, strict=True):
-            found = zip(draft, self.token_ids[start : start + count], strict=False)
-            accepted += sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], found))
-            start += count
-        return accepted
-
-    def _drafts(self) -> Iterator[list[int]]:
-        for number, rows in enumerate(self.fed):
-            committed = self.prompt_tokens if number == 0 else 1
-            yield [int(token) for token in rows[0, committed:].tolist()]
+    tokens_of_pass: list[int] = field(default_factory=list)  # new tokens of every target pass
+    beyond_profile: int = 0
 
 
 class HuggingFaceArm(Arm):
@@ -169,12 +103,9 @@ class HuggingFaceArm(Arm):
     when it ends; those first tokens are not in ``decode_tokens`` (see :class:`PromptRecord`). Every turn of a
     conversation is prefilled anew, because assisted generation cannot continue from a cache.
 
-    Args:
-        assistant_confidence_threshold: The draft stops below; 0 never.
-        cache_implementation: The cache of ``hf-eager``, by transformers' name; its dynamic one if None.
-
-    Raises:
-        ValueError: ``hf-assisted`` has no draft, or the verifier has no equivalent here.
+    The draft stops below ``assistant_confidence_threshold``; 0 is never. ``cache_implementation`` is transformers' name
+    of the cache of ``hf-eager``, its dynamic one if None. Raises ValueError if ``hf-assisted`` has no draft, or the
+    verifier has no equivalent here.
     """
 
     def __init__(
@@ -195,19 +126,13 @@ class HuggingFaceArm(Arm):
         latency: LatencyProfile | None = None,
     ) -> None:
         verifier = verifier or ArgmaxVerifier()
-        if reference not in get_args(Reference):
-            raise ValueError(f"reference is {reference!r}; allowed are {', '.join(get_args(Reference))}")
         if not can_follow(verifier):
             raise ValueError(why_not(reference, verifier))
         if reference == "hf-assisted" and draft is None:
             raise ValueError(f"arm {name!r} is hf-assisted and the pair has no draft model: give pair.draft")
-        self.name = name
-        self.reference = reference
-        self.target = target
+        self.name, self.generation, self.verifier, self.reference = name, generation, verifier, reference
+        self.target, self.tokenizer = target, tokenizer
         self.draft = draft if reference == "hf-assisted" else None
-        self.tokenizer = tokenizer
-        self.generation = generation
-        self.verifier = verifier
         self.dtype = str(target.dtype).removeprefix("torch.")
         self.device = str(compute_device(target))
         if latency is not None and latency.modelled:
@@ -232,23 +157,15 @@ class HuggingFaceArm(Arm):
             return runs[-1].token_ids
 
         prompt_tokens = sum(tokens for tokens, _ in turns(prompt, self.tokenizer, answer))
-        first_tokens = sum(run.tokens_of_pass[0] for run in runs)
-        if self.latency is None:
-            decoding = sum(run.decode_seconds for run in runs)
-        else:
-            decoding = sum(run.modelled_seconds(self.latency) for run in runs)
         return PromptRecord.of(
             self,
             prompt,
             sample,
-            answers=[run.token_ids for run in runs],
-            finish_reasons=[run.finish_reason for run in runs],
-            counts=runs,
+            runs,
             prompt_tokens=prompt_tokens,
-            prefill_seconds=sum(run.prefill_seconds for run in runs),
-            decode_seconds=decoding,
-            decode_tokens=sum(len(run.token_ids) for run in runs) - first_tokens,
-            beyond_profile=0 if self.latency is None else sum(run.beyond(self.latency) for run in runs),
+            decode_seconds=sum(run.decode_seconds for run in runs),
+            decode_tokens=sum(len(run.token_ids) - run.tokens_of_pass[0] for run in runs),
+            beyond_profile=sum(run.beyond_profile for run in runs),
         )
 
     def generate(self, context: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
@@ -258,7 +175,6 @@ class HuggingFaceArm(Arm):
         if room < 1:
             raise ValueError(f"the prompt has {size} tokens and the model's context holds {self._limit}")
         wanted = max_new_tokens or self.generation.max_new_tokens
-        run = GenerateRun(size)
         options: dict[str, Any] = {}
         if self.draft is not None:
             options["assistant_model"] = self.draft
@@ -277,32 +193,54 @@ class HuggingFaceArm(Arm):
         if self.reference == "hf-prompt-lookup":
             config.prompt_lookup_num_tokens, config.max_matching_ngram_size = self._lookup
         input_ids = torch.tensor([context], device=self.device)  # [1, p]
-        with self._counted(run, config), torch.inference_mode():
-            run.started = perf_counter()
+        passes = _Passes()
+        with self._counted(passes, config), torch.inference_mode():
+            started = perf_counter()
             mask = torch.ones_like(input_ids)
-            output = self.target.generate(input_ids, attention_mask=mask, streamer=run.clock, **options)
+            output = self.target.generate(input_ids, attention_mask=mask, streamer=passes, **options)
             if self.device.startswith("cuda"):
                 torch.cuda.synchronize(self.device)
-            run.finished = perf_counter()
-        run.token_ids = [int(token) for token in output[0, size:].tolist()]
-        if run.token_ids[-1] in self.eos:
-            run.finish_reason = "eos"
-        elif wanted > room:
-            run.finish_reason = "context"
+            finished = perf_counter()
+        token_ids = [int(token) for token in output[0, size:].tolist()]
+        reason: FinishReason = (
+            "eos" if token_ids[-1] in self.eos else "context" if wanted > room else "length"
+        )
+        first = passes.first or finished
+        run = GenerateRun(token_ids, reason, steps=len(passes.target), tokens_of_pass=passes.counts[1:])
+        run.prefill_seconds, run.seconds = first - started, {"decode": finished - first}
+        self._count_drafts(run, size, passes)
         return run
 
+    def _count_drafts(self, run: GenerateRun, prompt_tokens: int, passes: _Passes) -> None:
+        """Add counts of drafts, and the seconds of the latency profile if there is one."""
+        modelled, place = 0.0, 0
+        for step, (rows, new_tokens) in enumerate(zip(passes.target, run.tokens_of_pass, strict=True)):
+            drafted = rows[0, prompt_tokens if step == 0 else 1 :].tolist()
+            run.drafted_nodes += len(drafted)
+            found = zip(drafted, run.token_ids[place : place + new_tokens], strict=False)
+            run.accepted_drafts += sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], found))
+            if self.latency is not None and step > 0:  # the first pass is prefill
+                fed = [tokens for before, tokens in passes.draft if before == step]
+                cached = prompt_tokens - 1 + place  # all but the root
+                modelled += self.latency.step_seconds(rows.shape[1], fed, new_tokens, cached)
+                run.beyond_profile += self.latency.exceeded_by(rows.shape[1])
+            place += new_tokens
+        run.draft_passes, run.bonus_tokens = len(passes.draft), len(run.token_ids) - run.accepted_drafts
+        if self.latency is not None:
+            run.seconds = {"decode": modelled}
+
     @contextmanager
-    def _counted(self, run: GenerateRun, config: GenerationConfig) -> Iterator[None]:
+    def _counted(self, passes: _Passes, config: GenerationConfig) -> Iterator[None]:
         """Count passes, and exchange the models' generation settings for ours.
 
         ``generate`` fills settings that are None, such as no EOS, from the model's.
         """
 
         def count_target(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            run.fed.append(kwargs["input_ids"])
+            passes.target.append(kwargs["input_ids"])
 
         def count_draft(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            run.draft_fed.append((len(run.fed), kwargs["input_ids"].shape[1]))
+            passes.draft.append((len(passes.target), kwargs["input_ids"].shape[1]))
 
         counted = [(self.target, count_target, config)]
         if self.draft is not None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class LiveBackend:
-    """A pair of models. All arms share the target's cache and its one self-check.
+    """A pair of models, loaded once. All arms share the target's cache and its one self-check.
 
     ``problems`` are items of tasks by prompt id, which arms of several sequences search; other prompts are continued.
     """
@@ -60,7 +60,6 @@ class LiveBackend:
         pair = pair or build_pair(config)
         if not is_multi_sequence(config) and problems is None:
             return cls(pair)
-        tasks = build_task_items(config)
         generation, reasoning = build_generation(config), build_reasoning(config)
         solver = Solver(
             reasoning.search,
@@ -70,8 +69,8 @@ class LiveBackend:
             max_new_tokens=reasoning.max_new_tokens,
             chat_template=config.get("data.chat_template"),
         )
-        if problems is None:
-            problems = {} if tasks is None else tasks.problems
+        if problems is None and (tasks := build_task_items(config)) is not None:
+            problems = tasks.problems
         return cls(pair, problems, solver)
 
     @cached_property

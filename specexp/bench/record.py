@@ -10,33 +10,18 @@ from functools import cache
 from inspect import signature
 from itertools import accumulate, pairwise, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 if TYPE_CHECKING:
-    from specexp.config.schema import Generation
-    from specexp.core.contracts import Verifier
+    from specexp.bench.arm import Arm
     from specexp.data import Prompt
 
 MEASURED = "measured"
 """The clock of records whose seconds are the run's own."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 """Counts of every sequence, see :class:`PromptRecord`."""
-
-
-class _Answering(Protocol):
-    """The fields of an arm that a record states, see :class:`~specexp.bench.arm.Arm`."""
-
-    name: str
-    generation: Generation
-    verifier: Verifier
-    dtype: str
-    device: str
-    state: str
-
-    @property
-    def clock(self) -> str: ...
 
 
 def by_position(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
@@ -164,64 +149,57 @@ class PromptRecord:
     @classmethod
     def of(
         cls,
-        arm: _Answering,
+        arm: Arm,
         prompt: Prompt,
         sample: int,
-        *,
-        answers: Sequence[Sequence[int]],
-        finish_reasons: Sequence[str | None],
         counts: Sequence[Any],
+        *,
+        answers: Sequence[Sequence[int]] | None = None,
+        finish_reasons: Sequence[str | None] | None = None,
         seconds: Mapping[str, float] | None = None,
         decode_seconds: float | None = None,
         decode_tokens: int | None = None,
-        prefill_seconds: float = 0.0,
-        sources: Sequence[int] = (),
         **given: Any,
     ) -> PromptRecord:
         """Return the record of a prompt that an arm answered: the one place where records are filled.
 
         Args:
-            answers: New tokens of every turn, or of every sequence decoded together.
-            counts: Objects that have :data:`COUNTS` and may have ``drafted_at``, ``accepted_at`` and ``memory_bytes``.
+            counts: One object for every turn, or for every sequence decoded together, such as a
+                :class:`~specexp.core.outcome.GenerationResult`. It has :data:`COUNTS`, and may have ``drafted_at``,
+                ``accepted_at``, ``prefill_seconds`` and ``memory_bytes``.
+            answers: New tokens of each; its ``token_ids`` by default, as the finish reasons.
             seconds: Decode seconds by phase; None if they are not split.
-            decode_seconds: The sum of the phases if None.
-            decode_tokens: All new tokens if None.
-            prefill_seconds: Ignored if seconds are modelled.
+            decode_seconds: The sum of the phases by default.
+            decode_tokens: All new tokens by default.
             given: Further fields of the record.
         """
 
         def optional(name: str) -> list[Any]:
             return [found for one in counts if (found := getattr(one, name, None)) is not None]
 
+        answers = [one.token_ids for one in counts] if answers is None else answers
+        reasons = [one.finish_reason for one in counts] if finish_reasons is None else finish_reasons
         token_ids = tuple(token for answer in answers for token in answer)
         phases = dict(seconds or {})
-        return cls(
-            arm=arm.name,
-            prompt_id=prompt.prompt_id,
-            category=prompt.category,
-            sample=sample,
-            token_ids=token_ids,
-            turn_tokens=tuple(map(len, answers)),
-            finish_reasons=tuple(map(str, finish_reasons)),
+        found: dict[str, Any] = {
+            "token_ids": token_ids,
+            "turn_tokens": tuple(map(len, answers)),
+            "finish_reasons": tuple(map(str, reasons)),
             **{name: sum(getattr(one, name) for one in counts) for name in COUNTS},
-            drafted_at=by_position(optional("drafted_at")),
-            accepted_at=by_position(optional("accepted_at")),
-            sources=tuple(sources),
-            prefill_seconds=prefill_seconds if arm.clock == MEASURED else 0.0,
-            decode_seconds=sum(phases.values()) if decode_seconds is None else decode_seconds,
-            decode_tokens=len(token_ids) if decode_tokens is None else decode_tokens,
-            seconds=phases,
-            dtype=arm.dtype,
-            device=arm.device,
-            state=arm.state,
-            verifier=describe(arm.verifier),
-            lossless=arm.verifier.lossless,
-            keyed=arm.verifier.sampling == "deterministic",
-            seed=arm.generation.seed,
-            clock=arm.clock,
-            memory_bytes=max(optional("memory_bytes"), default=None),
-            **given,
-        )
+            "drafted_at": by_position(optional("drafted_at")),
+            "accepted_at": by_position(optional("accepted_at")),
+            "prefill_seconds": sum(optional("prefill_seconds")) if arm.clock == MEASURED else 0.0,
+            "decode_seconds": sum(phases.values()) if decode_seconds is None else decode_seconds,
+            "decode_tokens": len(token_ids) if decode_tokens is None else decode_tokens,
+            "seconds": phases,
+            **{name: getattr(arm, name) for name in ("dtype", "device", "state", "clock")},
+            "verifier": describe(arm.verifier),
+            "lossless": arm.verifier.lossless,
+            "keyed": arm.verifier.sampling == "deterministic",
+            "seed": arm.generation.seed,
+            "memory_bytes": max(optional("memory_bytes"), default=None),
+        }
+        return cls(arm.name, prompt.prompt_id, prompt.category, sample, **found | given)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -239,11 +217,6 @@ class PromptRecord:
         return len(self.turn_tokens)
 
     @property
-    def finish_reason(self) -> str | None:
-        """Why the last turn ended."""
-        return self.finish_reasons[-1] if self.finish_reasons else None
-
-    @property
     def seconds_per_token(self) -> float | None:
         """Decode seconds per token; None when decoding paid for no token."""
         return self.decode_seconds / self.decode_tokens if self.decode_tokens and not self.error else None
@@ -257,6 +230,9 @@ class PromptRecord:
         """Return the new tokens of each turn."""
         ends = list(accumulate(self.turn_tokens, initial=0))
         return [self.token_ids[start:end] for start, end in pairwise(ends)]
+
+
+_RECORD = TypeAdapter(PromptRecord)
 
 
 class RecordError(ValueError):
@@ -277,10 +253,8 @@ def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
 def read_records(path: str | Path) -> list[PromptRecord]:
     """Return the records of a JSONL file, in the order of their first line.
 
-    Of two with the same arm, prompt and sample the later counts. A last line cut short by a kill is left out.
-
-    Raises:
-        RecordError: Another line is not a record.
+    Of two with the same arm, prompt and sample the later counts. A last line cut short by a kill is left out. Raises
+    RecordError if another line is not a record.
     """
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     found: dict[tuple[str, str, int], PromptRecord] = {}
@@ -288,7 +262,7 @@ def read_records(path: str | Path) -> list[PromptRecord]:
         if not line:
             continue
         try:
-            record = _adapter().validate_json(line)
+            record = _RECORD.validate_json(line)
         except ValidationError as error:
             if number == len(lines):  # complete lines end with a line break, so the last piece is empty
                 break
@@ -297,8 +271,3 @@ def read_records(path: str | Path) -> list[PromptRecord]:
             raise RecordError(f"{path}, line {number}: not a prompt record ({why})") from error
         found[record.arm, *record.key] = record
     return list(found.values())
-
-
-@cache
-def _adapter() -> TypeAdapter[PromptRecord]:
-    return TypeAdapter(PromptRecord)

@@ -29,6 +29,13 @@ from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 VERIFIER = KeyedSampling(1.0)
 SEED = Scheduled(3, workers="thread")
+STRATEGIES = {
+    "one by one": SerialSpeculative(),
+    "in step": Batched(3),
+    "SEED": SEED,
+    "two drafts a pass": Scheduled(4, verify_batch=2, workers="thread"),
+}
+ITEMS = Countdown().load()
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +47,13 @@ def model():
 def arm(model):
     """Makes an arm for the items of a task; closes what it started."""
     made = []
-    problems = {f"Countdown/{item.item_id}": Problem(Countdown(), item) for item in Countdown().load()}
+    problems = {f"Countdown/{item.item_id}": Problem(Countdown(), item) for item in ITEMS}
 
     def make(name, execution, parts=None):
         parts = parts or Parts(TokenRecycling(k=4), Chain(3), VERIFIER)
-        tokenizer = DigitTokenizer()
-        solver = Solver(BreadthFirst(1, 3), tokenizer)
         spec = ArmSpec(name, Generation(), parts, execution=execution)
-        made.append(ExecutionArm(spec, model, tokenizer, problems, solver))
+        solver = Solver(BreadthFirst(1, 3), DigitTokenizer())
+        made.append(ExecutionArm(spec, model, DigitTokenizer(), problems, solver))
         return made[-1]
 
     yield make
@@ -57,10 +63,7 @@ def arm(model):
 
 @pytest.fixture
 def items():
-    return [
-        Prompt(f"Countdown/{item.item_id}", "Countdown", (item.problem,), (1, 2), item.index)
-        for item in Countdown().load()
-    ]
+    return [Prompt(f"Countdown/{one.item_id}", "", (one.problem,), (1, 2), one.index) for one in ITEMS]
 
 
 def test_the_record_of_an_item_holds_all_sequences(arm, items):
@@ -69,19 +72,17 @@ def test_the_record_of_an_item_holds_all_sequences(arm, items):
     assert group.sequences == len(record.turn_tokens) == len(record.finish_reasons) == 3 + 3 + 3 + 3 + 1
     assert sum(record.turn_tokens) == record.new_tokens == record.decode_tokens
     assert record.accepted_drafts + record.bonus_tokens == record.new_tokens
-    assert group.roles["generator"].sequences == 7
-    assert group.roles["evaluator"].sequences == 6
-    for count in ("tokens", "steps", "accepted_drafts", "drafted_nodes"):
+    assert {name: role.sequences for name, role in group.roles.items()} == {"generator": 7, "evaluator": 6}
+    for count in ("tokens", "steps", "accepted_drafts", "drafted_nodes", "decode_seconds"):
         total = {"tokens": record.new_tokens}.get(count, getattr(record, count, None))
-        assert sum(getattr(role, count) for role in group.roles.values()) == total
-    assert sum(role.decode_seconds for role in group.roles.values()) == pytest.approx(record.decode_seconds)
+        assert sum(getattr(role, count) for role in group.roles.values()) == pytest.approx(total)
     assert group.wall_seconds >= record.prefill_seconds + record.decode_seconds >= group.busy_seconds
     assert 0 <= group.overlap_seconds <= group.busy_seconds
     assert isinstance(group.correct, bool)
     assert group.draft_bytes == {"weights": 0, "caches": 0}  # recycled tokens need no model
 
 
-def test_all_arms_say_the_same_in_one_run_and_show_their_time_lines(arm, items, tmp_path):
+def test_all_arms_of_one_run_decode_the_same_and_show_their_time_lines(arm, items, tmp_path):
     executions = {"engine": Serial(), "serial": SerialSpeculative(), "in step": Batched(2), "SEED": SEED}
     arms = [arm(name, execution) for name, execution in executions.items()]
     watcher = Mock(spec=Analysis)
@@ -96,26 +97,24 @@ def test_all_arms_say_the_same_in_one_run_and_show_their_time_lines(arm, items, 
     watched = [call.args[:2] for call in watcher.observe_run.call_args_list]
     assert sorted(watched) == sorted((one.name, item.prompt_id) for one in arms for item in items)
     watcher.observe.assert_not_called()  # groups have no single steps
-    module.close()
 
 
-def test_a_difference_from_plain_decoding_is_found_with_its_gap(arm, items, model):
-    liar = arm("liar", SEED)
-    honest = liar.decode
+def test_a_difference_from_plain_decoding_is_found_with_its_gap(arm, items):
+    wrong = arm("wrong", SEED)
+    decode = wrong.decode
 
-    def lie(prompt, sample=0, max_new_tokens=None):
-        record = honest(prompt, sample, max_new_tokens)
-        wrong = list(record.token_ids)
-        wrong[7] = (wrong[7] + 1) % len(SIGNS)
-        return dataclasses.replace(record, token_ids=tuple(wrong))
+    def changed(prompt, sample=0, max_new_tokens=None):
+        record = decode(prompt, sample, max_new_tokens)
+        tokens = list(record.token_ids)
+        tokens[7] = (tokens[7] + 1) % len(SIGNS)
+        return dataclasses.replace(record, token_ids=tuple(tokens))
 
-    liar.decode = lie
-    module = EvaluationModule([arm("engine", Serial()), liar])
+    wrong.decode = changed
+    module = EvaluationModule([arm("engine", Serial()), wrong])
     run_test(module, items[:1])
-    (record,) = [record for record in module.records if record.arm == "liar"]
-    assert record.difference.index == 7
-    assert record.difference.gap > 0
-    assert not record.difference.near_tie
+    (found,) = [record.difference for record in module.records if record.arm == "wrong"]
+    assert (found.index, found.near_tie) == (7, False)
+    assert found.gap > 0
 
 
 def test_an_arm_that_failed_goes_on_with_the_next_item(arm, items):
@@ -128,22 +127,20 @@ def test_an_arm_that_failed_goes_on_with_the_next_item(arm, items):
     stumbling = arm("stumbles", SEED, Parts(Stumbles(k=4), Chain(3), VERIFIER))
     module = EvaluationModule([arm("engine", Serial()), stumbling])
     run_test(module, items)
-    errors = [record.error for record in module.records if record.arm == "stumbles"]
-    assert errors[0] is None
-    assert "stumbled over a six" in errors[1]
-    assert errors[2] is None
+    first, second, third = [record.error for record in module.records if record.arm == "stumbles"]
+    assert "stumbled over a six" in second
+    assert first is third is None
 
 
 def test_without_a_task_the_samples_of_a_prompt_are_one_group(target, draft, prompts):
-    model = LanguageModel(target)
-    generation = Generation(max_new_tokens=8, samples=4)
     parts = Parts(DraftModel(draft, coupled=True), Chain(3), VERIFIER)
-    records = {}
-    for name, execution in {"engine": Serial(), "SEED": SEED}.items():
-        one = ExecutionArm(ArmSpec(name, generation, parts, execution=execution), model, LetterTokenizer())
-        records[name] = one.decode(prompts[0])
+    found = []
+    for execution in (Serial(), SEED):
+        spec = ArmSpec("one", Generation(max_new_tokens=8, samples=4), parts, execution=execution)
+        one = ExecutionArm(spec, LanguageModel(target), LetterTokenizer())
+        found.append(one.decode(prompts[0]))
         one.close()
-    plain, ours = records["engine"], records["SEED"]
+    plain, ours = found
     assert plain.group.sequences == ours.group.sequences == 4
     assert (plain.token_ids, plain.turn_tokens) == (ours.token_ids, ours.turn_tokens)
     assert set(ours.group.roles) == {"continuations"}
@@ -166,25 +163,15 @@ def test_parts_that_cannot_be_scheduled_are_refused_when_composed(arm):
         arm("plain", SEED, Parts(None, None, VERIFIER))
 
 
-STRATEGIES = {
-    "one by one": SerialSpeculative(),
-    "in step": Batched(3),
-    "SEED": Scheduled(3, workers="thread"),
-    "two drafts a pass": Scheduled(4, verify_batch=2, workers="thread"),
-}
-
-
-def parts(verifier):
+def solve(model, execution, search, verifier=VERIFIER, task=None, **arguments):
+    """Solutions of all items."""
+    parts = Parts(TokenRecycling(k=4, state="carry"), Chain(3), verifier)
     if isinstance(verifier, RejectionSampling):
         draft = DraftModel(hashed_model(len(SIGNS), seed=3))
-        return Parts(draft, KConfig([2, 1], candidates="drawn"), verifier)
-    return Parts(TokenRecycling(k=4, state="carry"), Chain(3), verifier)
-
-
-def solve(model, execution, verifier, search, **arguments):
+        parts = Parts(draft, KConfig([2, 1], candidates="drawn"), verifier)
     solver = Solver(search, DigitTokenizer(), seed=5)
-    with execution.open(model, parts(verifier)) as executor:
-        return [solver.solve(Countdown(), item, executor, **arguments) for item in Countdown().load()]
+    with execution.open(model, parts) as executor:
+        return [solver.solve(task or Countdown(), item, executor, **arguments) for item in ITEMS]
 
 
 def shown(solutions):
@@ -197,40 +184,37 @@ def shown(solutions):
     ids=lambda search: type(search).__name__,
 )
 @pytest.mark.parametrize(
-    "verifier", [pytest.param(Greedy(), marks=pytest.mark.slow), KeyedSampling(1.0)], ids=["greedy", "keyed"]
+    "verifier", [pytest.param(Greedy(), marks=pytest.mark.slow), VERIFIER], ids=["greedy", "keyed"]
 )
 def test_the_tree_of_thoughts_is_that_of_plain_decoding(model, search, verifier):
-    plain = shown(solve(model, Serial(), verifier, search))
+    plain = shown(solve(model, Serial(), search, verifier))
     for name, execution in STRATEGIES.items():
-        assert shown(solve(model, execution, verifier, search)) == plain, name
+        assert shown(solve(model, execution, search, verifier)) == plain, name
 
 
 def test_under_rejection_sampling_all_strategies_build_one_tree(model):
-    trees = [
-        shown(solve(model, execution, RejectionSampling(1.0), BreadthFirst(1, 3)))
-        for execution in STRATEGIES.values()
-    ]
+    verifier = RejectionSampling(1.0)
+    trees = [shown(solve(model, one, BreadthFirst(1, 3), verifier)) for one in STRATEGIES.values()]
     assert all(tree == trees[0] for tree in trees)
 
 
 def test_samples_differ_and_the_same_one_repeats(model):
-    first, again = (shown(solve(model, Serial(), KeyedSampling(1.0), BreadthFirst())) for _ in range(2))
-    other = shown(solve(model, Serial(), KeyedSampling(1.0), BreadthFirst(), sample=1))
+    first, again, other = (
+        shown(solve(model, Serial(), BreadthFirst(), sample=sample)) for sample in (0, 0, 1)
+    )
     assert first == again != other
 
 
-def test_a_solution_says_what_was_asked_for_and_what_it_took(model):
-    for solution in solve(model, STRATEGIES["SEED"], KeyedSampling(1.0), BreadthFirst(1, 3)):
+def test_a_solution_has_a_run_for_every_request(model):
+    for solution in solve(model, SEED, BreadthFirst(1, 3)):
         roles = [role for role, _ in solution.runs]
         assert roles == ["generator", "evaluator", "generator", "evaluator", "generator"]
         assert [len(run.results) for _, run in solution.runs] == [3, 3, 3, 3, 1]
         values = [solution.result.tree.value(state) for state in solution.result.tree.states]
         assert solution.unparsable == values.count(Countdown.unparsable)
-        assert solution.wall_seconds >= sum(run.wall_seconds for _, run in solution.runs)
-        assert solution.timeline().busy() == pytest.approx(
-            sum(run.timeline.busy() for _, run in solution.runs)
-        )
-    assert any(solution.unparsable for solution in solve(model, Serial(), KeyedSampling(1.0), BreadthFirst()))
+        busy = sum(run.timeline.busy() for _, run in solution.runs)
+        assert solution.timeline().busy() == pytest.approx(busy)
+    assert any(solution.unparsable for solution in solve(model, Serial(), BreadthFirst()))
 
 
 class TwoGenerations(Countdown):
@@ -244,43 +228,29 @@ class TwoGenerations(Countdown):
         return f"{begun}:{rest}"
 
 
-def test_a_thought_of_two_generations_is_asked_for_twice_and_the_same_in_every_strategy(model):
+def test_a_thought_of_two_generations_takes_two_runs_and_is_the_same_in_every_strategy(model):
     """A run begins the thoughts, another one completes them; the last generation is one."""
-    task, found = TwoGenerations(), []
-    for execution in (Serial(), STRATEGIES["SEED"]):
-        solver = Solver(BreadthFirst(1, 3), DigitTokenizer(), seed=5)
-        with execution.open(model, parts(KeyedSampling(1.0))) as executor:
-            found.append(solver.solve(task, task.load()[0], executor))
-    roles = [role for role, _ in found[0].runs]
+    plain, ours = (solve(model, one, BreadthFirst(1, 3), task=TwoGenerations()) for one in (Serial(), SEED))
+    roles = [role for role, _ in plain[0].runs]
     assert roles == [*["generator", "generator", "evaluator"] * 2, "generator"]
-    assert all(thought.count(":") >= 1 for thought in found[0].result.best.thoughts)
-    first, second = (
-        [result for _, run in found[0].runs[at : at + 1] for result in run.results] for at in (0, 1)
-    )
-    assert (
-        max(len(result.token_ids) for result in second) <= 2 < max(len(result.token_ids) for result in first)
-    )
-    assert shown(found[:1]) == shown(found[1:])
+    assert all(thought.count(":") >= 1 for thought in plain[0].result.best.thoughts)
+    begun, rest = (max(len(one.token_ids) for one in run.results) for _, run in plain[0].runs[:2])
+    assert rest <= 2 < begun
+    assert shown(plain) == shown(ours)
 
 
 def test_generations_end_at_a_stop_text_and_at_the_limit(model):
-    for solution in solve(model, Serial(), KeyedSampling(1.0), BreadthFirst(), max_new_tokens=4):
-        for _, run in solution.runs:
-            for result in run.results:
-                text = DigitTokenizer().decode(result.token_ids)
-                assert len(result.token_ids) <= 4
-                assert result.finish_reason == ("stop" if Countdown.value_ending.reached(text) else "length")
-                assert not Countdown.value_ending.reached(text[:-1])
+    for solution in solve(model, Serial(), BreadthFirst(), max_new_tokens=4):
+        for result in (result for _, run in solution.runs for result in run.results):
+            text = DigitTokenizer().decode(result.token_ids)
+            assert len(result.token_ids) <= 4
+            assert result.finish_reason == ("stop" if Countdown.value_ending.reached(text) else "length")
+            assert not Countdown.value_ending.reached(text[:-1])
 
 
-def test_observers_see_every_token_in_the_order_of_the_results(model):
+def test_observers_get_every_token_in_the_order_of_the_results(model):
     seen = []
-    (solution, *_) = solve(
-        model,
-        Serial(),
-        KeyedSampling(1.0),
-        BreadthFirst(),
-        observers=[lambda outcome: seen.extend(outcome.new_token_ids)],
-    )
-    said = [token for _, run in solution.runs for result in run.results for token in result.token_ids]
-    assert seen[: len(said)] == said
+    observers = [lambda outcome: seen.extend(outcome.new_token_ids)]
+    solution, *_ = solve(model, Serial(), BreadthFirst(), observers=observers)
+    tokens = [token for _, run in solution.runs for result in run.results for token in result.token_ids]
+    assert seen[: len(tokens)] == tokens
