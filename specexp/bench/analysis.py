@@ -78,11 +78,9 @@ class MultiSequenceAnalysis(Analysis):
 def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: Iterable[str]) -> None:
     """Raise ValueError if an ``argument`` of an analysis names an arm that does not exist."""
     known = list(arms)
-    for name in given:
-        if name not in known:
-            raise ValueError(
-                f"{type(analysis).__name__} was given {argument} {name!r}, but the arms are {known}"
-            )
+    if unknown := [name for name in given if name not in known]:
+        kind = type(analysis).__name__
+        raise ValueError(f"{kind} was given {argument} {unknown[0]!r}, but the arms are {known}")
 
 
 def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:

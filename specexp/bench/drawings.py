@@ -16,62 +16,51 @@ from matplotlib.path import Path
 from numpy.typing import NDArray
 
 from specexp.bench.pictures import INK, bare_figure, legend_below, name_rows, new_figure
+from specexp.core.messages import counted
 from specexp.core.tree import RankPath, TreeShape
 from specexp.scheduling.timeline import TARGET, Span, TimeLine, What, rows_of, served_by, start_of
 
 EDGE, UNMEASURED, ROOT, HIT_RATES = "#9aa7b2", "#dfe7ee", INK, "YlGnBu"
 PLATE = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none"}
-_TITLE_INCHES = 0.105
-"""Width of a character of the heading at its full size of 12 points."""
-
+_TITLE_INCHES = 0.105  # width of a character of the heading at its full size of 12 points
 LANE, END = "#f1f4f7", "#7d8b97"
-COLOURS: Mapping[What, str] = {
-    "prefill": "#a9b8c4",
-    "target": "#33658a",
-    "verify": "#6b9080",
-    "resample": "#c1443c",
-    "draft": "#d1782f",
-    "learn": "#8d6a9f",
+SPANS: Mapping[What, tuple[str, str]] = {
+    "prefill": ("#a9b8c4", "prefill"),
+    "target": ("#33658a", "target pass"),
+    "verify": ("#6b9080", "verify, all accepted"),
+    "resample": ("#c1443c", "verify, resample after a rejection"),
+    "draft": ("#d1782f", "draft"),
+    "learn": ("#8d6a9f", "learn from the outcome"),
 }
-LABELS: Mapping[What, str] = {
-    "prefill": "prefill",
-    "target": "target pass",
-    "verify": "verify, all accepted",
-    "resample": "verify, resample after a rejection",
-    "draft": "draft",
-    "learn": "learn from the outcome",
-}
-_WIDTH, _ROW, _BAR = 11.0, 0.27, 0.78
-"""Inches of the picture's width and of a row, and the share of the row that a bar fills."""
-_LEAD = 0.2
-"""Most of a window, as a share, that lies before the first target pass."""
-_DIGIT = 0.075
-"""Inches that a digit on a bar takes."""
+"""Colour and label of each kind of span, in the order of the legend."""
+_WIDTH, _ROW, _BAR = (
+    11.0,
+    0.27,
+    0.78,
+)  # inches of the picture and of a row, and the share of the row that a bar fills
+_LEAD = 0.2  # most of a window, as a share, that lies before the first target pass
+_DIGIT = 0.075  # inches that a digit on a bar takes
 
 
 def draw_tree(
-    shape: TreeShape, hit_rates: Mapping[RankPath, float] | None = None, title: str | None = None
+    shape: TreeShape, hit_rates: Mapping[RankPath, float] | None = None, title: str = "Draft tree"
 ) -> Figure:
     """Draw a tree, one row a depth, the root on top, best candidates to the left.
 
-    Every node shows the rank of its candidate, from 0. With hit rates, its colour and the percentage below it
-    are the share of the steps in which the target accepted it; nodes without a rate stay pale.
-
-    Args:
-        hit_rates: Share of steps, 0 to 1, by rank path: ``counts / steps`` of a
-            :class:`~specexp.bench.analysis.AcceptanceCounter`.
-        title: Heading; the number of nodes and the depth are added below it.
+    Every node shows the rank of its candidate, from 0. With hit rates (shares of steps by rank path), its colour and
+    the percentage below it are the share of the steps in which the target accepted it. Nodes without a rate stay pale.
 
     Example:
-        >>> figure = draw_tree(TreeShape.from_rank_paths([[0], [1], [0, 0]]), {(0,): 0.6, (1,): 0.1}) >>>
-        len(figure.axes[0].patches) 4
+        >>> figure = draw_tree(TreeShape.from_rank_paths([[0], [1], [0, 0]]), {(0,): 0.6, (1,): 0.1})
+        >>> len(figure.axes[0].patches)
+        4
     """
     x = lay_out(shape)  # [n + 1] in node widths
     width = float(x.max()) + 1.4
     inches = float(np.clip(0.46 * width, 5.0, 18.0))
     unit = inches / max(width, 5.0 / 0.46)  # inches of one node width
     row_height = max(0.95, 1.7 * unit) / unit  # node widths between depths
-    top = 0.85
+    top = 0.85  # inches of the heading
     height = shape.max_depth * row_height * unit + 2 * 0.45 + top
     figure = bare_figure(inches, height, dpi=160)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0 - top / height))
@@ -80,18 +69,16 @@ def draw_tree(
     axes.set_ylim(-shape.max_depth * row_height - 0.45 / unit, 0.45 / unit)
     axes.set_aspect("equal")
     axes.axis("off")
-
     y = (-row_height * shape.depths).astype(np.float64)
     rates = hit_rates or {}
     draw_edges(axes, shape, x, y, rates)
     draw_nodes(axes, shape, x, y, rates, unit)
-    facts = f"{shape.num_nodes} node{'s' * (shape.num_nodes != 1)}, depth {shape.max_depth}"
+    facts = f"{counted(shape.num_nodes, 'node')}, depth {shape.max_depth}"
     legend = "number: rank of the candidate"
     if rates:
         tokens = 1 + sum(rates.get(path, 0.0) for path in shape.rank_paths[1:])
         facts += f", {tokens:.2f} tokens per step (bonus token included)"
         legend += "; percentage: share of steps that accept it"
-    title = title or "Draft tree"
     fits = (inches - 0.28) / (len(title) * _TITLE_INCHES)  # above 1: as large as it may be
     text: dict[str, Any] = {"va": "top", "color": INK, "linespacing": 1.4}
     left = 0.14 / inches
@@ -119,14 +106,14 @@ def percent(rate: float) -> str:
     return f"{100 * rate:.0f}%"
 
 
+Places = NDArray[np.float64]
+"""``[n + 1]`` coordinates of the rows of a tree."""
+
+
 def draw_edges(
-    axes: Axes,
-    shape: TreeShape,
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    hit_rates: Mapping[RankPath, float],
+    axes: Axes, shape: TreeShape, x: Places, y: Places, hit_rates: Mapping[RankPath, float]
 ) -> None:
-    """Draw curves from parents to children at these places, wider for children that are accepted more often."""
+    """Draw curves from parents to children, wider for children that are accepted more often."""
     curves, widths = [], []
     for row in range(1, shape.parents.size):
         parent = shape.parents[row]
@@ -140,14 +127,9 @@ def draw_edges(
 
 
 def draw_nodes(
-    axes: Axes,
-    shape: TreeShape,
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    hit_rates: Mapping[RankPath, float],
-    unit: float,
+    axes: Axes, shape: TreeShape, x: Places, y: Places, hit_rates: Mapping[RankPath, float], unit: float
 ) -> None:
-    """Draw circles with the ranks at these places; a length of 1 is ``unit`` inches."""
+    """Draw circles with the ranks; a length of 1 is ``unit`` inches."""
     scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *hit_rates.values()]))
     radius = min(0.4, 0.17 / unit)
     points = float(np.clip(radius * unit * 68, 4.5, 10.0))
@@ -176,7 +158,7 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
 
     Args:
         timelines: At least one, with at least a span, by the name of their panel.
-        seconds: Draw only so much, so that single passes can be seen: from the start of a run, or, if its prompt
+        seconds: Draw only so much, so that single passes can be seen: from the start of a run or, if its prompt
             takes long to read, from shortly before its first target pass. None draws everything.
 
     Example:
@@ -201,19 +183,18 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
         spans = [span for span in timeline if span.end > begin and span.start - begin < window]
         drawn |= {span.what for span in spans}
         _draw_panel(axes, timeline, rows[name], spans, begin, window)
-        duration = (
-            f"{1000 * timeline.seconds:.0f} ms" if timeline.seconds < 2 else f"{timeline.seconds:.1f} s"
-        )
+        total = timeline.seconds
+        duration = f"{1000 * total:.0f} ms" if total < 2 else f"{total:.1f} s"
         facts = f"target busy {100 * timeline.utilisation():.0f} %,  run {duration}"
         up: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
         axes.annotate(name, (0, 1), (0, 3), color=INK, fontsize=9.5, **up)
         axes.annotate(facts, (1, 1), (0, 3), color=INK, fontsize=9.5, ha="right", **up)
-    label = (
-        "ms since the start of the run" if from_start else "ms, from shortly before a run's first target pass"
-    )
+    before = ", from shortly before a run's first target pass"
+    label = f"ms{' since the start of the run' if from_start else before}"
     grid[-1][0].set_xlabel(label, fontsize=9, color=INK)
-    handles = [Patch(color=COLOURS[what], label=LABELS[what]) for what in COLOURS if what in drawn]
-    legend_below(figure, len(handles), handles, [LABELS[what] for what in COLOURS if what in drawn])
+    known = [style for what, style in SPANS.items() if what in drawn]
+    handles = [Patch(color=colour, label=label) for colour, label in known]
+    legend_below(figure, len(handles), handles, [label for _, label in known])
     return figure
 
 
@@ -224,7 +205,7 @@ def _draw_panel(
     for place, who in enumerate(rows):
         lane = [(0.0, 1000 * min(end, window))]
         axes.broken_barh(lane, (place - _BAR / 2, _BAR), facecolors=LANE, lw=0, zorder=0)
-        for what, colour in COLOURS.items():
+        for what, (colour, _) in SPANS.items():
             bars = [
                 (1000 * (span.start - begin), 1000 * (span.end - span.start))
                 for span in spans

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -70,18 +72,13 @@ def divergence(records: Iterable[PromptRecord]) -> str | None:
 
 def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int | None:
     """Return the number of the first token in which two outputs differ; None if they are equal."""
-    for index, (token, expected) in enumerate(zip(tokens, reference, strict=False)):
-        if token != expected:
-            return index
-    return None if len(tokens) == len(reference) else min(len(tokens), len(reference))
+    pairs = enumerate(zip_longest(tokens, reference))
+    return next((index for index, (token, expected) in pairs if token != expected), None)
 
 
 def _comparable(record: PromptRecord, reference: PromptRecord) -> bool:
-    return (
-        not (record.error or reference.error)
-        and (record.keyed and reference.keyed)
-        and record.verifier == reference.verifier
-    )
+    answered = not (record.error or reference.error)
+    return answered and record.keyed and reference.keyed and record.verifier == reference.verifier
 
 
 def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, prompt: Prompt) -> PromptRecord:
@@ -95,11 +92,12 @@ def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, pro
     index = first_difference(record.token_ids, reference.token_ids)
     if index is None:
         return record
-    gap = None
+    gap, tolerance = None, 0.0
     if index < len(reference.token_ids):
         other = record.token_ids[index] if index < len(record.token_ids) else None
         gap = _gap(plain, prompt, record.sample, index, other)
-    tolerance = NEAR_TIE.get(record.dtype, 0.0) if record.dtype == reference.dtype else 0.0
+    if record.dtype == reference.dtype:
+        tolerance = NEAR_TIE.get(record.dtype, 0.0)
     near = gap is not None and gap <= tolerance and tolerance > 0
     return dataclasses.replace(record, difference=Difference(index, gap, near))
 
@@ -116,13 +114,15 @@ def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int |
     try:
         plain.decode_observed(prompt, sample, observe)
     except _Found as found:
-        gap: float | None = found.args[0]
-        return gap
+        return found.gap
     return None
 
 
 class _Found(Exception):  # noqa: N818
     """Ends a decoding at the step of interest."""
+
+    def __init__(self, gap: float | None) -> None:
+        self.gap = gap
 
 
 def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | None:
@@ -179,16 +179,11 @@ def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = "e
     """Count an arm's outputs that equal the baseline's, from records alone."""
     records = list(records)
     reference = {record.key: record for record in records if record.arm == baseline}
-    found = [
-        "equal"
-        if record.token_ids == reference[record.key].token_ids
-        else "near"
-        if record.difference is not None and record.difference.near_tie
-        else "wrong"
-        for record in records
-        if record.arm == arm and record.key in reference and _comparable(record, reference[record.key])
-    ]
-    return Equality(len(found), *(found.count(kind) for kind in ("equal", "near", "wrong")))
+    pairs = [(one, reference[one.key]) for one in records if one.arm == arm and one.key in reference]
+    pairs = [pair for pair in pairs if _comparable(*pair)]
+    parted = [one for one, plain in pairs if one.token_ids != plain.token_ids]
+    near = sum(one.difference is not None and one.difference.near_tie for one in parted)
+    return Equality(len(pairs), len(pairs) - len(parted), near, len(parted) - near)
 
 
 @dataclass(frozen=True)
@@ -225,25 +220,18 @@ def in_float32(
     baseline: str = "engine",
     seconds: float = SECONDS,
 ) -> InFloat32 | None:
-    """Decode prompts once more in float32, if outputs of a 16-bit target parted from plain decoding's.
+    """Decode up to ``most`` prompts once more in float32, if outputs of a 16-bit target parted from plain decoding's.
 
-    Args:
-        pair: The models of the run; the target is copied.
-        arms_of: Makes the arms on the pair with the copy.
-        most: Most prompts that are decoded; 0 leaves the comparison out.
-
-    Returns:
-        The comparison, or why there is none; None if every output is equal or in float32 anyway, or if only Hugging
-        Face's own loops parted, which are not compared.
+    ``arms_of`` makes the arms on the pair with a copy of the target. Returns the comparison, or why there is none. None
+    if every output is equal or in float32 anyway, or if only Hugging Face's own loops parted, which are not compared.
     """
     if not any(one.difference is not None and one.dtype in ("bfloat16", "float16") for one in records):
         return None
-    plain = [
-        one.prefill_seconds + one.decode_seconds for one in records if one.arm == baseline and not one.error
-    ]
-    estimate = 2 * median(plain)  # plain decoding, in twice the bytes
     if most == 0:
         return InFloat32(left_out="float32_prompts is 0")
+    plain = [one for one in records if one.arm == baseline and not one.error]
+    # plain decoding, in twice the bytes
+    estimate = 2 * median(one.prefill_seconds + one.decode_seconds for one in plain)
     if estimate > seconds:
         return InFloat32(
             left_out=f"one prompt would take about {estimate:.0f} s by plain decoding, and all have {seconds:.0f} s"
@@ -300,8 +288,7 @@ def _free_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        known = re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"))
     except OSError:  # no Linux
         return None
-    known = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return 1024 * int(known[0]) if known else None
+    return 1024 * int(known[1]) if known else None

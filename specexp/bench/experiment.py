@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from specexp.bench.arm import EngineArm
 from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, make_arm, why_not
 from specexp.config import (
@@ -59,17 +61,14 @@ class ExperimentArms:
 
 
 def _check_published(config: Config) -> None:
-    if not config.get("published"):
-        return
     from specexp.bench.metrics import METRICS  # imports torch
 
     numbers = {"speedup", *(metric.name for metric in METRICS)}
-    for number, row in enumerate(config.get("published")):
+    for number, row in enumerate(config.get("published") or ()):
         at = ("published", str(number))
         if not isinstance(row.get("method"), str):
-            raise config.checker.error(
-                (*at, "method"), " must be given: the name of the method of the figures"
-            )
+            why = " must be given: the name of the method of the figures"
+            raise config.checker.error((*at, "method"), why)
         for key in sorted(numbers & row.keys()):
             if isinstance(row[key], str):
                 raise config.checker.error((*at, key), f" must be a number or null, got {row[key]!r}")
@@ -79,23 +78,30 @@ def check_experiment(config: Config) -> list[ComposedArm]:
     """Return the file's arms, checked without models and data.
 
     Raises ConfigError if there is nothing to run, two arms share a title, an arm overrides a section that all share, or
-    an analysis cannot be made.
+    an analysis or an arm does not go with the number of sequences decoded for a prompt.
     """
-    _check_published(config)
-    composed = arms_of(config)
-    _check_several(config, composed, build_analyses(config))
+    if config.get("published"):
+        _check_published(config)
+    composed, several, verifier = arms_of(config), is_multi_sequence(config), build_verifier(config)
+    for number, analysis in enumerate(build_analyses(config)):
+        if analysis.watches_steps is several:
+            watched = "watches single steps" if several else "looks at groups of sequences"
+            decoded = "groups of sequences" if several else "one at a time"
+            why = f" {watched}, and this experiment decodes {decoded}: leave {type(analysis).__name__} out"
+            raise config.checker.error(("analyses", str(number)), why)
     if is_plain(config) and config.get("sweep") is not None:
         raise ConfigError(
             f"{config.file}: its composition is plain decoding and it has no arms, but a sweep: "
             f"use python -m specexp.sweep {config.file}"
         )
     titles = [ENGINE, *(name for name in baselines_of(config) if name != ENGINE)]
-    verifier = build_verifier(config)
     for arm in composed if not is_plain(config) else ():
         wrong = None
         other = {**arm.config.get("data"), "shuffle_seed": config.get("data.shuffle_seed")}
         parted = [name for name in _SAME_FOR_ALL if arm.config.get(name) != config.get(name)]
-        if arm.reference is not None and not can_follow(verifier):
+        if arm.reference is not None and several:
+            wrong = f": {arm.reference!r} decodes one sequence at a time, and this experiment groups: leave it out"
+        elif arm.reference is not None and not can_follow(verifier):
             wrong = f": {why_not(arm.reference, verifier)}: leave the arm out"
         elif arm.title in titles:
             wrong = f" is called {arm.title!r} as another arm is; give it a title of its own"
@@ -107,7 +113,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
         elif other != config.get("data"):
             wrong = ".data may override shuffle_seed alone: all arms decode the same prompts"
         if wrong is not None:
-            raise ConfigError(f"{config.source_of(('arms',))}: arms.{arm.name}{wrong}")
+            raise config.checker.error(("arms", arm.name), wrong)
         titles.append(arm.title)
     return composed
 
@@ -123,20 +129,6 @@ def baselines_of(config: Config) -> list[str]:
             ("baselines",), f": {why_not(EAGER, verifier)}; set baselines to [{ENGINE}]"
         )
     return list(given)
-
-
-def _check_several(config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]) -> None:
-    several = is_multi_sequence(config)
-    for number, analysis in enumerate(analyses):
-        if analysis.watches_steps is several:
-            watched = "watches single steps" if several else "looks at groups of sequences"
-            decoded = "groups of sequences" if several else "one at a time"
-            why = f" {watched}, and this experiment decodes {decoded}: leave {type(analysis).__name__} out"
-            raise config.checker.error(("analyses", str(number)), why)
-    for arm in composed if several else ():
-        if arm.reference is not None:
-            why = f": {arm.reference!r} decodes one sequence at a time, and this experiment groups: leave it out"
-            raise config.checker.error(("arms", arm.name), why)
 
 
 def check_tasks(config: Config) -> None:
@@ -194,8 +186,7 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     Raises ConfigError as :func:`check_experiment`, or if parts do not go with the models, or if an arm or an analysis
     needs models that the backend does not run.
     """
-    composed = check_experiment(config)
-    analyses = build_analyses(config)
+    composed, analyses = check_experiment(config), build_analyses(config)
     if not backend.runs_models:
         _check_without_models(config, composed, analyses)
     specs = arm_specs(config, composed)
@@ -208,13 +199,9 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
         if arm.title in names and arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed")
     }
     begin_analyses(config, analyses, arms)
-    return ExperimentArms(
-        arms,
-        [name for name in baselines_of(config) if name in names] or [ENGINE],
-        seeds,
-        analyses,
-        [spec.name for spec in specs if spec not in possible],
-    )
+    baselines = [name for name in baselines_of(config) if name in names] or [ENGINE]
+    left_out = [spec.name for spec in specs if spec not in possible]
+    return ExperimentArms(arms, baselines, seeds, analyses, left_out)
 
 
 def begin_analyses(config: Config, analyses: Sequence[Analysis], arms: Sequence[Arm]) -> None:
@@ -234,9 +221,8 @@ def _check_without_models(
     for number, analysis in enumerate(analyses):
         if analysis.needs_models:
             why = "reads the target's logits or times the models, which no recording holds"
-            raise config.checker.error(
-                ("analyses", str(number)), f": {type(analysis).__name__} {why}: {advice}"
-            )
+            where = ("analyses", str(number))
+            raise config.checker.error(where, f": {type(analysis).__name__} {why}: {advice}")
     for arm in composed:
         if arm.preload is not None:
             why = ".preload decodes other prompts with the models"
@@ -245,8 +231,6 @@ def _check_without_models(
 
 def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:
     """Return the prompts in another fixed order, or in the set's own order if ``shuffle_seed`` is None."""
-    import numpy as np
-
     ordered = sorted(prompts, key=lambda prompt: prompt.index)
     if shuffle_seed is None:
         return ordered

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from specexp.bench import clock
@@ -222,15 +221,10 @@ def loop_share(record: Any) -> Value:
     return Share(sum(loops(answer) for answer in record.answers()), record.turns)
 
 
-def _seconds_in(phase: str, record: Any) -> Value:
-    seconds: float | None = record.seconds.get(phase)
-    return seconds
-
-
 for _phase in PHASES:
-    _about, _seconds = f"Decode seconds of phase {_phase}.", partial(_seconds_in, _phase)
-    _phases: dict[str, Any] = {"aggregate": "total", "clocked": True, "empty": None}
-    METRICS.append(Metric(f"{PHASE_PREFIX}{_phase}", "s", _about, _seconds, **_phases))
+    _settings: dict[str, Any] = {"aggregate": "total", "clocked": True, "empty": None}
+    _settings["from_record"] = lambda record, phase=_phase: record.seconds.get(phase)
+    METRICS.append(Metric(f"{PHASE_PREFIX}{_phase}", "s", f"Decode seconds of phase {_phase}.", **_settings))
 
 
 def metric_named(name: str) -> Metric:

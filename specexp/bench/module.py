@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,11 +37,10 @@ class EvaluationModule(LightningModule):
 
     Args:
         baseline: Name of the arm of plain decoding that outputs are compared with.
-        records_path: JSONL file that records are appended to after every prompt; None keeps them in memory only.
+        records_path: JSONL file that records are appended to after every prompt.
         orders: All prompts in another order, by the name of an arm that takes them so.
         every: Stride of the prompts that an arm decodes, by its name; 1 by default.
-        on_records: Called with the records of each prompt, e.g. to track them; the test decodes nothing more
-            once it returns true.
+        on_records: Called with the records of each prompt. The test decodes nothing more once it returns true.
         analyses: Watch every step of the engine's arms after the warm-up.
 
     Raises:
@@ -62,16 +62,14 @@ class EvaluationModule(LightningModule):
     ) -> None:
         super().__init__()
         names = [arm.name for arm in arms]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two arms are named {twice[0]!r}; every arm needs a name of its own")
-        plain = next((arm for arm in arms if arm.name == baseline), None)
-        if baseline is not None and not isinstance(plain, EngineArm):
-            raise ValueError(
-                f"baseline {baseline!r} is not an arm of the engine; arms are {', '.join(names)}"
-            )
+        plain = next((arm for arm in arms if arm.name == baseline and isinstance(arm, EngineArm)), None)
+        if baseline is not None and plain is None:
+            listed = ", ".join(names)
+            raise ValueError(f"baseline {baseline!r} is not an arm of the engine; arms are {listed}")
         self.arms = tuple(arms)
-        self.plain = plain if isinstance(plain, EngineArm) else None
+        self.plain = plain
         self.samples = samples
         self.first_sample = first_sample
         self.records_path = None if records_path is None else Path(records_path)
@@ -122,17 +120,18 @@ class EvaluationModule(LightningModule):
                 self._prompts[own.prompt_id] = own
                 decode = arm.decode if self.plain is None else partial(decode_safely, arm)
                 new.append(dataclasses.replace(decode(own, sample), turn_in_rotation=place))
-        for record in new:
-            self._found[record.arm, *record.key] = record
+        self._found |= {(record.arm, *record.key): record for record in new}
         keys = {record.key for record in new}
-        changed = self._compare(keys)
+        changed = {} if self.plain is None else self._compared(self.plain, keys)
+        self._found |= changed
         new = [changed.pop((record.arm, *record.key), record) for record in new]
         new += changed.values()  # records of prompts that plain decoding reached only now
         if self.records_path is not None:
             write_records(self.records_path, new)
         if self.on_records is not None:
             self._stopped = bool(self.on_records(new))
-        self._log_progress(keys)
+        if self.plain is not None:
+            self._log_progress(self.plain.name, keys)
 
     def _warm_up(self, prompt: Prompt) -> None:
         for arm in self.arms:
@@ -145,29 +144,25 @@ class EvaluationModule(LightningModule):
             arm.observers = [partial(analysis.observe, arm.name) for analysis in self.analyses]
             arm.timeline_observers = [partial(analysis.observe_run, arm.name) for analysis in self.analyses]
 
-    def _compare(self, keys: set[tuple[str, int]]) -> dict[tuple[str, str, int], PromptRecord]:
+    def _compared(
+        self, plain: EngineArm, keys: set[tuple[str, int]]
+    ) -> dict[tuple[str, str, int], PromptRecord]:
+        """Return the records of these prompts that differ from plain decoding's, with their difference."""
         changed: dict[tuple[str, str, int], PromptRecord] = {}
-        if self.plain is None:
-            return changed
-        for key in keys:
-            reference = self._found.get((self.plain.name, *key))
-            for arm in self.arms if reference is not None else ():
-                record = self._found.get((arm.name, *key))
-                if record is None or record.difference is not None or reference is None:
-                    continue
-                compared = compare(record, reference, self.plain, self._prompts[record.prompt_id])
-                if compared is not record:
-                    changed[arm.name, *key] = compared
-        self._found.update(changed)
+        for arm, key in product(self.arms, keys):
+            reference, record = (self._found.get((name, *key)) for name in (plain.name, arm.name))
+            if reference is None or record is None or record.difference is not None:
+                continue
+            compared = compare(record, reference, plain, self._prompts[record.prompt_id])
+            if compared is not record:
+                changed[arm.name, *key] = compared
         return changed
 
-    def _log_progress(self, keys: set[tuple[str, int]]) -> None:
-        if self.plain is None:
-            return
+    def _log_progress(self, plain: str, keys: set[tuple[str, int]]) -> None:
         new = [record for record in self._found.values() if record.key in keys]
         for arm in self.arms:
-            speedup = paired_speedup(new, arm.name, self.plain.name, interval=False)
-            if arm is not self.plain and speedup.refused is None:
+            speedup = paired_speedup(new, arm.name, plain, interval=False)
+            if arm.name != plain and speedup.refused is None:
                 name = f"{clock.metric_prefix(speedup.clock)}log_speedup/{arm.name}"
                 few = len(self.arms) <= 4
                 self.log(name, speedup.mean_log_ratio, prog_bar=few, batch_size=1)

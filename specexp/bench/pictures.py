@@ -30,11 +30,9 @@ PHASE_COLOURS = {
     "update": VIOLET,
 }
 """The colour of each phase of a step, in the order in which bars stack them."""
-CHARACTERS_PER_INCH = 12
-"""Characters of a title that an inch holds."""
+CHARACTERS_PER_INCH = 12  # that a title holds
 DPI = 130
-WIDE = 16
-"""Parameters whose values span more than this factor are drawn over their logarithm."""
+WIDE = 16  # parameters whose values span more than this factor are drawn over their logarithm
 
 
 def bare_figure(width: float, height: float, *, dpi: int = DPI, layout: Any = None) -> Figure:
@@ -60,7 +58,7 @@ def new_figure(
     """Return a figure (inches) with a title above a grid of plain axes, and its axes by row and column.
 
     Lines of the title that are too long for the width are broken. ``subplots`` are further arguments of
-    ``Figure.subplots``, such as ``sharey="row"`` or ``width_ratios``.
+    ``Figure.subplots``, such as ``sharey="row"``.
 
     Example:
         >>> figure, [[left, right]] = new_figure(8, 4, "Two panels", 1, 2, sharey=True)
@@ -160,9 +158,8 @@ def bars_of(
 ) -> Figure:
     """Draw one bar a speedup, grey unless it is certainly above 1, with its interval across its end.
 
-    Args:
-        speedups: Speedups; a refused one has a name but no bar.
-        published: Figures of a paper by name, which were not run here: drawn hollow.
+    A refused speedup has a name but no bar. ``published`` are figures of a paper by name, which were not run here:
+    their bars are hollow.
     """
     rows = len(speedups) + len(published)
     figure, [[ax]] = new_figure(7.5, 1.3 + 0.36 * max(rows, 2), title)
@@ -197,14 +194,15 @@ def parameter_curves(
     for curve in curves:
         panels.setdefault(curve.axis, []).append(curve)
     used = summarise(records, baseline).clock
-    figure, rows = new_figure(
-        4.2 * max(len(panels), 1.4), 5.2, clock.titled(title, used), 2, len(panels), sharey="row"
-    )
+    width = 4.2 * max(len(panels), 1.4)
+    figure, rows = new_figure(width, 5.2, clock.titled(title, used), 2, len(panels), sharey="row")
     for top, bottom, (axis, shown) in zip(*rows, panels.items(), strict=True):
         for curve, colour in zip(shown, cycle(CURVE_COLOURS), strict=False):
             places, arms = zip(*curve.points, strict=True)
             speedups = [paired_speedup(records, arm, baseline) for arm in arms]
-            given = [pair for pair in zip(places, speedups, strict=True) if not pair[1].refused]
+            given = [
+                (at, speedup) for at, speedup in zip(places, speedups, strict=True) if not speedup.refused
+            ]
             if given:
                 draw_speedups(top, *map(list, zip(*given, strict=True)), color=colour, marker="o", capsize=3)
             steps = [summarise(records, arm).tokens_per_step for arm in arms]

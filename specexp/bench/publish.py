@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.config import Config
+from specexp.config import Config, ConfigError
 from specexp.config.command import current_result
 
 try:
@@ -67,20 +67,16 @@ class Report:
     tables: Mapping[str, Table] = field(default_factory=dict)
     figures: Mapping[str, Figure] = field(default_factory=dict)  # written as ``NAME.png`` and tracked
     files: Mapping[str, str] = field(default_factory=dict)  # content of further files by file name
-    data: Mapping[str, Table] = field(
-        default_factory=dict
-    )  # for programs: ``NAME.csv``, tracked, not printed
+    # for programs: ``NAME.csv``, tracked, not printed
+    data: Mapping[str, Table] = field(default_factory=dict)
     sentences: Sequence[str | Text] = ()
-    summary: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # figures to compare runs by, for the tracked run
+    summary: Mapping[str, Any] = field(default_factory=dict)  # figures of the tracked run to compare runs by
     title: str = ""
     answer: str = ""  # the result in a sentence: the first line of the HTML page
     charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Vega-Lite, for that page
     fragments: Mapping[str, str] = field(default_factory=dict)  # HTML of further sections of it
-    next_steps: Mapping[str, str] = field(
-        default_factory=dict
-    )  # next commands by purpose, the most useful first
+    # next commands by purpose, the most useful first
+    next_steps: Mapping[str, str] = field(default_factory=dict)
     # name without suffix of one markdown file with all tables, sentences and pictures; None writes none
     page: str | None = None
     artifacts: Sequence[Attached] = ()  # exported artifacts, for the tracked run
@@ -279,29 +275,24 @@ def sole_writer(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / LOCK).open("a+", encoding="utf-8") as file:
-            _lock(file, folder, advice)
+            file.seek(0)
+            try:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = file.read().strip() or "unknown"
+                raise FolderBusyError(f"{folder} is being written by process {holder}: {advice}") from error
+            file.truncate()
+            file.write(f"{os.getpid()}\n")
+            file.flush()
             yield
     finally:
         remove_unused(folder, made)
 
 
-def _lock(file: IO[str], folder: Path, advice: str) -> None:
-    try:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.seek(0)
-        holder = file.read().strip() or "unknown"
-        raise FolderBusyError(f"{folder} is being written by process {holder}: {advice}") from error
-    file.seek(0)
-    file.truncate()
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-
-
 def remove_unused(folder: Path, made: Sequence[Path]) -> None:
     """Remove the folders ``made`` (innermost first) for results if no result was written."""
-    if made and {path.name for path in folder.glob("*")} == {LOCK}:
+    if made and [path.name for path in folder.glob("*")] == [LOCK]:
         (folder / LOCK).unlink()
     for path in made:
         if path.is_dir() and not any(path.iterdir()):
@@ -310,8 +301,25 @@ def remove_unused(folder: Path, made: Sequence[Path]) -> None:
 
 def check_run_folder(config: Config, folder: Path) -> None:
     """Raise ConfigError if a run would replace the results of a study."""
-    if any((folder / name).exists() for name in OF_A_STUDY):
-        _refuse(config, folder, "the results of a sweep")
+    if _is_study(folder):
+        raise _holds(config, folder, "the results of a sweep")
+
+
+def check_study_folder(config: Config, folder: Path) -> None:
+    """Raise ConfigError if a study would replace the results of another command."""
+    if (folder / RECORDS).exists():
+        raise _holds(config, folder, "the results of a run")
+    if (folder / PAGE).exists() and not _is_study(folder):
+        raise _holds(config, folder, "the results of another command")
+
+
+def _is_study(folder: Path) -> bool:
+    return any((folder / name).exists() for name in OF_A_STUDY)
+
+
+def _holds(config: Config, folder: Path, what: str) -> ConfigError:
+    advice = "choose another name (--name NEW), or remove that folder"
+    return config.checker.error(("name",), f": {folder} holds {what}: {advice}")
 
 
 def replaced_results(config: Config, folder: Path) -> str | None:
@@ -326,20 +334,6 @@ def replaced_results(config: Config, folder: Path) -> str | None:
             return None
         owner = f"an earlier run ({key} differs)"
     return f"This run replaces the results of {owner} in {folder}; --name NEW keeps both."
-
-
-def check_study_folder(config: Config, folder: Path) -> None:
-    """Raise ConfigError if a study would replace the results of another command."""
-    if (folder / RECORDS).exists():
-        _refuse(config, folder, "the results of a run")
-    if (folder / PAGE).exists() and not any((folder / name).exists() for name in OF_A_STUDY):
-        _refuse(config, folder, "the results of another command")
-
-
-def _refuse(config: Config, folder: Path, what: str) -> None:
-    raise config.checker.error(
-        ("name",), f": {folder} holds {what}: choose another name (--name NEW), or remove that folder"
-    )
 
 
 def _difference(one: Any, other: Any, key: str = "") -> str:

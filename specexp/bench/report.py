@@ -38,56 +38,51 @@ def results_table(
 ) -> Table:
     """Return one row an arm: tokens per step, speed, speedup over each baseline, equality of the output.
 
-    Args:
-        baselines: Arms that speedups are over, if they were run; outputs are compared with the first.
-        published: Rows of a paper's table that were not run: ``method``, ``tokens_per_step``,
-            ``tokens_per_second``, ``speedup``, ``source``.
-        float32: The same outputs in float32; None if they were not compared once more.
+    Speedups are over those ``baselines`` that were run, and outputs are compared with the first. ``published`` are rows
+    of a paper's table that were not run: ``method``, ``tokens_per_step``, ``tokens_per_second``, ``speedup``,
+    ``source``. ``float32`` has the same outputs in float32, if they were compared once more.
     """
     records = list(records)
     names, baselines, clocks, shared = _frame(records, baselines)
-    reference = baselines[0] if baselines else None
-    figures = {_column(metric, shared): metric for metric in metrics.METRICS if metric.heading is not None}
-    speedups = {
-        name: Column(f"{clock.adjective(clocks[name])}vs {name}", interval=True) for name in baselines
-    }
-    exact = [] if float32 is None or float32.left_out else ["equal in float32"]
-    ends = map(Column, [*exact, "equal outputs", "state"])
-    table = Table(clock.titled(title, shared), [Column("arm"), *figures, *speedups.values(), *ends])
+    shown = [metric for metric in metrics.METRICS if metric.heading is not None]
+    heads = [Column("arm"), *(_column(metric, shared) for metric in shown)]
+    heads += [Column(f"{clock.adjective(clocks[name])}vs {name}", interval=True) for name in baselines]
+    again = None if float32 is None or float32.left_out else float32
+    exact = [] if again is None else [Column("equal in float32")]
+    heads += [*exact, Column("equal outputs"), Column("state")]
+
+    def equalities(name: str) -> list[Cell]:
+        if not baselines:
+            return ["not compared"]
+        if name == baselines[0]:
+            return ["reference"] * (len(exact) + 1)
+        found = [] if again is None else [again.equality(name, baselines[0])]
+        return [str(one) for one in (*found, token_equality(records, name, baselines[0]))]
+
+    rows: list[list[Cell]] = []
     for name in names:
         summary = summarise(records, name)
-        row: dict[str, Cell] = {"arm": _label(summary, shared), "state": summary.state}
-        for column, metric in figures.items():
-            row[column.title] = summary.figures[metric.name] if summary.prompts else None
-        for baseline, column in speedups.items():
-            row[column.title] = None if name == baseline else paired_speedup(records, name, baseline)
-        if reference is None:
-            row["equal outputs"] = "not compared"
-        elif name == reference:
-            row |= dict.fromkeys([*exact, "equal outputs"], "reference")
-        else:
-            row["equal outputs"] = str(token_equality(records, name, reference))
-            if exact and float32 is not None:
-                row["equal in float32"] = str(float32.equality(name, reference))
-        table.add(row)
-    rows = [item for item in published if "category" not in item]
-    for item in rows:
-        row = {"arm": f"{item['method']} (not run here)"}
-        for column, metric in figures.items():
+        row: list[Cell] = [_label(summary, shared)]
+        row += [summary.figures[metric.name] if summary.prompts else None for metric in shown]
+        row += [None if name == other else paired_speedup(records, name, other) for other in baselines]
+        rows.append([*row, *equalities(name), summary.state])
+    theirs = [item for item in published if "category" not in item]
+    for item in theirs:
+        row = [f"{item['method']} (not run here)"]
+        for metric in shown:
             figure = item.get(metric.name)
             # measured by the paper, under a heading that may be modelled
             other_clock = figure is not None and metric.clocked and shared != MEASURED
-            row[column.title] = f"{figure:.2f} published" if other_clock else figure
+            row.append(f"{figure:.2f} published" if other_clock else figure)
+        row += [None] * (len(heads) - len(row))
         if baselines and item.get("speedup") is not None:
             # papers compare with Hugging Face's generate: the last baseline
-            row[speedups[baselines[-1]].title] = f"{item['speedup']:.2f}x published"
-        table.add(row)
-    table.notes = _notes(records, names, baselines)
+            row[len(shown) + len(baselines)] = f"{item['speedup']:.2f}x published"
+        rows.append(row)
+    notes = _notes(records, names, baselines)
     if float32 is not None:
-        first = baselines[0]
-        table.notes.append(float32.sentence([name for name in names if name != first], first))
-    table.notes += _sources(rows)
-    return table
+        notes.append(float32.sentence([name for name in names if name != baselines[0]], baselines[0]))
+    return Table(clock.titled(title, shared), heads, rows, [*notes, *_sources(theirs)])
 
 
 def _frame(
@@ -130,6 +125,11 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     near = any(record.difference is not None and record.difference.near_tie for record in good)
     reference = summarise(good, baselines[0] if baselines else names[0])
     failed = failed_answers(records)
+    left_out = {
+        (name, baseline): paired_speedup(records, name, baseline, interval=False).left_out
+        for name, baseline in product(names, baselines)
+        if name != baseline
+    }
     notes = [
         *(f"Target in {dtype} on {device}, verifier {verifier}." for dtype, device, verifier in setting),
         *clock_notes(good),
@@ -142,13 +142,12 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         busy_machine_of(good, baselines[0]) if baselines else "",
         short_answers(good, reference.arm) or "",
         f"{failed}. The figures are of the others." if failed else "",
+        *(
+            f"{name} vs {baseline}: {prompts} prompts without a time per token in both left out."
+            for (name, baseline), prompts in left_out.items()
+            if prompts
+        ),
     ]
-    for name, baseline in product(names, baselines):
-        left_out = paired_speedup(records, name, baseline, interval=False).left_out
-        if left_out and name != baseline:
-            notes.append(
-                f"{name} vs {baseline}: {left_out} prompts without a time per token in both left out."
-            )
     return [note for note in notes if note]
 
 
@@ -318,22 +317,21 @@ def long_table(
     records = list(records)
     names, baselines, clocks, shared = _frame(records, baselines)
     facts = ("prompts", "failed", "state", "dtype", "verifier", "clock")
-    heads = ["arm", "category", *facts, *(metric.key(shared) for metric in metrics.METRICS)]
-    speedups = [
+    keys = [metric.key(shared) for metric in metrics.METRICS]
+    heads = [*map(Column, ["arm", "category", *facts, *keys, "equal", "near_ties", "wrong"])]
+    heads += [
         Column(f"{clock.adjective(clocks[name])}speedup vs {name}", interval=True) for name in baselines
     ]
-    equal = map(Column, ["equal", "near_ties", "wrong"])
-    table = Table("All figures", [*map(Column, heads), *equal, *speedups])
-    for category in [None, *categories(records)]:
+    table = Table("All figures", heads)
+    for category, name in product([None, *categories(records)], names):
         chosen = [record for record in records if category in (None, record.category)]
-        for name in names:
-            one = summarise(chosen, name)
-            row: list[Cell] = [name, category or "all", *(getattr(one, fact) for fact in facts)]
-            row += one.figures.values()
-            equality = token_equality(chosen, name, baselines[0]) if baselines else None
-            row += 3 * [None] if equality is None else [equality.equal, equality.near_ties, equality.wrong]
-            row += [None if name == other else paired_speedup(chosen, name, other) for other in baselines]
-            table.rows.append(row)
+        one = summarise(chosen, name)
+        row: list[Cell] = [name, category or "all", *(getattr(one, fact) for fact in facts)]
+        row += one.figures.values()
+        equality = token_equality(chosen, name, baselines[0]) if baselines else None
+        row += 3 * [None] if equality is None else [equality.equal, equality.near_ties, equality.wrong]
+        row += [None if name == other else paired_speedup(chosen, name, other) for other in baselines]
+        table.rows.append(row)
     return table
 
 
@@ -375,10 +373,10 @@ def _alpha(records: Sequence[PromptRecord]) -> float | None:
 
 def metric_table() -> Table:
     """Return all metrics with unit, meaning and direction."""
-    table = Table("Metrics", columns("metric | unit | what it is | better | over prompts"))
-    for one in metrics.METRICS:
-        table.rows.append([one.name, one.unit, one.description, one.better, one.aggregate])
-    return table
+    rows: list[list[Cell]] = [
+        [one.name, one.unit, one.description, one.better, one.aggregate] for one in metrics.METRICS
+    ]
+    return Table("Metrics", columns("metric | unit | what it is | better | over prompts"), rows)
 
 
 if __name__ == "__main__":

@@ -103,10 +103,9 @@ def paired_speedup(
 ) -> Speedup:
     """Return the paired speedup of an arm, refused if the two are not comparable.
 
-    ``cost`` is the cost per token of a record that did not fail, None if it has none; decode seconds per token by
-    default. ``interval`` is as in :meth:`Speedup.of`.
+    ``cost`` returns the cost per token of a record that did not fail, or None: decode seconds per token by default.
+    ``interval`` is as in :meth:`Speedup.of`.
     """
-
     cost = cost or (lambda record: record.seconds_per_token)
     records = list(records)
     ours = {record.key: record for record in records if record.arm == arm}
@@ -152,22 +151,18 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
     clocks = sorted({record.clock for pair in pairs for record in pair})
     if len(clocks) > 1:
         return f"clock differs between prompts ({', '.join(clocks)})"
+    wrong = 0
     for first, second in pairs:
+        keyed = first.keyed and second.keyed
         if "stateless" not in (first.state, second.state) and first.state != second.state:
             return f"state policy differs ({arm}: {first.state}, {baseline}: {second.state})"
-        if first.keyed and second.keyed and first.verifier != second.verifier:
+        if keyed and first.verifier != second.verifier:
             return f"verifier differs ({arm}: {first.verifier}, {baseline}: {second.verifier})"
-    wrong = sum(_unexcused(first, second) for first, second in pairs)
+        parted = [one.difference.near_tie for one in (first, second) if one.difference is not None]
+        wrong += keyed and first.token_ids != second.token_ids and not (parted and all(parted))
     if wrong:
         return f"{wrong} of {len(pairs)} outputs differ from {baseline}'s other than at a near tie"
     return None
-
-
-def _unexcused(first: PromptRecord, second: PromptRecord) -> bool:
-    if not (first.keyed and second.keyed) or first.token_ids == second.token_ids:
-        return False
-    differences = [record.difference for record in (first, second) if record.difference is not None]
-    return not (differences and all(difference.near_tie for difference in differences))
 
 
 def bootstrap_interval(values: NDArray[np.float64], *, resamples: int = RESAMPLES) -> tuple[float, float]:
@@ -256,8 +251,7 @@ class Breakdown:
     step_seconds: float
     shares: dict[str, float]  # share of each phase; they add up to 1
     draft_passes: float  # forward passes of a draft model a step
-    # clock of the seconds; modelled ones have everything but the passes under ``update``
-    clock: str = MEASURED
+    clock: str = MEASURED  # modelled seconds have everything but the passes under ``update``
 
     @property
     def outside_forward(self) -> float:

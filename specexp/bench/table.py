@@ -20,7 +20,7 @@ _HEAD = re.compile(r"(?P<title>.+?)(:\.(?P<digits>\d)(?P<unit>.*)|:(?P<interval>
 
 @dataclass(frozen=True)
 class Column:
-    """A column."""
+    """A heading and the style of its cells."""
 
     title: str
     digits: int = 2  # digits of numbers after the point
@@ -39,39 +39,29 @@ class Column:
             return f"{100 * cell:.{self.digits}f} %"
         return f"{cell}{self.unit}" if isinstance(cell, int) else f"{cell:.{self.digits}f}{self.unit}"
 
-    def csv_titles(self) -> list[str]:
-        """Return the headings in CSV."""
-        ends = ("", " low", " high", " refused") if self.interval else ("",)
-        return [f"{self.title}{end}" for end in ends]
-
     def csv_cells(self, cell: Cell) -> list[str | float | int]:
-        """Return a cell in CSV: numbers unrounded."""
+        """Return a cell in CSV: numbers unrounded, speedups as ratio, low, high and refusal."""
         if isinstance(cell, Speedup):
-            if cell.refused:
-                return ["", "", "", cell.refused]
-            return [cell.ratio, cell.low, cell.high, ""] if cell.has_interval else [cell.ratio, "", "", ""]
+            ends = [cell.low, cell.high] if cell.has_interval else ["", ""]
+            return ["", "", "", cell.refused] if cell.refused else [cell.ratio, *ends, ""]
         return ["" if cell is None else cell, *[""] * (3 * self.interval)]
 
 
 def columns(heads: str) -> list[Column]:
     """Return columns from one line: headings between bars, each with the style of its numbers after a colon.
 
-    Args:
-        heads: ``.1`` is one digit after the point, ``.1%`` a share, ``.2 ms`` and ``.2x`` two digits and a unit;
-            ``interval`` is a speedup. Two digits without.
+    The styles are ``.1`` for one digit after the point, ``.1%`` for a share, ``.2 ms`` and ``.2x`` for two digits
+    and a unit, and ``interval`` for a speedup. The default is two digits.
 
     Example:
         >>> [column.digits for column in columns("arm | tokens/step | step:.3 ms")]
         [2, 2, 3]
     """
-    found = []
-    for head in heads.split("|"):
-        match = _HEAD.fullmatch(head.strip())
-        if match is None:
-            raise ValueError(f"a heading is empty in {heads!r}")
-        digits = int(match["digits"] or Column.digits)
-        found.append(Column(match["title"], digits, match["unit"] or "", match["interval"] is not None))
-    return found
+    styles = [match for head in heads.split("|") if (match := _HEAD.fullmatch(head.strip()))]
+    return [
+        Column(style["title"], int(style["digits"] or 2), style["unit"] or "", style["interval"] is not None)
+        for style in styles
+    ]
 
 
 @dataclass
@@ -79,8 +69,9 @@ class Table:
     """Rows under columns, with a title above and notes below.
 
     Example:
-        >>> table = Table("Speed", [Column("arm"), Column("tokens/s", 0)], [["engine", 123.4]]) >>>
-        print(table.to_csv(), end="") arm,tokens/s engine,123.4
+        >>> print(Table("Speed", columns("arm | tokens/s:.0"), [["engine", 123.4]]).to_csv(), end="")
+        arm,tokens/s
+        engine,123.4
     """
 
     title: str
@@ -95,9 +86,8 @@ class Table:
 
     def add(self, cells: Mapping[str, Cell]) -> None:
         """Add a row from cells by heading, other cells empty; raises ValueError if a heading does not exist."""
-        for title in cells:
-            if title not in self.titles:
-                raise ValueError(f"{self.title}: no column is headed {title!r}")
+        if unknown := [title for title in cells if title not in self.titles]:
+            raise ValueError(f"{self.title}: no column is headed {unknown[0]!r}")
         self.rows.append([cells.get(title) for title in self.titles])
 
     def shown(self) -> list[list[str]]:
@@ -122,9 +112,8 @@ class Table:
         from rich.table import Table as RichTable
 
         notes = escape("\n".join(self.notes)) or None
-        table = RichTable(
-            title=escape(self.title), title_justify="left", caption=notes, caption_justify="left"
-        )
+        look = {"title_justify": "left", "caption_justify": "left"}
+        table = RichTable(title=escape(self.title), caption=notes, **look)  # type: ignore[arg-type]
         for number, title in enumerate(self.titles):
             table.add_column(escape(title), justify="right" if number else "left", overflow="fold")
         for row in self.shown():
@@ -143,8 +132,9 @@ class Table:
         """Return the table for a program."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([title for column in self.columns for title in column.csv_titles()])
+        ends = {False: ("",), True: ("", " low", " high", " refused")}
+        writer.writerow(f"{column.title}{end}" for column in self.columns for end in ends[column.interval])
         for row in self.rows:
             cells = zip(self.columns, row, strict=True)
-            writer.writerow([part for column, cell in cells for part in column.csv_cells(cell)])
+            writer.writerow(part for column, cell in cells for part in column.csv_cells(cell))
         return text.getvalue()

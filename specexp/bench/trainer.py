@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 def build_trainer(config: Config, **overrides: Any) -> Trainer:
     """Return the Trainer of the ``trainer:`` section, with defaults that write nothing of their own.
 
-    ``overrides`` are arguments set by the command, which override the file.
-
-    Raises:
-        ConfigError: Lightning refuses the arguments, or a ``class_path`` among them cannot be made.
+    ``overrides`` take precedence over the file. Raises ConfigError if Lightning refuses the arguments, or if a
+    ``class_path`` among them cannot be made.
     """
     from lightning import Trainer
 
@@ -43,29 +41,27 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
         return Trainer(**{name: _object(value, f"{where}.{name}") for name, value in settings.items()})
     except Exception as error:  # Lightning raises its own errors, and those of other libraries
         why = first_line(error)
-        named = [
-            name for name in config.get("trainer") if name in why.lower()
-        ]  # the argument is in its message
+        named = [name for name in config.get("trainer") if name in why.lower()]  # the argument it is about
         raise config.checker.error(("trainer", *named[:1]), f": {why}") from error
 
 
 def _check_value(name: str, value: Any, config: Config) -> None:
     """Raise ConfigError for values that Lightning stumbles over later, or that would leave prompts out or to others."""
-    allowed = ""
     items = value if isinstance(value, list) else [value]
-    if name in ("logger", "callbacks") and any(isinstance(item, str | int | float) for item in items):
-        kind = "a Logger" if name == "logger" else "a Callback"
-        none = "false" if name == "logger" else "null"
-        if value is not False and not (name == "logger" and value is True):
-            allowed = f"{kind} given as class_path and init_args, a list of such, or {none}"
+    simple = any(isinstance(item, str | int | float) for item in items)
+    if name == "logger" and simple and not isinstance(value, bool):
+        allowed = "a Logger given as class_path and init_args, a list of such, or false"
+    elif name == "callbacks" and simple and value is not False:
+        allowed = "a Callback given as class_path and init_args, a list of such, or null"
     elif name in ("devices", "num_nodes") and value not in (1, "1", "auto", -1, "-1"):
         allowed = "1: answers are timed one after the other, by one process"
     elif name in ("limit_test_batches", "limit_predict_batches") and value not in (None, 1.0):
         allowed = "null; data.max_prompts limits the prompts"
     elif name == "fast_dev_run" and value:
         allowed = "false; data.max_prompts limits the prompts"
-    if allowed:
-        raise config.checker.error(("trainer", name), f" is {value!r}; allowed is {allowed}")
+    else:
+        return
+    raise config.checker.error(("trainer", name), f" is {value!r}; allowed is {allowed}")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Circle
 from PIL import Image
 
-from specexp.bench.drawings import COLOURS, draw_time_line, draw_tree, lay_out
+from specexp.bench.drawings import SPANS, draw_time_line, draw_tree, lay_out
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.core.tree import ROOT_ONLY, TreeShape
 from specexp.scheduling.timeline import TimeLine
@@ -64,7 +64,7 @@ def scheduled(passes=4, milliseconds=10):
 
 def bars_of(axes, what):
     """Boxes of all bars of a kind: x from and to, row."""
-    colour = to_rgba(COLOURS[what])
+    colour = to_rgba(SPANS[what][0])
     return [
         (path.vertices[:, 0].min(), path.vertices[:, 0].max(), round(path.vertices[:4, 1].mean()))
         for bars in axes.collections

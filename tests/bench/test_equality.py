@@ -25,16 +25,17 @@ from specexp.builders import TokenRecyclingTree
 from specexp.core.context import Context
 from specexp.drafters import TokenRecycling
 from specexp.models.pair import ModelPair
-from specexp.verifiers import Greedy, KeyedSampling
+from specexp.verifiers import KeyedSampling
 
 GENERATION = Generation(max_new_tokens=12, stop_at_eos=False)
 
 
-def test_first_difference():
-    assert first_difference((1, 2, 3), (1, 2, 3)) is None
-    assert first_difference((1, 5, 3), (1, 2, 3)) == 1
-    assert first_difference((1, 2), (1, 2, 3)) == 2
-    assert first_difference((), (1,)) == 0
+@pytest.mark.parametrize(
+    ("tokens", "other", "found"),
+    [((1, 2, 3), (1, 2, 3), None), ((1, 5, 3), (1, 2, 3), 1), ((1, 2), (1, 2, 3), 2), ((), (1,), 0)],
+)
+def test_first_difference(tokens, other, found):
+    assert first_difference(tokens, other) == found
 
 
 def changed(record, index, token):
@@ -50,42 +51,36 @@ def scores_at(arm, prompt, index):
     return seen[index].numpy()
 
 
+def gap_at(arm, prompt, index, token):
+    reference = arm.decode(prompt)
+    found = compare(changed(reference, index, token), reference, arm, prompt).difference
+    assert (found.index, found.near_tie) == (index, False)  # float32 is never excused
+    return found.gap
+
+
 @pytest.mark.parametrize("turn", [0, 1])
 def test_the_gap_is_that_of_plain_decoding_at_the_first_difference(target, tokenizer, prompts, turn):
     arm = DecoderArm("engine", Decoder(target), tokenizer, GENERATION)
-    reference = arm.decode(prompts[1])
-    index = 12 * turn + 5
-    logits = np.sort(scores_at(arm, prompts[1], index))
-    found = compare(changed(reference, index, 0), reference, arm, prompts[1]).difference
-    assert found is not None
-    assert found.index == index
-    assert found.gap == pytest.approx(float(logits[-1] - logits[-2]), abs=1e-5)
-    assert not found.near_tie  # float32 is never excused
+    logits = np.sort(scores_at(arm, prompts[1], 12 * turn + 5))
+    gap = gap_at(arm, prompts[1], 12 * turn + 5, 0)
+    assert gap == pytest.approx(float(logits[-1] - logits[-2]), abs=1e-5)
 
 
 def test_noise_is_part_of_the_gap(target, tokenizer, prompts):
-    temperature = 0.7
-    verifier = KeyedSampling(temperature)
+    verifier = KeyedSampling(0.7)
     arm = DecoderArm("engine", Decoder(target, verifier=verifier), tokenizer, GENERATION)
-    reference = arm.decode(prompts[0])
     context = Context(prompts[0].token_ids, sequence="p0#0")
-    position = len(prompts[0].token_ids) + 3
     logits = torch.from_numpy(scores_at(arm, prompts[0], 3))
-    scores = np.sort(verifier.noisy_scores(context, logits, position))
-    found = compare(changed(reference, 3, 0), reference, arm, prompts[0]).difference
-    assert found is not None
-    assert found.gap == pytest.approx(temperature * float(scores[-1] - scores[-2]), abs=1e-5)
+    scores = np.sort(verifier.noisy_scores(context, logits, len(prompts[0].token_ids) + 3))
+    assert gap_at(arm, prompts[0], 3, 0) == pytest.approx(0.7 * float(scores[-1] - scores[-2]), abs=1e-5)
 
 
 def test_a_token_beside_the_top_k_cut_is_near(target, tokenizer, prompts):
     arm = DecoderArm("engine", Decoder(target, verifier=KeyedSampling(50.0, top_k=3)), tokenizer, GENERATION)
-    reference = arm.decode(prompts[0])
-    order = np.argsort(scores_at(arm, prompts[0], 0))[::-1]
     logits = scores_at(arm, prompts[0], 0)
-    found = compare(changed(reference, 0, int(order[3])), reference, arm, prompts[0]).difference
-    assert found is not None
-    assert found.gap is not None
-    assert found.gap <= float(logits[order[2]] - logits[order[3]]) + 1e-5
+    order = np.argsort(logits)[::-1]
+    gap = gap_at(arm, prompts[0], 0, int(order[3]))
+    assert gap <= float(logits[order[2]] - logits[order[3]]) + 1e-5
 
 
 @pytest.mark.parametrize(("dtype", "excused"), [("bfloat16", True), ("float32", False)])
@@ -105,15 +100,12 @@ def test_a_near_tie_is_excused_in_low_precision_only(tokenizer, prompts, dtype, 
     assert (found.gap, found.near_tie) == (0.0, excused)
 
 
-def test_records_of_another_verifier_or_a_failure_are_not_compared(target, tokenizer, prompts):
-    arm = DecoderArm("engine", Decoder(target, verifier=Greedy()), tokenizer, GENERATION)
-    reference = arm.decode(prompts[0])
-    for other in (
-        dataclasses.replace(changed(reference, 0, 0), verifier="KeyedSampling(temperature=1.0)"),
-        dataclasses.replace(changed(reference, 0, 0), error="ValueError"),
-        dataclasses.replace(changed(reference, 0, 0), keyed=False),
-    ):
-        assert compare(other, reference, arm, prompts[0]) is other
+@pytest.mark.parametrize(
+    "given", [{"verifier": "KeyedSampling(temperature=1.0)"}, {"error": "ValueError"}, {"keyed": False}]
+)
+def test_records_of_another_verifier_or_a_failure_are_not_compared(given):
+    other = dataclasses.replace(changed(record("engine", 0), 0, 0), **given)
+    assert compare(other, record("engine", 0), None, None) is other
 
 
 def test_bfloat16_parts_at_near_ties_only(tokenizer, prompts):
@@ -122,11 +114,10 @@ def test_bfloat16_parts_at_near_ties_only(tokenizer, prompts):
     plain = DecoderArm("engine", Decoder(target, verifier=verifier), tokenizer, GENERATION)
     decoder = Decoder(target, TokenRecycling(), TokenRecyclingTree(), verifier)
     arm = DecoderArm("tree", decoder, tokenizer, GENERATION)
-    for prompt in prompts:
-        for sample in range(3):
-            reference = plain.decode(prompt, sample)
-            found = compare(arm.decode(prompt, sample), reference, plain, prompt).difference
-            assert found is None or found.near_tie
+    for sample, prompt in enumerate(prompts):
+        reference = plain.decode(prompt, sample)
+        found = compare(arm.decode(prompt, sample), reference, plain, prompt).difference
+        assert found is None or found.near_tie
 
 
 PARTED = [
@@ -176,9 +167,8 @@ def test_outputs_that_parted_at_near_ties_are_equal_in_float32(pair, arms_of, pr
 
 
 def test_only_as_many_prompts_are_decoded_as_the_time_allows(pair, arms_of, prompts):
-    short = in_float32(pair, arms_of, prompts, [one for one in PARTED if one.arm != "engine"] + [
-        dataclasses.replace(one, decode_seconds=0.0) for one in PARTED if one.arm == "engine"
-    ], most=8, seconds=0.0)  # fmt: skip
+    fast = [dataclasses.replace(one, decode_seconds=0.0) for one in PARTED]
+    short = in_float32(pair, arms_of, prompts, fast, most=8, seconds=0.0)
     assert short.prompts == 1
     assert str(short.equality("tree")) == "1/1"
 
@@ -188,19 +178,15 @@ def test_only_as_many_prompts_are_decoded_as_the_time_allows(pair, arms_of, prom
     [
         ({"most": 0}, "float32_prompts is 0"),
         ({"seconds": 1.0}, "one prompt would take about 2 s by plain decoding, and all have 1 s"),
+        ({}, "a copy of the target takes 0.0 GB, and cpu has 0.0 GB left"),
     ],
 )
-def test_the_reason_is_stated_if_nothing_was_compared(pair, arms_of, prompts, given, why):
+def test_the_reason_is_stated_if_nothing_was_compared(pair, arms_of, prompts, monkeypatch, given, why):
+    monkeypatch.setattr("specexp.bench.equality._free_bytes", lambda device: 10**4)
     found = in_float32(pair, arms_of, prompts, PARTED, **{"most": 3, **given})
     assert found == InFloat32(left_out=why)
     assert found.sentence(["tree"]) == f"Not compared in float32: {why}."
     assert "equal in float32" not in results_table(PARTED, float32=found).records()[0]
-
-
-def test_a_device_without_room_is_a_reason(pair, arms_of, prompts, monkeypatch):
-    monkeypatch.setattr("specexp.bench.equality._free_bytes", lambda device: 10**4)
-    found = in_float32(pair, arms_of, prompts, PARTED, most=3)
-    assert found.left_out == "a copy of the target takes 0.0 GB, and cpu has 0.0 GB left"
 
 
 def test_nothing_is_decoded_again_if_no_arm_of_ours_parted_in_16_bit(pair, arms_of, prompts):

@@ -99,18 +99,16 @@ def test_the_answer_stands_before_the_table_and_nothing_is_fetched(page: Path) -
     assert len(text) < 3_000_000
 
 
-def test_what_html_understands_in_a_script_is_escaped(tmp_path: Path) -> None:
+def test_texts_in_scripts_are_escaped_and_a_page_without_charts_has_no_library(tmp_path: Path) -> None:
+    tables = {"arms": report().tables["arms"]}
     values = [{"prompt": text} for text in ("<!-- a comment", "<script>alert(1)</script>", "a < b")]
     chart = {"description": "all", "data": {"values": values}}
-    text = html_page(Report({"arms": report().tables["arms"]}, charts={"all": chart}), {}, tmp_path)
+    text = html_page(Report(tables, charts={"all": chart}), {}, tmp_path)
     drawn = re.search(r'vegaEmbed\("#chart-all", (.*), options\);', text)
     assert drawn is not None
     assert "<" not in drawn[1]
     assert json.loads(drawn[1])["data"]["values"] == values
-
-
-def test_a_page_without_charts_carries_no_library(tmp_path: Path) -> None:
-    text = html_page(Report({"arms": report().tables["arms"]}), {}, tmp_path)
+    text = html_page(Report(tables), {}, tmp_path)
     assert "vegaEmbed" not in text
     assert len(text) < 20_000
 
@@ -128,27 +126,18 @@ def test_speeds_are_paired_prompt_by_prompt() -> None:
 
 
 def test_a_search_shows_trials_with_a_speedup_and_the_line_no_smaller_tree_reached() -> None:
-    found = [
-        (2, 1.1, "complete"),
-        (4, 1.6, "complete"),
-        (3, 1.9, "pruned"),
-        (8, 1.5, "complete"),
-        (9, 1.7, "complete"),
-        (None, None, "failed"),
-    ]
+    found = [(2, 1.1), (4, 1.6), (3, 1.9), (8, 1.5), (9, 1.7), (None, None)]
+    states = ["complete", "complete", "pruned", "complete", "complete", "failed"]
     rows = [
         {"name": str(n), "nodes_per_step": n, "speedup": s, "state": state, "builder.nodes": n}
-        for n, s, state in found
+        for (n, s), state in zip(found, states, strict=True)
     ]
     chart = search_chart(rows, "builder.nodes")
     assert chart is not None
     assert [one["builder nodes"] for one in chart["data"]["values"]] == [2, 4, 3, 8, 9]
     line = next(layer for layer in chart["layer"] if layer["mark"]["type"] == "line")
-    assert [(one["nodes_per_step"], one["speedup"]) for one in line["data"]["values"]] == [
-        (2, 1.1),
-        (4, 1.6),
-        (9, 1.7),
-    ]
+    best = [(one["nodes_per_step"], one["speedup"]) for one in line["data"]["values"]]
+    assert best == [(2, 1.1), (4, 1.6), (9, 1.7)]
     assert search_chart(rows[-1:], None) is None
 
 
@@ -166,7 +155,7 @@ def test_the_branches_of_a_tree_fold() -> None:
     assert text.index("accepted in 50.0 % of steps") < text.index('<div class="leaf">')
 
 
-def test_prompts_show_what_was_decoded_and_what_it_took() -> None:
+def test_prompts_show_their_outputs_and_costs() -> None:
     titles = {"tree": "Tree", "other": "Other", "engine": "AR"}
     text = prompt_section({"prompt 0": "1 < 2", "prompt 9": "not decoded"}, RECORDS, titles, str)
     assert "Tree: 2.00 tokens a step, 250.00 ms a token; AR: 2.00 tokens a step, 500.00 ms a token" in text
@@ -245,7 +234,7 @@ def test_a_browser_draws_sorts_filters_and_has_nothing_to_complain_of(
     assert title is not None
     _, highest, left, kept, tip, named, point, fits, seen = title[1].split("|")
     assert highest == "arm 8"
-    assert (left, kept) == ("1", "1"), "one row and one prompt are what was asked for"
+    assert (left, kept) == ("1", "1"), "one row and one prompt match"
     assert "Why 0?" in tip, "hovering over a point shows the prompt"
     assert named == "true"
     assert "speed" in point

@@ -1,6 +1,12 @@
-"""Lightning drives the comparison: interleaved, rotated, every prompt recorded at once, failures included."""
+"""Lightning drives the comparison: interleaved, rotated, every prompt recorded at once, failures included.
+
+Records survive a round trip through JSONL, and a kill.
+"""
+
+import dataclasses
 
 import pytest
+from helpers.made_records import record as made
 from lightning import Trainer
 from torch.utils.data import DataLoader
 
@@ -9,7 +15,7 @@ from specexp.bench.arm import Arm, Generation
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.bench.module import EvaluationModule
-from specexp.bench.record import read_records
+from specexp.bench.record import Difference, RecordError, Role, SequenceGroup, read_records, write_records
 from specexp.bench.statistics import paired_speedup
 from specexp.builders import Chain
 from specexp.drafters import TokenRecycling
@@ -23,10 +29,10 @@ class Broken(Arm):
     name, generation = "broken", GENERATION
 
     def __init__(self):
-        self.asked, self.resets = [], 0
+        self.decoded, self.resets = [], 0
 
     def decode(self, prompt, sample=0, max_new_tokens=None):
-        self.asked.append((prompt.prompt_id, sample, max_new_tokens))
+        self.decoded.append((prompt.prompt_id, sample, max_new_tokens))
         raise ValueError("out of\nluck")
 
     def reset(self):
@@ -90,7 +96,7 @@ def test_a_failure_is_recorded_with_its_reason(arms, prompts, tmp_path):
     test(module, prompts[:2])
     failed = [record for record in read_records(tmp_path / "r.jsonl") if record.arm == "broken"]
     assert [record.error for record in failed] == ["ValueError: out of"] * 4
-    assert broken.asked == [("p0", 0, 8), ("p0", 0, None), ("p0", 1, None), ("p1", 0, None), ("p1", 1, None)]
+    assert broken.decoded == [("p0", 0, 8), ("p0", 0, None), ("p0", 1, None), ("p1", 0, None), ("p1", 1, None)]
     assert broken.resets == 2
     assert len(module.records) == 2 * 2 * 4
 
@@ -132,4 +138,46 @@ def test_a_failure_ends_a_measurement_without_baseline(prompts):
     broken = Broken()
     with pytest.raises(ValueError, match="out of"):
         test(EvaluationModule([broken], baseline=None), prompts[:2])
-    assert broken.asked == [(prompts[0].prompt_id, 0, None)]  # nothing was decoded to warm up
+    assert broken.decoded == [(prompts[0].prompt_id, 0, None)]  # nothing was decoded to warm up
+
+
+def test_round_trip(tmp_path):
+    records = [
+        made("engine", 0, 0.1 + 0.2),
+        made("tree", 0, difference=Difference(3, 0.0625, True), state="carry"),
+        made("tree", 4, difference=Difference(3, float("inf"), False), drafted_at=(2, 1), accepted_at=(1,)),
+        made("tree", 5, group=SequenceGroup(2, 1.0, 0.5, 0.0, {"generator": Role(tokens=3)}, True)),
+        made("tree", 1, token_ids=(), error="ValueError: too long"),
+        made("tree", 2, turn_tokens=(1, 3), finish_reasons=("eos", "length")),
+    ]
+    path = tmp_path / "records.jsonl"
+    write_records(path, records[:2])
+    write_records(path, records[2:])
+    assert read_records(path) == records
+
+
+def test_answers_are_split_by_turn():
+    assert made("tree", 0, turn_tokens=(1, 3)).answers() == [(5,), (6, 7, 8)]
+
+
+def test_the_later_of_two_records_counts(tmp_path):
+    first = made("tree", 0)
+    second = dataclasses.replace(first, difference=Difference(0, 0.01, True))
+    write_records(tmp_path / "r.jsonl", [first, made("tree", 1), second])
+    assert read_records(tmp_path / "r.jsonl") == [second, made("tree", 1)]
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out_and_another_broken_one_named(tmp_path):
+    path = tmp_path / "r.jsonl"
+    write_records(path, [made("tree", 0), made("tree", 1)])
+    path.write_text(path.read_text()[:-40])
+    assert read_records(path) == [made("tree", 0)]
+    path.write_text('{"arm": "tree"}\n')
+    with pytest.raises(RecordError, match=r"r\.jsonl, line 1: not a prompt record"):
+        read_records(path)
+
+
+def test_no_time_per_token_without_tokens_or_after_a_failure():
+    assert made("tree", 0, 2.0).seconds_per_token == 0.5
+    assert made("tree", 0, decode_tokens=0).seconds_per_token is None
+    assert made("tree", 0, error="ValueError").seconds_per_token is None

@@ -22,11 +22,12 @@ _RULE = alt.Chart().mark_rule(strokeDash=[4, 4], color="#888")
 Spec = dict[str, Any]
 
 
-def _spec(chart: Any, rows: Sequence[Spec], about: str, height: Any) -> Spec:
+def _spec(chart: Any, rows: Sequence[Spec], about: str, height: Any) -> Spec | None:
+    """Return the specification of a chart of these rows; None without rows."""
     data = alt.InlineData(values=list(rows))
     spec: Spec = chart.properties(data=data, description=about, width="container", height=height).to_dict()
     # the page's Vega-Lite may be an older minor version than altair's, of which it would complain
-    return {**spec, "$schema": "https://vega.github.io/schema/vega-lite/v6.json"}
+    return {**spec, "$schema": "https://vega.github.io/schema/vega-lite/v6.json"} if rows else None
 
 
 def _tips(*names: str) -> list[alt.Tooltip]:
@@ -71,18 +72,17 @@ def ratios_chart(
         and (baseline, prompt, sample) in pace
         and (name := arm if titles is None else titles.get(arm)) is not None
     ]
-    if not rows:
-        return None
     speeds = [1.0, *(row["speed"] for row in rows)]
     order = list(dict.fromkeys(row["arm"] for row in rows) if titles is None else titles.values())
     x = alt.X("speed:Q").title(f"times as fast as {baseline}")
     x = x.scale(type="log", domain=[round(0.93 * min(speeds), 3), round(1.07 * max(speeds), 3)], nice=False)
     base = alt.Chart().encode(alt.Y("arm:N").title(None).sort(order).axis(labelLimit=220), x)
-    points = base.mark_point(filled=True, opacity=0.55, size=45, color=_POINT).encode(tooltip=_tips(*rows[0]))
-    means = base.mark_tick(thickness=3, size=18, color=_POINT).transform_calculate(log="log(datum.speed)")
-    means = means.transform_aggregate(log="mean(log)", groupby=["arm"]).transform_calculate(
-        speed="exp(datum.log)"
+    points = base.mark_point(filled=True, opacity=0.55, size=45, color=_POINT).encode(
+        tooltip=_tips(*(rows[0] if rows else ()))
     )
+    means = base.mark_tick(thickness=3, size=18, color=_POINT).transform_calculate(log="log(datum.speed)")
+    means = means.transform_aggregate(log="mean(log)", groupby=["arm"])
+    means = means.transform_calculate(speed="exp(datum.log)")
     chart = alt.layer(_RULE.encode(x=alt.datum(1)), points, means)
     height = 30 + 26 * len({row["arm"] for row in rows})
     return _spec(chart, rows, f"Speed over {baseline}, prompt by prompt: hover for the prompt.", height)
@@ -100,16 +100,12 @@ def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spe
         for row in trials
         if row.get("nodes_per_step") is not None and row.get("speedup") is not None
     ]
-    if not rows:
-        return None
-    columns = dict.fromkeys(key for row in rows for key in row)
-    base = alt.Chart().encode(
-        alt.X("nodes_per_step:Q")
-        .title("nodes a step")
-        .scale(type="symlog")
-        .axis(tickCount=6, labelOverlap="greedy"),
-        alt.Y("speedup:Q").title("times as fast as plain decoding").scale(zero=False),
+    columns = dict.fromkeys(key for row in rows for key in row) or dict.fromkeys(
+        ("nodes_per_step", "speedup")
     )
+    x = alt.X("nodes_per_step:Q").title("nodes a step").scale(type="symlog")
+    y = alt.Y("speedup:Q").title("times as fast as plain decoding").scale(zero=False)
+    base = alt.Chart().encode(x.axis(tickCount=6, labelOverlap="greedy"), y)
     # the line joins the complete trials that none with as few nodes surpassed
     complete = pd.DataFrame([row for row in rows if row.get("state") == "complete"], columns=[*columns])
     complete = complete.sort_values(["nodes_per_step", "speedup"], ascending=[True, False])
@@ -135,17 +131,11 @@ def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | N
         {"key": key.replace(".init_args.", "."), "importance": round(share, 4)}
         for key, share in importances.items()
     ]
-    chart = (
-        alt.Chart()
-        .mark_bar(color=_POINT)
-        .encode(
-            alt.X("importance:Q").title("importance").axis(format=".0%"),
-            alt.Y("key:N").title(None).sort("-x").axis(labelLimit=200),
-            tooltip=[*_tips("key"), alt.Tooltip("importance:Q", format=".1%")],
-        )
-    )
+    x = alt.X("importance:Q").title("importance").axis(format=".0%")
+    y = alt.Y("key:N").title(None).sort("-x").axis(labelLimit=200)
+    tips = [*_tips("key"), alt.Tooltip("importance:Q", format=".1%")]
     about = f"Which searched keys the speedup depends on, by fANOVA over {trials} trials: of few trials a rough guess."
-    return _spec(chart, rows, about, alt.Step(24)) if rows else None
+    return _spec(alt.Chart().mark_bar(color=_POINT).encode(x, y, tooltip=tips), rows, about, alt.Step(24))
 
 
 def steps_chart(
@@ -165,26 +155,18 @@ def steps_chart(
         for one in own
         for size, share in tokens_at_a_step(one).items()
     ]
+    x = alt.X("tokens:O").title("tokens of a step").axis(labelAngle=0)
+    y = alt.Y("prompt:N").title(None).sort([one.prompt_id for one in own]).axis(labelLimit=160)
     colour = alt.Color("share:Q").title("share of steps").scale(scheme="yellowgreenblue", domainMin=0)
-    chart = (
-        alt.Chart()
-        .mark_rect()
-        .encode(
-            alt.X("tokens:O").title("tokens of a step").axis(labelAngle=0),
-            alt.Y("prompt:N").title(None).sort([one.prompt_id for one in own]).axis(labelLimit=160),
-            colour.legend(format=".0%", orient="top", gradientLength=160),
-            tooltip=[
-                *_tips("prompt", "text", "tokens", "tokens a step"),
-                alt.Tooltip("share:Q", format=".1%"),
-            ],
-        )
-    )
+    colour = colour.legend(format=".0%", orient="top", gradientLength=160)
+    tips = [*_tips("prompt", "text", "tokens", "tokens a step"), alt.Tooltip("share:Q", format=".1%")]
     about = f"Tokens the steps of {title} gave, prompt by prompt, the best first: hover for the prompt."
-    return _spec(chart, rows, about, alt.Step(16)) if rows else None
+    return _spec(alt.Chart().mark_rect().encode(x, y, colour, tooltip=tips), rows, about, alt.Step(16))
 
 
 def phases_chart(records: Sequence[PromptRecord], titles: Mapping[str, str]) -> Spec | None:
     """Chart where a step's time goes for the arms of ``titles``; None if it is not split."""
+    split = {title: found for arm, title in titles.items() if (found := breakdown(records, arm)) is not None}
     rows: list[Spec] = [
         {
             "arm": title,
@@ -192,21 +174,13 @@ def phases_chart(records: Sequence[PromptRecord], titles: Mapping[str, str]) -> 
             "ms a step": round(1e3 * found.step_seconds * share, 4),
             "place": place,
         }
-        for arm, title in titles.items()
-        if (found := breakdown(records, arm)) is not None
+        for title, found in split.items()
         for place, (phase, share) in enumerate(found.shares.items())
     ]
     phases: list[str] = list(dict.fromkeys(row["phase"] for row in rows))
-    chart = (
-        alt.Chart()
-        .mark_bar()
-        .encode(
-            alt.X("ms a step:Q").title("ms a step"),
-            alt.Y("arm:N").title(None).sort(list(titles.values())).axis(labelLimit=160),
-            alt.Color("phase:N").sort(phases).legend(orient="top", title=None, columns=3),
-            alt.Order("place:Q"),
-            tooltip=_tips("arm", "phase", "ms a step"),
-        )
-    )
+    x, order = alt.X("ms a step:Q").title("ms a step"), alt.Order("place:Q")
+    y = alt.Y("arm:N").title(None).sort(list(titles.values())).axis(labelLimit=160)
+    colour = alt.Color("phase:N").sort(phases).legend(orient="top", title=None, columns=3)
+    tips = _tips("arm", "phase", "ms a step")
     about = "Where a step's time goes: milliseconds of each phase; hover for the figure."
-    return _spec(chart, rows, about, alt.Step(24)) if rows else None
+    return _spec(alt.Chart().mark_bar().encode(x, y, colour, order, tooltip=tips), rows, about, alt.Step(24))

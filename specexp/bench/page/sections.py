@@ -45,11 +45,8 @@ def prompts_shown(
 ) -> Report:
     """Return the part of a report about single prompts: a table for programs, charts, and a section of the page.
 
-    Args:
-        texts: Prompts by id.
-        records: Records of the run.
-        titles: Displayed names by arm: the arm whose output is shown first, the one it is compared with last.
-        tokenizer: The target's; None shows no output.
+    ``texts`` are prompts by id, and ``titles`` displayed names by arm: first the arm whose output is shown, last the
+    one it is compared with. Without a tokenizer no output is shown.
     """
     single = [record for record in records if record.group is None]
     first = next(iter(titles), "")
@@ -62,15 +59,10 @@ def prompts_shown(
     table = Table("Prompts", columns(heads))
     for one in records:
         if not one.error and one.arm in titles:
-            row: list[Cell] = [
-                one.prompt_id,
-                texts.get(one.prompt_id, ""),
-                titles[one.arm],
-                one.sample,
-                one.new_tokens,
-            ]
+            row: list[Cell] = [one.prompt_id, texts.get(one.prompt_id, ""), titles[one.arm], one.sample]
             equal = "yes" if one.difference is None else "parts"
-            table.rows.append([*row, one.tokens_per_step, one.seconds_per_token, equal])
+            row += [one.new_tokens, one.tokens_per_step, one.seconds_per_token, equal]
+            table.rows.append(row)
     return Report(
         data={"prompts": table},
         charts={name: chart for name, chart in charts.items() if chart is not None},
