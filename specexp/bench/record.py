@@ -10,18 +10,33 @@ from functools import cache
 from inspect import signature
 from itertools import accumulate, pairwise, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
 if TYPE_CHECKING:
-    from specexp.bench.arm import Arm
+    from specexp.config.schema import Generation
+    from specexp.core.contracts import Verifier
     from specexp.data import Prompt
 
 MEASURED = "measured"
 """The clock of records whose seconds are the run's own."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 """Counts of every sequence, see :class:`PromptRecord`."""
+
+
+class _RecordedArm(Protocol):
+    """The fields of an :class:`~specexp.bench.arm.Arm` that a record has."""
+
+    name: str
+    generation: Generation
+    verifier: Verifier
+    dtype: str
+    device: str
+    state: str
+
+    @property
+    def clock(self) -> str: ...
 
 
 def by_position(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
@@ -149,7 +164,7 @@ class PromptRecord:
     @classmethod
     def of(
         cls,
-        arm: Arm,
+        arm: _RecordedArm,
         prompt: Prompt,
         sample: int,
         counts: Sequence[Any],
