@@ -96,7 +96,13 @@ def test_a_failure_is_recorded_with_its_reason(arms, prompts, tmp_path):
     test(module, prompts[:2])
     failed = [record for record in read_records(tmp_path / "r.jsonl") if record.arm == "broken"]
     assert [record.error for record in failed] == ["ValueError: out of"] * 4
-    assert broken.decoded == [("p0", 0, 8), ("p0", 0, None), ("p0", 1, None), ("p1", 0, None), ("p1", 1, None)]
+    assert broken.decoded == [
+        ("p0", 0, 8),
+        ("p0", 0, None),
+        ("p0", 1, None),
+        ("p1", 0, None),
+        ("p1", 1, None),
+    ]
     assert broken.resets == 2
     assert len(module.records) == 2 * 2 * 4
 
