@@ -6,16 +6,16 @@ import textwrap
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import specexp
 from specexp.__main__ import COMMANDS
 from specexp.artifacts import all_kinds
 from specexp.bench.report import metric_table
-from specexp.config.check import find_part, parts_of, sections_in
-from specexp.config.explain import allowed_words, argument_docs, contracts, default_words
+from specexp.config.check import find_part, parts_of
+from specexp.config.explain import arguments, contracts
 from specexp.config.schema import Experiment
-from specexp.core.checked import arguments_of
+from specexp.core.checked import Section
 from specexp.deploy.export.export_format import all_formats
 from specexp.deploy.hugging_face import custom_generate
 
@@ -82,9 +82,9 @@ def _keys() -> str:
         "A file is a mapping of these sections; the command line takes the same keys with dots.",
     ]
     found.append(_arguments(Experiment))
-    for name, argument in (arguments_of(Experiment) or {}).items():
-        for section in sections_in(argument.annotation):
-            if section.__module__.startswith("specexp.config"):
+    for name, field in Experiment.model_fields.items():
+        for section in (field.annotation, *get_args(field.annotation)):
+            if isinstance(section, type) and issubclass(section, Section):
                 found += [f"## {name}", *_prose(section), _arguments(section)]
     return "\n\n".join(found) + "\n"
 
@@ -186,18 +186,12 @@ def _prose(made: type | Callable[..., Any]) -> Iterable[str]:
 
 
 def _arguments(made: Callable[..., Any]) -> str:
-    meaning = argument_docs(made)
-    arguments = arguments_of(made) or {}
-    if not arguments:
+    found = arguments(made)
+    if not found:
         return "It has no arguments."
     rows = ["| argument | values | default | meaning |", "|---|---|---|---|"]
-    for name, argument in arguments.items():
-        cells = (
-            f"`{name}`",
-            allowed_words(argument.annotation),
-            f"`{default_words(argument)}`",
-            meaning.get(name, ""),
-        )
+    for one in found:
+        cells = (f"`{one.name}`", one.allowed, f"`{one.default}`", one.meaning)
         rows.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     return "\n".join(rows)
 

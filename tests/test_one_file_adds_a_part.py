@@ -111,13 +111,12 @@ class InTurns(SerialSpeculative):
 """,
     "artifacts/kinds/tree_size.py": """
 from specexp.artifacts.artifact import Artifact
-from specexp.artifacts.validation import ArtifactError
 from specexp.artifacts.parts import PARTS
 
 
 class TreeSizeArtifact(Artifact):
     kind = "tree-size"
-    required = ("size.json",)
+    required = {"size.json": int}
 
     @classmethod
     def payloads_of(cls, parts, attributes):
@@ -125,8 +124,6 @@ class TreeSizeArtifact(Artifact):
 
     def read(self, payloads):
         self.value = payloads["size.json"]
-        if not isinstance(self.value, int):
-            raise ArtifactError(f"{self.where('size.json')} is no number")
 """,
     "deploy/export/formats/node_flag.py": """
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat

@@ -1,4 +1,4 @@
-"""The base class of all kinds of artifacts: provenance, metrics, fingerprint, and payloads as plain values."""
+"""The base classes of all kinds of artifacts: provenance, metrics, fingerprint, and payloads as plain values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from specexp.artifacts.parts import (
     PARTS,
     STATE,
     STATE_FILES,
+    Recorded,
     Spec,
     State,
     check_finite,
-    checked_specs,
     init_args_of,
     state_in,
 )
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Artifact:
     """The result of a study, read from its folder. A new kind is one class in a file of ``specexp/artifacts/kinds``.
 
-    Subclasses name their payloads and :meth:`read` them into plain values. They check only what reading needs: parts
-    check their arguments when they are made, and :func:`specexp.load_artifact` makes all of them.
+    A kind is a row of class attributes; only what reading needs is checked. Parts check their arguments when they are
+    made, and :func:`specexp.load_artifact` makes all of them.
 
     Args:
         manifest: The checked ``artifact.json``.
@@ -44,12 +44,11 @@ class Artifact:
 
     Attributes:
         kind: E.g. ``static-tree``.
-        required: Payload files that must be there.
+        required: Payload files that must be there, with the annotations of their JSON values.
         optional: Payload files that may be there.
-        made_from: Payload file that a part is made from, by family; otherwise it is ``parts.json``.
         purpose: What the kind is for if no export format can express it; else empty.
-        learned: Family of the part whose learned state it holds; None for kinds without such a state.
-        made_by: Dotted path of that part's class; empty if there is none.
+        learned: Family of the part whose learned state it holds.
+        made_by: Dotted path of that part's class.
         holds_state: Whether ``state.json`` may record the learned state of any part, see :mod:`.parts`.
         plain: Whether it means plain decoding, without drafter and builder.
         value: The value of an argument that refers to it, see :class:`~specexp.core.checked.Reference`; None if no
@@ -60,9 +59,8 @@ class Artifact:
     """
 
     kind: ClassVar[str]
-    required: ClassVar[tuple[str, ...]]
+    required: ClassVar[Mapping[str, Any]]
     optional: ClassVar[tuple[str, ...]] = (PARTS,)
-    made_from: ClassVar[Mapping[str, str]] = {}
     purpose: ClassVar[str] = ""
     learned: ClassVar[Literal["drafter", "controller"] | None] = None
     made_by: ClassVar[str] = ""
@@ -75,14 +73,19 @@ class Artifact:
         self.name = manifest.name
         self.provenance = manifest.provenance
         self.fingerprint: Fingerprint = manifest.fingerprint
-        self.recorded: dict[str, Spec] = {}
-        if PARTS in payloads:
-            self.recorded = checked_specs(payloads[PARTS], self.where(PARTS))
+        parts = payloads.get(PARTS, {})
+        validated(self.required.get(PARTS, Recorded), parts, self.where(PARTS))
+        self.recorded: dict[str, Spec] = {family: spec for family, spec in parts.items() if spec is not None}
         self.state: dict[str, State] = state_in(payloads, self.where(STATE))
         self.state_bytes: int = sum(
             manifest.payloads[file]["bytes"] for file in STATE_FILES if file in manifest.payloads
         )
-        self.read(payloads)
+        typed = {
+            file: validated(annotation, payloads[file], self.where(file))
+            for file, annotation in self.required.items()
+            if annotation is not Any and file != PARTS
+        }
+        self.read({**payloads, **typed})
 
     @classmethod
     def files(cls) -> tuple[str, ...]:
@@ -105,8 +108,7 @@ class Artifact:
         return cls.payloads_of.__func__ is not Artifact.payloads_of.__func__  # type: ignore[attr-defined]
 
     def read(self, payloads: Mapping[str, Any]) -> None:
-        """Read the kind's own payloads; ArtifactError if they hold something else."""
-        raise NotImplementedError
+        """Read the kind's own payloads, validated by :attr:`required`."""
 
     def specs(self) -> dict[str, Spec]:
         """Return the parts it makes by family: those of its own payloads in place of the recorded ones."""
@@ -130,28 +132,19 @@ class Artifact:
         """Return folder and file, for messages."""
         return f"{self.folder}: {file}"
 
-    def _validated(self, annotation: Any, payloads: Mapping[str, Any], file: str) -> Any:
-        """A JSON payload against an annotation."""
-        return validated(annotation, payloads[file], self.where(file))
-
-    def _recorded_init_args(self, family: str) -> dict[str, Any] | None:
-        """Arguments of the recorded part of a family if it is of the class :attr:`made_by`."""
+    def recorded_init_args(self, family: str) -> dict[str, Any] | None:
+        """Return the arguments of the recorded part of a family if it is of the class :attr:`made_by`."""
         return init_args_of(self.recorded.get(family), self.made_by)
 
-    def _refuse_recorded(self, families: Iterable[str], why: str) -> None:
+    def refuse_recorded(self, families: Iterable[str], why: str) -> None:
         """Raise if ``parts.json`` records one of these families."""
         for family in families:
             if family in self.recorded:
                 raise ArtifactError(f"{self.where(PARTS)}: {family} is recorded; {why}")
 
 
-Fields = Mapping[str, tuple[str, ...] | None]
-
-
 class LearnedArtifact(Artifact):
-    """The learned state of one part: fields that one argument of its constructor takes.
-
-    A kind is a row of class attributes, see :mod:`specexp.artifacts.kinds.learned`. Its value is all fields by name.
+    """The learned state of one part: fields that one argument of its constructor takes. Its value is all of them.
 
     Attributes:
         fields: Names by file: arrays of safetensors, or fields of a JSON object; None allows any.
@@ -160,15 +153,14 @@ class LearnedArtifact(Artifact):
         start: Further arguments of that part, which replace the recorded ones.
     """
 
-    fields: ClassVar[Fields]
+    fields: ClassVar[Mapping[str, tuple[str, ...] | None]]
     family: ClassVar[str]
     argument: ClassVar[str]
     start: ClassVar[Mapping[str, Any]] = {}
-    required: ClassVar[tuple[str, ...]] = ()
+    required: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
-        cls.required = (*cls.fields, *cls.required)
-        cls.made_from = {cls.family: cls.required[0]}
+        cls.required = {**dict.fromkeys(cls.fields, Any), **cls.required}
 
     @classmethod
     @override
@@ -201,7 +193,7 @@ class LearnedArtifact(Artifact):
 
     @override
     def specs(self) -> dict[str, Spec]:
-        arguments = {**self.init_args(self._recorded_init_args(self.family)), **self.start}
+        arguments = {**self.init_args(self.recorded_init_args(self.family)), **self.start}
         part = {"class_path": self.made_by, "init_args": {**arguments, self.argument: self.value}}
         return {**self.recorded, self.family: part}
 

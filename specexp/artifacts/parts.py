@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from specexp.artifacts.validation import ArtifactError, validated
+from specexp.artifacts.validation import ArtifactError
 
 PARTS, STATE, TENSORS = "parts.json", "state.json", "state.safetensors"
 STATE_FILES = (STATE, TENSORS)
@@ -39,21 +39,20 @@ class PartSpec(TypedDict):
 
 
 @with_config(ConfigDict(extra="forbid"))
-class _Recorded(TypedDict, total=False):
+class Recorded(TypedDict, total=False):
+    """The schema of ``parts.json``."""
+
     drafter: PartSpec | None
     builder: PartSpec | None
     verifier: PartSpec | None
     controller: PartSpec | None
 
 
-def checked_specs(content: Any, where: str) -> dict[str, Spec]:
-    """Return the recorded parts by family without those that are null; no class is imported.
+@with_config(ConfigDict(extra="forbid"))
+class WithDrafter(Recorded, total=True):
+    """The schema of a ``parts.json`` with a drafter."""
 
-    Raises:
-        ArtifactError: A part is not null or ``{"class_path": ..., "init_args": {...}}``; ``where`` names the file.
-    """
-    validated(_Recorded, content, where)
-    return {family: spec for family, spec in content.items() if spec is not None}
+    drafter: PartSpec  # type: ignore[misc]
 
 
 def init_args_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:

@@ -20,13 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from specexp.artifacts import kinds
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import complete_provenance
 from specexp.artifacts.files import READERS
 from specexp.artifacts.fingerprint import Fingerprint
-from specexp.artifacts.kinds import classes_in
 from specexp.artifacts.manifest import (
     MANIFEST,
     MOST_BYTES,
@@ -40,6 +38,7 @@ from specexp.artifacts.manifest import (
 )
 from specexp.artifacts.parts import init_args_of
 from specexp.artifacts.validation import ArtifactError
+from specexp.core.lazy import classes_with
 from specexp.core.messages import did_you_mean, type_and_line
 
 BEST = "best"
@@ -49,7 +48,7 @@ _ALIAS = re.compile(r"[a-z][a-z0-9_-]*")
 
 def all_kinds() -> dict[str, type[Artifact]]:
     """Return the class of every kind by its name."""
-    return classes_in(kinds, Artifact, "kind")
+    return classes_with("specexp.artifacts.kinds", "kind")
 
 
 def write_artifact(

@@ -13,8 +13,7 @@ from dataclasses import is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from types import UnionType
-from typing import Any, TypeGuard, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeGuard, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -22,7 +21,6 @@ from pydantic_core import PydanticCustomError
 
 from specexp.config.layers import ConfigError, Key, SourceOf
 from specexp.core.checked import (
-    CallOf,
     Checked,
     PartOf,
     Reference,
@@ -291,38 +289,15 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any]:
     return _ADAPTERS[id(annotation)][1]
 
 
-def members_of(annotation: Any) -> Iterator[Any]:
-    """Yield the alternatives of a union; of any other annotation itself."""
-    metadata = getattr(annotation, "__metadata__", ())
-    if metadata and not any(isinstance(one, PartOf | CallOf) for one in metadata):
-        yield from members_of(annotation.__origin__)
-    elif get_origin(annotation) in (Union, UnionType):
-        for one in get_args(annotation):
-            yield from members_of(one)
-    else:
-        yield annotation
-
-
 def contracts_in(annotation: Any) -> Iterator[type]:
-    """Yield the contracts of the parts that a value may be."""
-    for one in members_of(annotation):
-        mark = next((mark for mark in getattr(one, "__metadata__", ()) if isinstance(mark, PartOf)), None)
-        if mark is not None:
+    """Yield the contracts of the parts in values of an annotation."""
+    for mark in getattr(annotation, "__metadata__", ()):
+        if isinstance(mark, PartOf):
             yield mark.contract
-        elif isinstance(one, Checked) and not is_dataclass(one):
-            yield one
-
-
-def sections_in(annotation: Any) -> Iterator[Callable[..., Any]]:
-    """Yield the classes and functions whose arguments a mapping in the place of a value may be."""
-    for one in members_of(annotation):
-        mark = next((mark for mark in getattr(one, "__metadata__", ()) if isinstance(mark, CallOf)), None)
-        if mark is not None:
-            yield import_object(mark.component)
-        elif isinstance(one, type) and (
-            issubclass(one, Section) or (isinstance(one, Checked) and is_dataclass(one))
-        ):
-            yield one
+    if isinstance(annotation, Checked) and not is_dataclass(annotation):
+        yield annotation
+    for one in get_args(annotation):
+        yield from contracts_in(one)
 
 
 def announce_import(dotted: str, base: type | str) -> None:

@@ -1,27 +1,23 @@
-"""Keys explained to people, by ``--help KEY``, and to editors, as a JSON schema."""
+"""The JSON schema of experiment files, for editors, and its keys explained to people by ``--help KEY``."""
 
 from __future__ import annotations
 
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import is_dataclass
-from typing import Any, NamedTuple, get_args, get_origin
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from specexp.config.check import adapter_of, contracts_in, members_of, parts_of, sections_in
+from specexp.config.check import parts_of
 from specexp.config.config import SECTIONS, Config
 from specexp.config.layers import ConfigError, steps_of
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.config.sweep import Confirm, CountAcceptances, Learn
 from specexp.core.checked import (
-    REQUIRED,
-    Argument,
     CallOf,
     PartOf,
-    Section,
     argument_docs,
     arguments_of,
     import_object,
@@ -32,14 +28,85 @@ from specexp.core.checked import (
 from specexp.core.messages import did_you_mean
 
 _WIDTH = 110
+Schema = dict[str, Any]
 
 
-class _Found(NamedTuple):
-    """An argument that a key leads to, and the class or function it belongs to."""
+class Documented(NamedTuple):
+    """An argument, the name of the class or function that takes it, and its JSON schema with marks of parts."""
 
-    owner: Callable[..., Any]
+    owner: str
     name: str
-    argument: Argument
+    schema: Schema
+    definitions: Mapping[str, Schema]
+    is_required: bool = True
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in words: ``an integer >= 1, or null``."""
+        return _words(self.schema, self.definitions)
+
+    @property
+    def default(self) -> str:
+        """The default in words."""
+        if self.is_required:
+            return "none, one must be given"
+        default = self.schema.get("default", self)
+        if default is self or any("properties" in one for one in self.alternatives()):
+            return "null" if default is None else "that of each of its keys"
+        return (
+            str(default["class_path"])
+            if isinstance(default, dict) and "class_path" in default
+            else _shown(default)
+        )
+
+    @property
+    def meaning(self) -> str:
+        """Its description."""
+        return str(self.schema.get("description", ""))
+
+    def alternatives(self) -> Iterator[Schema]:
+        """Yield the schemas of the values that it may be."""
+        waiting = [self.schema]
+        for one in waiting:  # which grows
+            waiting += one.get("anyOf", one.get("oneOf", []))
+            if "$ref" in one:
+                waiting.append(self.definitions[one["$ref"].rpartition("/")[2]])
+        return (one for one in waiting if not {"anyOf", "oneOf", "$ref"} & one.keys())
+
+    def items(self) -> Iterator[Documented]:
+        """Yield the argument as one of the items of its lists and mappings."""
+        for one in self.alternatives():
+            inner = one.get("items", one.get("additionalProperties"))
+            if isinstance(inner, dict):
+                yield self._replace(schema=inner, is_required=True)
+
+    def below(self, class_path: str | None = None) -> Iterator[Documented]:
+        """Yield the arguments of the sections and parts that it may be; of parts only the chosen one's, if any."""
+        for one in self.alternatives():
+            mark = one.get("described")
+            if isinstance(mark, PartOf):
+                parts = parts_of(mark.contract)
+                chosen = (
+                    [parts.get(class_path) or import_object(class_path)] if class_path else parts.values()
+                )
+                for part in chosen:
+                    yield from arguments(part)
+            elif mark is not None:
+                yield from arguments(import_object(mark.component))
+            else:
+                yield from _documented(one, self.definitions)
+
+
+def arguments(component: Callable[..., Any]) -> list[Documented]:
+    """Return the documented arguments of a class or function."""
+    schema = schema_of(component)
+    return _documented(schema, schema.get("$defs", {}))
+
+
+def _documented(schema: Schema, definitions: Mapping[str, Schema]) -> list[Documented]:
+    required = schema.get("required", ())
+    properties = schema.get("properties", {}).items()
+    return [Documented(schema["title"], name, one, definitions, name in required) for name, one in properties]
 
 
 def explain(key: str, config: Config | None = None) -> str:
@@ -60,16 +127,17 @@ def explain(key: str, config: Config | None = None) -> str:
         parts = parts_of(contract)
         if key in parts:
             head = f"{key}: a {contract.rpartition('.')[2]}. {summary_of(parts[key])}"
-            return "\n".join([*_wrapped(head, ""), *_lines_of(parts[key])])
+            return "\n".join([*_wrapped(head, ""), *_lines_of(arguments(parts[key]))])
         names |= parts.keys()
     section = key.partition(".")[0]
     known = {*keys_below(Experiment), *names}
     if "." in key and section in SECTIONS:
-        annotation = SECTIONS[section].annotation
+        (at,) = _arguments_at(section, None)
+        inside = (
+            ".init_args" if any(isinstance(one.get("described"), PartOf) for one in at.alternatives()) else ""
+        )
         known = {name for name in keys_below(Experiment) if name.startswith(f"{section}.")}
-        known |= {f"{section}.{name}" for one in sections_in(annotation) for name in arguments_of(one) or {}}
-        parts_here = [part for base in contracts_in(annotation) for part in parts_of(base).values()]
-        known |= {f"{section}.init_args.{name}" for part in parts_here for name in arguments_of(part) or {}}
+        known |= {f"{section}{inside}.{one.name}" for one in at.below()}
     hint = did_you_mean(key, known) or did_you_mean(section, SECTIONS)
     raise ConfigError(f"command line: no key and no part is called {key!r}{hint}")
 
@@ -82,12 +150,10 @@ def explain_sections() -> str:
     )
 
 
-def _arguments_at(key: str, config: Config | None) -> list[_Found]:
+def _arguments_at(key: str, config: Config | None) -> list[Documented]:
     """Return every argument that a key may lead to: one, or one for each class that has it."""
     first, *steps = config.layers.split(key) if config is not None else steps_of(key, None)
-    if first not in SECTIONS:
-        return []
-    found = [_Found(Experiment, first, SECTIONS[first])]
+    found = [one for one in arguments(Experiment) if one.name == first]
     path = first
     for number, step in enumerate(steps):
         part = path.removesuffix(".init_args")
@@ -96,64 +162,43 @@ def _arguments_at(key: str, config: Config | None) -> list[_Found]:
         if step == "class_path" or (step == "init_args" and number == len(steps) - 1):
             break
         if step != "init_args":
-            found = [inner for one in found for inner in _inside(one, step, chosen)]
+            found = [
+                inner
+                for one in found
+                for inner in (*one.items(), *(below for below in one.below(chosen) if below.name == step))
+            ]
     return found
 
 
-def _inside(found: _Found, step: str, chosen: str | None) -> Iterator[_Found]:
-    """Yield the arguments one step below: of an item, of a section, or of the chosen part or else of all parts."""
-    annotation = found.argument.annotation
-    for one in members_of(annotation):
-        if get_args(one) and (get_origin(one) is dict or step.isdecimal()):
-            yield _Found(found.owner, found.name, Argument(get_args(one)[-1], REQUIRED))
-    components: list[Callable[..., Any]] = [*sections_in(annotation)]
-    for base in contracts_in(annotation):
-        parts = parts_of(base)
-        if chosen is None:
-            components += parts.values()
-        else:
-            components.append(import_object(chosen) if "." in chosen else parts[chosen])
-    for component in components:
-        known = arguments_of(component) or {}
-        if step in known:
-            yield _Found(component, step, known[step])
-
-
-def _explained(key: str, found: _Found, config: Config | None) -> str:
-    owner, name, argument = found
-    of = "" if owner is Experiment else f" of {owner.__name__}"
-    lines = _wrapped(f"{key}{of}: {allowed_words(argument.annotation)}", "")
-    lines += _wrapped(argument_docs(owner).get(name, ""), "  ")
-    lines += _wrapped(f"default: {default_words(argument)}", "  ")
+def _explained(key: str, found: Documented, config: Config | None) -> str:
+    of = "" if found.owner == Experiment.__name__ else f" of {found.owner}"
+    lines = _wrapped(f"{key}{of}: {found.allowed}", "")
+    lines += _wrapped(found.meaning, "  ") + _wrapped(f"default: {found.default}", "  ")
     if config is not None:
         value = config.get(key, None)
         if not isinstance(value, Mapping | list):
             lines.append(f"  here: {_shown(value)}, from {config.origin_of(key)}")
-    for one in members_of(argument.annotation):
-        inner = get_args(one)[-1] if get_origin(one) in (list, dict) else one
-        for base in contracts_in(inner):
-            summaries = (f"{part}: {summary_of(cls)}" for part, cls in parts_of(base).items())
+    for each in (found, *found.items()):
+        families = [
+            one["described"] for one in each.alternatives() if isinstance(one.get("described"), PartOf)
+        ]
+        for mark in families:
+            summaries = (f"{part}: {summary_of(cls)}" for part, cls in parts_of(mark.contract).items())
             lines += ["  class_path:", *(f"    {_short(summary, 106)}" for summary in summaries)]
-        for component in sections_in(inner):
-            lines += _lines_of(component)
+        lines += [] if families else _lines_of(each.below())
     return "\n".join(lines)
 
 
-def _lines_of(component: Callable[..., Any]) -> list[str]:
-    """Return the arguments of a class or function."""
-    meaning = argument_docs(component)
-    lines = []
-    for name, argument in (arguments_of(component) or {}).items():
-        words = allowed_words(argument.annotation)
-        lines += _wrapped(f"{name}: {words}; default {default_words(argument)}", "  ")
-        lines += _wrapped(meaning.get(name, ""), "      ")
-    return lines
-
-
-def allowed_words(annotation: Any) -> str:
-    """Describe the allowed values of an annotation: ``an integer >= 1, or null``."""
-    schema = adapter_of(annotation).json_schema(schema_generator=_Generator)
-    return _words(schema, schema.get("$defs", {}))
+def _lines_of(found: Iterable[Documented]) -> list[str]:
+    """Return arguments with their meaning."""
+    return [
+        line
+        for one in found
+        for line in (
+            *_wrapped(f"{one.name}: {one.allowed}; default {one.default}", "  "),
+            *_wrapped(one.meaning, "      "),
+        )
+    ]
 
 
 _NAMES = {
@@ -189,18 +234,6 @@ def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     return f"{_NAMES.get(schema.get('type', ''), 'a value')} {bounds}".rstrip()
 
 
-def default_words(argument: Argument) -> str:
-    """Describe the default of an argument."""
-    default = argument.default
-    if default is REQUIRED:
-        return "none, one must be given"
-    if isinstance(default, Section) or is_dataclass(default):
-        return "that of each of its keys"
-    if isinstance(default, Mapping) and "class_path" in default:
-        return str(default["class_path"])
-    return _shown(default)
-
-
 def _shown(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -223,20 +256,19 @@ def plain(text: str) -> str:
 def contracts() -> list[str]:
     """Return the dotted paths of all contracts whose parts a file may name."""
     found: set[str] = set()
-    seen: set[Any] = set()
+    searched: set[str] = set()
 
-    def search(annotation: Any) -> None:
-        bases = [base for base in contracts_in(annotation) if base.__module__.startswith("specexp.")]
-        found.update(f"{base.__module__}.{base.__name__}" for base in bases)
-        for component in set(sections_in(annotation)) - seen:
-            seen.add(component)
-            for argument in (arguments_of(component) or {}).values():
-                search(argument.annotation)
-        for one in members_of(annotation):
-            if get_origin(one) in (list, dict):
-                search(get_args(one)[-1])
+    def search(node: Any) -> None:
+        mark = node.get("described") if isinstance(node, dict) else None
+        if isinstance(mark, PartOf) and mark.base.startswith("specexp."):
+            found.add(f"{mark.contract.__module__}.{mark.contract.__name__}")
+        elif isinstance(mark, CallOf) and mark.component not in searched:
+            searched.add(mark.component)
+            search(schema_of(import_object(mark.component)))
+        for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+            search(inner)
 
-    search(Experiment)
+    search(schema_of(Experiment))
     return sorted(found)
 
 
@@ -282,9 +314,14 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def schema_of(component: Callable[..., Any]) -> dict[str, Any]:
-    """Return the arguments of a class or function in JSON Schema, parts as a mark of their family."""
-    return model_of(component).model_json_schema(schema_generator=_Generator)
+def schema_of(component: Callable[..., Any]) -> Schema:
+    """Return the described arguments of a class or function in JSON Schema, parts as a mark of their family."""
+    schema = model_of(component).model_json_schema(schema_generator=_Generator)
+    properties = schema.get("properties", {})
+    for name, meaning in argument_docs(component).items():
+        if name in properties:
+            properties[name] = {**properties[name], "description": plain(meaning)}
+    return schema
 
 
 def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
@@ -325,9 +362,6 @@ def _definition(mark: PartOf | CallOf, definitions: dict[str, Any]) -> dict[str,
 def _arguments(component: Callable[..., Any], definitions: dict[str, Any]) -> dict[str, Any]:
     schema: dict[str, Any] = _resolved(schema_of(component), definitions)
     schema.pop("description", None)
-    for name, meaning in argument_docs(component).items():
-        if name in schema.get("properties", {}):
-            schema["properties"][name] = {"description": plain(meaning), **schema["properties"][name]}
     return schema
 
 
@@ -335,7 +369,7 @@ def _family(base: type, definitions: dict[str, Any]) -> dict[str, Any]:
     cases, described = [], []
     for name, part in parts_of(base).items():
         described.append({"const": name, "description": plain(summary_of(part))})
-        if arguments_of(part) is None:
+        if arguments_of(part) is None:  # it takes any
             continue
         inside = {**_arguments(part, definitions), "type": ["object", "null"]}
         chosen = {"properties": {"class_path": {"const": name}}, "required": ["class_path"]}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, with_config
 from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.files import rank_paths
-from specexp.artifacts.parts import PARTS, PartSpec, Spec, init_args_of
+from specexp.artifacts.parts import PARTS, PartSpec, Recorded, Spec, WithDrafter, init_args_of
 from specexp.artifacts.validation import ArtifactError, check_fields
+from specexp.core.checked import IntegerKey, Section
 from specexp.core.dialogue import Selection
 
 TREE, THRESHOLDS, SCHEDULE = "tree.json", "thresholds.json", "schedule.json"
@@ -30,6 +30,11 @@ def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"class_path": "StaticTree", "init_args": {"rank_paths": paths, "candidates": candidates}}
 
 
+@with_config(ConfigDict(extra="forbid"))
+class _Composed(WithDrafter):
+    builder: PartSpec  # type: ignore[misc]
+
+
 class CompositionArtifact(Artifact):
     """``parts.json`` alone: ``class_path`` and ``init_args`` of drafter, builder, verifier and controller.
 
@@ -42,7 +47,7 @@ class CompositionArtifact(Artifact):
     """
 
     kind = "composition"
-    required = (PARTS,)
+    required: ClassVar[Mapping[str, Any]] = {PARTS: _Composed}
     optional = ()
     holds_state = True
 
@@ -53,12 +58,6 @@ class CompositionArtifact(Artifact):
             return None
         return {PARTS: {**parts, "builder": fixed_tree(attributes) or parts["builder"]}}
 
-    @override
-    def read(self, payloads: Mapping[str, Any]) -> None:
-        for family in ("drafter", "builder"):
-            if family not in self.recorded:
-                raise ArtifactError(f"{self.where(PARTS)}: {family} is missing")
-
 
 class StaticTreeArtifact(Artifact):
     """``tree.json``: rank paths as Medusa and EAGLE list them, e.g. ``[[0], [1], [0, 0]]``, without the root.
@@ -67,10 +66,9 @@ class StaticTreeArtifact(Artifact):
     """
 
     kind = "static-tree"
-    required = (TREE,)
+    required: ClassVar[Mapping[str, Any]] = {TREE: Any}
     holds_state = True
     made_by = "specexp.builders.static_tree.StaticTree"
-    made_from: ClassVar[Mapping[str, str]] = {"builder": TREE}
 
     @classmethod
     @override
@@ -84,7 +82,7 @@ class StaticTreeArtifact(Artifact):
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:
         self.value = self.rank_paths = rank_paths(payloads[TREE], self.where(TREE))
-        recorded = self._recorded_init_args("builder") or {}
+        recorded = self.recorded_init_args("builder") or {}
         if "builder" in self.recorded and recorded.get("rank_paths") not in (payloads[TREE], self.rank_paths):
             raise ArtifactError(  # readers of either file must get the same tree
                 f"{self.where(PARTS)}: builder is not the tree of {TREE}; both files must hold the same one"
@@ -108,9 +106,8 @@ class ThresholdsArtifact(Artifact):
     """
 
     kind = "thresholds"
-    required = (THRESHOLDS,)
+    required: ClassVar[Mapping[str, Any]] = {THRESHOLDS: Any}
     holds_state = True
-    made_from: ClassVar[Mapping[str, str]] = {"builder": THRESHOLDS, "drafter": THRESHOLDS}
     _BUILDER = "specexp.builders.dyspec.DySpecThreshold"
     _DRAFTER = "specexp.drafters.draft_model.DraftModel"
     _TREE = ("threshold", "max_nodes", "max_depth", "candidates", "acceptance_power")
@@ -132,7 +129,7 @@ class ThresholdsArtifact(Artifact):
         self.thresholds: dict[str, Any] = payloads[THRESHOLDS]
         check_fields(self.thresholds, (*self._TREE, "draft"), self.where(THRESHOLDS))
         check_fields(self.thresholds["draft"], self._DRAFT, self.where(THRESHOLDS), "draft")
-        self._refuse_recorded(self.made_from, _ALONE)
+        self.refuse_recorded(("builder", "drafter"), _ALONE)
 
     @override
     def specs(self) -> dict[str, Spec]:
@@ -157,9 +154,8 @@ class ScheduleArtifact(Artifact):
     """
 
     kind = "schedule"
-    required = (SCHEDULE,)
+    required: ClassVar[Mapping[str, Any]] = {SCHEDULE: PartSpec}
     holds_state = True
-    made_from: ClassVar[Mapping[str, str]] = {"execution": SCHEDULE}
 
     @classmethod
     @override
@@ -171,7 +167,7 @@ class ScheduleArtifact(Artifact):
 
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:
-        self.schedule: dict[str, Any] = self._validated(PartSpec, payloads, SCHEDULE)
+        self.schedule: dict[str, Any] = payloads[SCHEDULE]
         if init_args_of(self.schedule, _SERIAL) is not None:
             raise ArtifactError(
                 f"{self.where(SCHEDULE)}: class_path is {self.schedule['class_path']!r}, plain decoding; a strategy "
@@ -183,11 +179,8 @@ class ScheduleArtifact(Artifact):
         return {**self.recorded, "execution": self.schedule}
 
 
-@dataclass(frozen=True)
-class _Lengths:
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    nodes: dict[Annotated[int, Field(ge=0)], int | None]
+class _Lengths(Section):
+    nodes: dict[Annotated[IntegerKey, Field(ge=0)], int | None]
 
 
 class DraftLengthsArtifact(Artifact):
@@ -202,14 +195,13 @@ class DraftLengthsArtifact(Artifact):
     """
 
     kind = "draft-lengths"
-    required = (LENGTHS, PARTS)
+    required: ClassVar[Mapping[str, Any]] = {LENGTHS: _Lengths, PARTS: Recorded}
     optional = ()
     holds_state = True
     purpose = (
         "it drives python -m specexp.serve, and the lengths that other engines take must be measured on them"
     )
     made_by = DRAFT_LENGTHS
-    made_from: ClassVar[Mapping[str, str]] = {"controller": LENGTHS}
 
     @classmethod
     @override
@@ -222,8 +214,8 @@ class DraftLengthsArtifact(Artifact):
 
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:
-        self.nodes: dict[int, int | None] = self._validated(_Lengths, payloads, LENGTHS).nodes
-        self._refuse_recorded(self.made_from, _ALONE)
+        self.nodes: dict[int, int | None] = payloads[LENGTHS].nodes
+        self.refuse_recorded(("controller",), _ALONE)
 
     @override
     def specs(self) -> dict[str, Spec]:
@@ -231,8 +223,7 @@ class DraftLengthsArtifact(Artifact):
         return {**self.recorded, "controller": controller}
 
 
-@dataclass(frozen=True)
-class PlainVerdict:
+class PlainVerdict(Section):
     """Why nothing is drafted.
 
     Attributes:
@@ -240,8 +231,6 @@ class PlainVerdict:
         best_found: Version of the fastest composition that was found, e.g. ``v1``.
         several_sequences: Whether several sequences were decoded for every prompt.
     """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     reason: str
     best_found: str
@@ -261,16 +250,15 @@ class PlainDecodingArtifact(Artifact):
     """
 
     kind = "plain-decoding"
-    required = (VERDICT, PARTS)
+    required: ClassVar[Mapping[str, Any]] = {VERDICT: PlainVerdict, PARTS: Recorded}
     optional = ()
     plain = True
     purpose = "it means that speculating does not pay here, and best-tree next to it is the best candidate"
-    made_from: ClassVar[Mapping[str, str]] = {"execution": VERDICT}
 
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:
-        self.verdict: PlainVerdict = self._validated(PlainVerdict, payloads, VERDICT)
-        self._refuse_recorded(self.recorded.keys() - {"verifier"}, "plain decoding has only a verifier")
+        self.verdict: PlainVerdict = payloads[VERDICT]
+        self.refuse_recorded(self.recorded.keys() - {"verifier"}, "plain decoding has only a verifier")
 
     @override
     def specs(self) -> dict[str, Spec]:
@@ -279,10 +267,7 @@ class PlainDecodingArtifact(Artifact):
         return {**self.recorded, "execution": {"class_path": _SERIAL, "init_args": {}}}
 
 
-@dataclass(frozen=True)
-class _Settings:
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
+class _Settings(Section):
     engine: str
     version: str
     settings: dict[str, Any]
@@ -296,7 +281,7 @@ class EngineSettingsArtifact(Artifact):
     """
 
     kind = "engine-settings"
-    required = (SETTINGS,)
+    required: ClassVar[Mapping[str, Any]] = {SETTINGS: _Settings}
     optional = ()
     purpose = "settings of an engine are exported to that engine alone"
 
@@ -308,5 +293,5 @@ class EngineSettingsArtifact(Artifact):
 
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:
-        content: _Settings = self._validated(_Settings, payloads, SETTINGS)
+        content: _Settings = payloads[SETTINGS]
         self.engine, self.version, self.settings = content.engine, content.version, content.settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field
 from typing_extensions import override
@@ -83,15 +83,14 @@ class LatencyProfileArtifact(Artifact):
     """
 
     kind = "latency-profile"
-    required = (PROFILE,)
+    required: ClassVar[Mapping[str, Any]] = {PROFILE: Any}
     optional = ()
     purpose = "a latency profile is for experiments, as latency: {artifact: PATH}"
 
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:
-        content, where = payloads[PROFILE], self.where(PROFILE)
-        if not isinstance(content, dict):
-            raise ArtifactError(f"{where} must be an object with the arguments of LatencyProfile")
+        where = self.where(PROFILE)
+        content = validated(dict[str, Any], payloads[PROFILE], where)
         values = {name: value for name, value in content.items() if name != "measured"}
         for name in ("modelled", "artifact"):  # how a run uses a profile
             if name in values:

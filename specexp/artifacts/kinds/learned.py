@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
-from specexp.artifacts.artifact import Fields, LearnedArtifact
-from specexp.artifacts.parts import PARTS, Spec
+from specexp.artifacts.artifact import LearnedArtifact
+from specexp.artifacts.parts import PARTS, Spec, WithDrafter
 from specexp.artifacts.validation import ArtifactError
 
+_Fields = Mapping[str, tuple[str, ...] | None]
 _PRELOADED = {"state": "preloaded"}
 _FROZEN = {"learn": False}
 
@@ -24,7 +25,7 @@ class AdjacencyMatrixArtifact(LearnedArtifact):
     """
 
     kind = "adjacency-matrix"
-    fields: ClassVar[Fields] = {"matrix.safetensors": ("matrix",)}
+    fields: ClassVar[_Fields] = {"matrix.safetensors": ("matrix",)}
     learned = family = "drafter"
     made_by = "specexp.drafters.token_recycling.TokenRecycling"
     argument = "matrix"
@@ -35,7 +36,7 @@ class AdjacencyMatrixArtifact(LearnedArtifact):
         super().read(payloads)
         self.value = self.value["matrix"]
         k = self.init_args(None)["k"]
-        recorded = (self._recorded_init_args("drafter") or {}).get("k", k)
+        recorded = (self.recorded_init_args("drafter") or {}).get("k", k)
         if recorded != k:
             raise ArtifactError(
                 f"{self.where(PARTS)}: drafter.init_args.k is {recorded!r}, and the matrix has {k} columns; both must "
@@ -56,7 +57,7 @@ class PhraseCacheArtifact(LearnedArtifact):
     """
 
     kind = "phrase-cache"
-    fields: ClassVar[Fields] = {"phrases.safetensors": ("counts", "keys", "phrases", "uses")}
+    fields: ClassVar[_Fields] = {"phrases.safetensors": ("counts", "keys", "phrases", "uses")}
     learned = family = "drafter"
     made_by = "specexp.drafters.phrase_cache.PhraseCache"
     argument = "phrases"
@@ -83,7 +84,7 @@ class QTableArtifact(LearnedArtifact):
     """
 
     kind = "q-table"
-    fields: ClassVar[Fields] = {
+    fields: ClassVar[_Fields] = {
         "bins.json": ("bins", "costs", "means", "steps"),
         "q.safetensors": ("q", "visits"),
     }
@@ -115,7 +116,7 @@ class AcceptanceHeadArtifact(LearnedArtifact):
     """
 
     kind = "acceptance-head"
-    fields: ClassVar[Fields] = {"head.safetensors": ("recent", "squares", "weights")}
+    fields: ClassVar[_Fields] = {"head.safetensors": ("recent", "squares", "weights")}
     learned = family = "controller"
     made_by = "specexp.controllers.spec_dec_plus_plus.SpecDecPlusPlus"
     argument = "head"
@@ -130,7 +131,7 @@ class SuffixCorpusArtifact(LearnedArtifact):
     """
 
     kind = "suffix-corpus"
-    fields: ClassVar[Fields] = {"corpus.safetensors": ("suffixes", "tokens")}
+    fields: ClassVar[_Fields] = {"corpus.safetensors": ("suffixes", "tokens")}
     family = "drafter"
     made_by = "specexp.drafters.suffix_automaton.SuffixAutomaton"
     argument = "corpus"
@@ -144,17 +145,11 @@ class DraftHeadArtifact(LearnedArtifact):
     """
 
     kind = "draft-head"
-    fields: ClassVar[Fields] = {"head.safetensors": None}
-    required = (PARTS,)
+    fields: ClassVar[_Fields] = {"head.safetensors": None}
+    required: ClassVar[Mapping[str, Any]] = {PARTS: WithDrafter}
     optional = ()
     family = "drafter"
     argument = "head"
-
-    @override
-    def read(self, payloads: Mapping[str, Any]) -> None:
-        super().read(payloads)
-        if "drafter" not in self.recorded:
-            raise ArtifactError(f"{self.where(PARTS)}: drafter is missing, which reads the head")
 
     @override
     def specs(self) -> dict[str, Spec]:

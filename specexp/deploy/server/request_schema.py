@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from pydantic import (
 from starlette.exceptions import HTTPException
 from typing_extensions import override
 
-from specexp.artifacts.validation import violation
+from specexp.core.checked import violation
 from specexp.core.messages import did_you_mean, shown
 from specexp.data.own_prompts import ROLES
 
@@ -230,5 +231,6 @@ def read_request(data: bytes, kind: type[GenerationRequest]) -> GenerationReques
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == "json_invalid":
             raise RequestError(400, f"the body is not JSON ({first['ctx']['error']})") from error
-        key, sentence = violation(error)
-        raise RequestError(400, sentence if key else f"the body {sentence}", key or None) from error
+        steps, sentence = violation(error, json.loads(data))
+        key = ".".join(steps)
+        raise RequestError(400, f"{key or 'the body'}{sentence}", key or None) from error
