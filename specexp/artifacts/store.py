@@ -150,9 +150,8 @@ def value_of(kind: str, path: str | Path) -> Any:
     return _value_in(kind, folder, _manifest_in(folder))
 
 
-@lru_cache(
-    maxsize=32
-)  # by the manifest, which holds the payloads' hashes: a sweep reads one thousands of times
+# By the manifest, which holds the payloads' hashes: a sweep reads one thousands of times.
+@lru_cache(maxsize=32)
 def _value_in(kind: str, folder: Path, manifest: bytes) -> Any:
     artifact = read_artifact(folder)
     if artifact.kind != kind:
@@ -269,7 +268,7 @@ def resolve(path: Path) -> Path:
         if (path / MANIFEST).exists():
             return path
         if path.is_dir():
-            if _alias_file(path, BEST).is_file():
+            if (path / f"{BEST}.json").is_file():
                 return _target(path, BEST)
             missing, known = MANIFEST, _names_in(path)
             if known:
@@ -277,7 +276,7 @@ def resolve(path: Path) -> Path:
             raise ArtifactError(
                 f"{path}: {missing} is missing" + (f"; name one of {', '.join(known)}" if known else "")
             )
-        if _ALIAS.fullmatch(path.name) and _alias_file(path.parent, path.name).is_file():
+        if _ALIAS.fullmatch(path.name) and (path.parent / f"{path.name}.json").is_file():
             return _target(path.parent, path.name)
         known = _names_in(path.parent)
     except (OSError, ValueError) as error:
@@ -315,7 +314,7 @@ def set_alias(folder: Path, alias: str, version: str) -> None:
         )
     if version not in versions(folder):
         raise ArtifactError(f"{folder}: there is no version {version!r} for the alias {alias!r} to name")
-    file = _alias_file(folder, alias)
+    file = folder / f"{alias}.json"
     try:
         atomic_write(file, canonical_json({"version": version}) + b"\n")
     except OSError as error:
@@ -350,12 +349,8 @@ def _claim(folder: Path, staging: Path) -> Path:
                 raise
 
 
-def _alias_file(folder: Path, alias: str) -> Path:
-    return folder / f"{alias}.json"
-
-
 def _target(folder: Path, alias: str) -> Path:
-    file = _alias_file(folder, alias)
+    file = folder / f"{alias}.json"
     content = read_json(read_bytes(file, str(file)), str(file))
     version = content.get("version") if isinstance(content, dict) else None
     if not isinstance(version, str) or not _VERSION.fullmatch(version):

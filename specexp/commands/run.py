@@ -142,7 +142,6 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     """Run an experiment, print its tables and write its folder.
 
     Args:
-        config: Configuration of the experiment.
         pair: Models that are loaded already; the file's own if None.
 
     Returns:

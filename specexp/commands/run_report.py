@@ -47,10 +47,6 @@ def report(
     """Return the tables, the figure, outputs of single prompts, and the results of the analyses.
 
     Args:
-        config: Configuration of the experiment.
-        experiment: Its arms.
-        records: Records of the run.
-        data: Its prompts.
         tokenizer: The target's; None for a replay.
         float32: Outputs compared once more in float32; None if there are none.
     """

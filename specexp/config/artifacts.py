@@ -75,10 +75,7 @@ class LoadedArtifact:
         recorded: ``class_path`` and ``init_args`` in ``parts.json`` by family.
         execution_spec: The same of the strategy by which several sequences are decoded; None if it has none.
         drafter: The drafter it was tuned with; an ArtifactError if there is none, as for builder and execution.
-        builder: The builder it was tuned with.
         verifier: The verifier it was tuned with; None decodes greedily.
-        controller: The controller it was tuned with, or None.
-        execution: The strategy by which several sequences are decoded.
     """
 
     drafter: Drafter = _part("drafter")
@@ -130,10 +127,6 @@ class LoadedArtifact:
 
     def decoder(self, target: PreTrainedModel | Runtime, draft: PreTrainedModel | None = None) -> Decoder:
         """Return a decoder for the model this artifact belongs to.
-
-        Args:
-            target: The model, or one already wrapped.
-            draft: The draft model, for a drafter that needs one.
 
         Raises:
             ArtifactError: It belongs to another model, or its parts do not go with this one.
@@ -249,13 +242,7 @@ class LoadedArtifact:
 
 
 class _Checker(Checker):
-    """Reads the parts of an artifact; foreign classes and paths are refused before they are imported or read.
-
-    Args:
-        where: Folder and file, for messages.
-        folder: Folder of the artifact.
-        trust: What may be imported in addition to specexp's own families.
-    """
+    """Reads the parts of an artifact; foreign classes and paths are refused before they are imported or read."""
 
     def __init__(self, where: str, folder: Path, trust: Trust) -> None:
         super().__init__(lambda key: where)

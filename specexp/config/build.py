@@ -54,7 +54,6 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
     """Return new objects of the four parts.
 
     Args:
-        config: The composition.
         draft: The pair's draft model, or a recording of it, for a drafter that needs one.
 
     Raises:

@@ -92,11 +92,7 @@ class _Described(Section):
 
 
 class Checker:
-    """Reads values against annotations. Each error names the file and the key.
-
-    Args:
-        source_of: Returns the file (or the command line) that set a key.
-    """
+    """Reads values against annotations. Each error names the file, or the command line, and the key."""
 
     def __init__(self, source_of: SourceOf) -> None:
         self.source_of = source_of
@@ -301,12 +297,7 @@ def contracts_in(annotation: Any) -> Iterator[type]:
 
 
 def announce_import(dotted: str, base: type | str) -> None:
-    """Print the name of a foreign module before its package is first imported.
-
-    Args:
-        dotted: The class in it.
-        base: The family, or a package, whose own modules are not foreign.
-    """
+    """Print the module of a foreign class before it is first imported; ``base`` is a family or package of our own."""
     module = dotted.rpartition(".")[0]
     own = base if isinstance(base, str) else base.__module__.partition(".")[0]
     package = module.partition(".")[0]

@@ -40,23 +40,14 @@ after a file it also shows the file's value. Sections of a file:"""
 
 
 def fail(why: object, status: int = 2) -> int:
-    """Print an error to stderr and record it in the result; returns ``status``.
-
-    Args:
-        why: The error or the sentence.
-        status: The exit code: 2 for a mistake of the user, 1 for any other failure.
-    """
+    """Print an error to stderr and record it in the result; returns ``status``: 2 for a mistake of the user, else 1."""
     current_result().error = sentence = masked(str(why))
     print(f"error: {sentence}", file=sys.stderr)
     return status
 
 
 def answered(act: Callable[[], int], after: str = STARTS_OVER) -> int:
-    """Act, and print an error in one sentence to stderr.
-
-    Args:
-        act: Does the command's work; returns the exit code.
-        after: What the same command does after an interrupt.
+    """Act, and print an error in one sentence to stderr; ``after`` is what the command does after an interrupt.
 
     Returns:
         The exit code: of ``act``, 2 for a mistake of the user, 1 if something cannot be written, 130, 143 or 129
@@ -85,11 +76,9 @@ def run_command(
     ``--help`` prints the usage, ``--help KEY`` explains a key, ``--print-config`` prints the resolved file.
 
     Args:
-        usage: Printed for ``--help``, and if no file is given.
         arguments: File, ``--dry-run`` and overrides; the process's own if None.
         act: Runs the configuration, given whether this is a dry run. Returns the exit code.
         short: Dotted keys by their short option, such as ``n-trials``.
-        after: What the same command does after an interrupt.
 
     Returns:
         The exit code, as :func:`answered`.
@@ -255,14 +244,10 @@ def _finite(value: Any) -> Any:
 
 
 def check_here(config: Config, *written: str) -> None:
-    """Raise if threads, models, files of prompts or folders are not available on this machine.
+    """Raise a ConfigError if threads, models, files of prompts or folders are not available on this machine.
 
     Args:
-        config: The experiment.
         written: Keys of the folders that the command writes in addition to ``output``.
-
-    Raises:
-        ConfigError: One sentence with the key.
     """
     threads, cores = config.get("generation.threads"), os.cpu_count()
     if threads is not None and cores is not None and threads > cores:
@@ -310,11 +295,7 @@ def check_tracking(config: Config) -> None:
 
 
 def check_writable(folder: Path, error: ConfigError) -> None:
-    """Raise if a folder cannot be made, or nothing can be written in it; nothing is made.
-
-    Raises:
-        ConfigError: It names the path that is in the way; the text of ``error``, file and key, begins the message.
-    """
+    """Raise a ConfigError with the path in the way if nothing can be written in a folder; ``error`` begins it."""
     there = next(path for path in (folder, *folder.parents, Path()) if path.exists() or path.is_symlink())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         why = f"no permission in {there}" if there.is_dir() else f"{there} is not a folder"

@@ -133,16 +133,12 @@ def apply_overrides(
     """Return the configuration with other values, checked like a file; ``config`` stays as it is.
 
     Args:
-        config: What the values are laid on.
         overrides: Values by dotted key. A mapping with another ``class_path`` replaces the part, other mappings
             merge. ``name`` next to ``class_path`` (the label of a choice) is left out.
         source: Where the values come from, for errors; by key if not all of them come from one place.
 
     Raises:
         ConfigError: A key does not exist or a value is not allowed.
-
-    Example:
-        >>> apply_overrides(config, {"builder": {"class_path": "Chain"}})  # doctest: +SKIP
     """
     if not overrides:
         return config

@@ -89,7 +89,6 @@ def with_prompts_of(config: Config, stage: str | None) -> Config:
     then the confirmation, then the others.
 
     Args:
-        config: The experiment.
         stage: One of :data:`STAGES`; None for the search.
 
     Raises:
@@ -270,11 +269,9 @@ def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
 
 
 def with_counts(value: Any, counts: str) -> Any:
-    """Return a builder with the study's counts if it needs acceptance counts and names none, or names :data:`COUNTS`.
+    """Return a builder with the study's file of acceptance counts if it needs some and names none, or :data:`COUNTS`.
 
-    Args:
-        value: The specification of a builder; anything else stays as it is.
-        counts: File that the study writes first.
+    A value that specifies no such builder stays as it is.
     """
     name = value.get("class_path") if isinstance(value, Mapping) else None
     if not isinstance(name, str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
@@ -31,21 +31,6 @@ def overrides_of(key: str, value: Any) -> dict[str, Any]:
         {'builder': {'class_path': 'Chain'}}
     """
     return {part: spec for part, spec in value.items() if part != "name"} if key == METHOD else {key: value}
-
-
-class Suggesting(Protocol):
-    """A source of drawn values with the methods of a trial of Optuna."""
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Return one of the choices."""
-
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Return an integer."""
-
-    def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
-    ) -> float:
-        """Return a number."""
 
 
 class _Range(Section):
@@ -107,8 +92,8 @@ class IntRange(_Range):
     step: Annotated[int, Field(ge=1)] | None = None
     at_most: str | None = None
 
-    def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> int:
-        """Draw a value for a key of the space, given the values that were drawn before it."""
+    def suggest(self, trial: Any, key: str, drawn: Mapping[str, Any]) -> Any:
+        """Draw a value by a trial of Optuna, given the values that were drawn before it."""
         high = self.high if self.at_most is None else min(self.high, drawn.get(self.at_most, self.high))
         return trial.suggest_int(key, self.low, max(self.low, high), step=self.step or 1, log=self.log)
 
@@ -132,8 +117,8 @@ class FloatRange(_Range):
     type: Literal["float"]
     step: Annotated[float, Field(gt=0)] | None = None
 
-    def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> float:
-        """Draw a value for a key of the space."""
+    def suggest(self, trial: Any, key: str, drawn: Mapping[str, Any]) -> Any:
+        """Draw a value by a trial of Optuna."""
         return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
 
 
@@ -173,8 +158,8 @@ class Categorical(Section):
             for choice in self.choices
         }
 
-    def suggest(self, trial: Suggesting, key: str, drawn: Mapping[str, Any]) -> Any:
-        """Draw a value for a key of the space."""
+    def suggest(self, trial: Any, key: str, drawn: Mapping[str, Any]) -> Any:
+        """Draw a value by a trial of Optuna."""
         return self.by_label[trial.suggest_categorical(key, list(self.by_label))]
 
     def label_of(self, value: Any) -> Any:

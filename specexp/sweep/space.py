@@ -7,7 +7,7 @@ from typing import Any
 
 from specexp.bench.metrics import constraints, objectives
 from specexp.config.check import Checker
-from specexp.config.sweep import METHOD, SpaceEntry, Suggesting, Sweep, overrides_of
+from specexp.config.sweep import METHOD, SpaceEntry, Sweep, overrides_of
 from specexp.core.messages import did_you_mean
 from specexp.tracking.names import MODELLED, SPEEDUP
 
@@ -31,7 +31,7 @@ class Space:
         )
         self._methods = sweep.methods
 
-    def suggest(self, trial: Suggesting, applies: Applies) -> dict[str, Any]:
+    def suggest(self, trial: Any, applies: Applies) -> dict[str, Any]:
         """Draw the overrides of every key that exists in the earlier choices."""
         overrides: dict[str, Any] = {}
         for key, entry in self.entries.items():

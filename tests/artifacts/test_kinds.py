@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 from helpers import made_artifacts as made
 
-from specexp.artifacts import ArtifactError, StudyKind, all_kinds
+from specexp.artifacts import ArtifactError, StudyKind, all_kinds, value_of
 from specexp.artifacts.artifact import Artifact, LearnedArtifact
-from specexp.config.artifacts import load_artifact, save_artifact
-from specexp.controllers import QLearning
+from specexp.builders import DySpecThreshold
+from specexp.config.artifacts import LoadedArtifact, load_artifact, save_artifact
+from specexp.controllers import QLearning, ThresholdTracker
 from specexp.core.latency import LatencyProfile, Overhead
 from specexp.core.tree import NodeKind
+from specexp.deploy.export.command import main as export_command
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, all_formats
+from specexp.drafters import DraftModel
 from specexp.drafters.phrases import PhraseStore
+from specexp.verifiers import RejectionSampling
 
 LEFT_OUT = object()
 PATHS = [[0], [1], [0, 0]]
@@ -24,13 +28,19 @@ THRESHOLDS = {
     "threshold": 0.03, "max_nodes": 48, "max_depth": 7, "candidates": "drawn", "acceptance_power": 0.4, "draft": DRAFT,
 }  # fmt: skip
 STRATEGY: dict[str, Any] = {"class_path": "Scheduled", "init_args": {"n": 2, "workers": "thread"}}
-PROFILE = LatencyProfile(
-    "a device", {1: 10.0}, {1: 2.0}, overheads={"plain": Overhead(token_ms=0.25)}, source="published"
-).to_dict()
+DEVICE = LatencyProfile(
+    "a device", {1: 10.0, 8: 12.0}, {1: 2.0}, 0.5, prefix_tokens=64, target_prefix_ms=1.5,
+    overheads={"plain": Overhead(token_ms=0.25)}, source="published",
+)  # fmt: skip
+PROFILE = DEVICE.to_dict()
 POINT = {"tokens": 1, "prefix": 64, "ms": 10.0, "low": 9.5, "high": 10.5}
+ARM = {
+    "arm": "plain decoding", "composition": "plain", "tokens": 40, "steps": 40, "nodes": 0,
+    "measured_ms": 10.0, "predicted_ms": 10.1,
+}  # fmt: skip
 MEASURED: dict[str, Any] = {
     "device": "a CPU", "threads": 1, "target_dtype": "bfloat16", "draft_dtype": None, "target": [POINT], "draft": [],
-    "arms": [],
+    "arms": [ARM],
 }  # fmt: skip
 STORE = {
     "counts": np.array([1, 1]), "keys": np.array([7, 2]), "phrases": np.array([[3, 4], [5, -1]]),
@@ -214,6 +224,55 @@ def test_a_candidate_is_held_by_its_kind_alone(
     if payloads is not None:
         assert save_artifact(tmp_path / "a", kind, payloads).kind == kind
         assert kind in get_args(StudyKind)
+
+
+def saved_profile(folder: Path, **fields: Any) -> LoadedArtifact:
+    return save_artifact(folder / "a", *profile(**fields))
+
+
+def test_a_profile_is_the_one_that_was_saved_and_may_hold_its_measurements(tmp_path: Path) -> None:
+    by_hand = saved_profile(tmp_path)
+    assert by_hand.profile == DEVICE
+    assert by_hand.profile.label == "modelled: a device (published)"
+    assert by_hand.measured is None
+    assert saved_profile(tmp_path, overheads=LEFT_OUT, step_ms=LEFT_OUT).profile.step_ms == 0
+    measured = saved_profile(tmp_path, measured=MEASURED, source="measured")
+    assert measured.measured.target[0].high == 10.5
+    assert measured.measured.arms[0].predicted_ms == 10.1
+
+
+def test_a_profile_is_read_once_and_an_alias_that_moves_is_followed(tmp_path: Path) -> None:
+    best = str(saved_profile(tmp_path).folder.parent / "best")
+    first = value_of("latency-profile", best)
+    assert value_of("latency-profile", best) is first
+    saved_profile(tmp_path, step_ms=7.0)
+    assert value_of("latency-profile", best).step_ms == 7.0
+
+
+def test_a_profile_is_for_experiments_and_not_for_deployments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = saved_profile(tmp_path)
+    assert export_command([str(saved.folder), "--to", "vllm"]) == 2
+    assert "a latency profile is for experiments, as latency: {artifact: PATH}" in capsys.readouterr().err
+    with pytest.raises(ArtifactError, match="records no drafter"):
+        _ = saved.parts
+
+
+def test_every_threshold_reaches_its_part(tmp_path: Path) -> None:
+    tracked = part("ThresholdTracker", budget=24, initial=0.03)
+    parts = {"verifier": part("RejectionSampling", temperature=0.6), "controller": tracked}
+    payloads = {"thresholds.json": THRESHOLDS, "parts.json": parts}
+    saved = save_artifact(tmp_path / "a", "thresholds", payloads)
+    drafter, builder, verifier, controller = load_artifact(saved.folder).parts
+    assert isinstance(builder, DySpecThreshold)
+    assert (builder.threshold, builder.max_nodes, builder.max_depth) == (0.03, 48, 7)
+    assert (builder.acceptance_power, builder.kind) == (0.4, NodeKind.DRAWN)
+    assert isinstance(drafter, DraftModel)
+    assert (drafter.temperature, drafter.top_k, drafter.top_p, drafter.coupled) == (0.6, None, 0.9, False)
+    assert isinstance(verifier, RejectionSampling)
+    assert isinstance(controller, ThresholdTracker)
+    assert (controller.budget, controller.threshold) == (24, pytest.approx(0.03))
 
 
 def test_a_drawn_tree_is_drawn_again(tmp_path: Path) -> None:

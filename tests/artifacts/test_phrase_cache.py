@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.small_models import small_model
 
 from specexp import Decoder
 from specexp.artifacts import value_of
@@ -97,23 +98,8 @@ def test_preloaded_and_phrases_belong_together(options):
         PhraseCache(**options)
 
 
-def test_custom_generate_grafts(tmp_path):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=23,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=120,
-        initializer_range=0.5,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
-    model = LlamaForCausalLM(config).eval()
+def test_custom_generate_grafts():
+    model = small_model("Llama")
     cache = PhraseCache(DraftModel(model), initialisation="prompt", state="carry")
     fast = custom_generate([cache, Graft(Chain(3))])
     prompt = torch.tensor([[1, 2, 3, 4, 5]])

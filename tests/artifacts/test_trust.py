@@ -436,8 +436,10 @@ def attack(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> dict[
     global _watched
     sys.addaudithook(_watch)
     whole = {kind: made.save(tmp_path / "whole", kind) for kind in made.KINDS}
+    sound = {}
     for kind, folder in whole.items():
         artifact = load_artifact(folder)  # what is changed below is sound before
+        sound[kind] = artifact.provenance, artifact.recorded
         if kind != "latency-profile":
             assert (artifact.parts.drafter is None) == (kind == "plain-decoding")
     working = tmp_path / "working"
@@ -462,6 +464,8 @@ def attack(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> dict[
             artifact = load_artifact(folder)
             if kind != "latency-profile":
                 _ = artifact.parts
+            if way == "bytes":
+                assert (artifact.provenance, artifact.recorded) == sound[kind]
             results["harmless"] += 1
         except ArtifactError as error:
             results["refused"] += str(error).isprintable()
@@ -497,11 +501,3 @@ def test_two_hundred_mutated_artifacts_do_no_harm(tmp_path: Path, monkeypatch: p
     results = attack(tmp_path, 200, monkeypatch)
     assert sum(results.values()) == 200, "every refusal is one line of text"
     assert results["refused"] > 120
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_two_thousand_mutated_artifacts_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = attack(tmp_path, 2000, monkeypatch)
-    print(results)
-    assert sum(results.values()) == 2000
