@@ -25,6 +25,7 @@ from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import complete_provenance
 from specexp.artifacts.files import READERS
 from specexp.artifacts.fingerprint import Fingerprint
+from specexp.artifacts.kinds import classes_with
 from specexp.artifacts.manifest import (
     MANIFEST,
     MOST_BYTES,
@@ -38,7 +39,6 @@ from specexp.artifacts.manifest import (
 )
 from specexp.artifacts.parts import init_args_of
 from specexp.artifacts.validation import ArtifactError
-from specexp.core.lazy import classes_with
 from specexp.core.messages import did_you_mean, type_and_line
 
 BEST = "best"

@@ -410,10 +410,8 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
         return key, first["msg"]
     if kind == "value_error":
         return key, f": {context['error']}"
-    if kind == "missing":
-        return key, " is missing"
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return key, " is unknown"
+    if kind in ("missing", "extra_forbidden", "unexpected_keyword_argument"):
+        return key, " is missing" if kind == "missing" else " is unknown"
     if kind.startswith("union_tag"):
         key = (*key, context["discriminator"].strip("'"))
         return key, f" must be one of {context['expected_tags']}, got {context['tag']!r}" if (
@@ -429,7 +427,7 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
 
 _WORDS = {"greater than or equal to": ">=", "greater than": ">", "less than or equal to": "<=", "less than": "<",
           "a valid": "a", "a integer": "an integer", "a string": "a text", "a boolean": "true or false",
-          "dictionary": "mapping", "array": "list"}  # fmt: skip
+          "dictionary": "mapping", "a array": "a list"}  # fmt: skip
 
 
 def _expected(message: str) -> str:

@@ -39,12 +39,6 @@ def class_named(package: str, name: str) -> type | None:
     return found or classes_of(package).get(name)
 
 
-def classes_with(package: str, attribute: str) -> dict[str, Any]:
-    """Return the classes of a package that set a class attribute, by its value, in alphabetical order."""
-    found = {vars(one)[attribute]: one for one in classes_of(package).values() if attribute in vars(one)}
-    return dict(sorted(found.items()))
-
-
 def _defined_in(module: ModuleType) -> dict[str, type]:
     return {
         name: one

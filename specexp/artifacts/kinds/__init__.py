@@ -1,1 +1,13 @@
 """Kinds of artifacts: classes with a ``kind``, found by importing every file here, as export formats are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specexp.core.lazy import classes_of
+
+
+def classes_with(package: str, attribute: str) -> dict[str, Any]:
+    """Return the classes of a package that set a class attribute, by its value, in alphabetical order."""
+    found = {vars(one)[attribute]: one for one in classes_of(package).values() if attribute in vars(one)}
+    return dict(sorted(found.items()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from specexp.artifacts import ArtifactError
-from specexp.core.lazy import classes_with
+from specexp.artifacts.kinds import classes_with
 
 if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
