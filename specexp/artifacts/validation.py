@@ -45,7 +45,8 @@ def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
 def check_fields(value: Any, names: Iterable[str], where: str, key: str = "") -> None:
     """Raise an ArtifactError unless ``value`` is an object with exactly the fields ``names``."""
     names = list(names)
-    model = create_model("object", __base__=Section, **dict.fromkeys(names, (Any, ...)))  # type: ignore[call-overload]
+    fields: dict[str, Any] = dict.fromkeys(names, (Any, ...))
+    model = create_model("object", __base__=Section, **fields)
     _worded(lambda: model.model_validate(value), value, names, where, key)
 
 

@@ -86,9 +86,9 @@ class Documented(NamedTuple):
             mark = one.get("described")
             if isinstance(mark, PartOf):
                 parts = parts_of(mark.contract)
-                chosen = (
-                    [parts.get(class_path) or import_object(class_path)] if class_path else parts.values()
-                )
+                chosen = list(parts.values())
+                if class_path:
+                    chosen = [parts.get(class_path) or import_object(class_path)]
                 for part in chosen:
                     yield from arguments(part)
             elif mark is not None:
