@@ -159,6 +159,10 @@ def test_resolved_configuration_is_the_same_configuration(write, tmp_path):
     )
     config = load_config(write(text), ["--generation.seed", "5"])
     save_resolved(config, tmp_path / "run", command=["specexp.run"])
+    found = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert found["command"] == ["specexp.run"]
+    assert {"torch", "transformers", "specexp"} <= set(found["packages"])
+    assert {"git_commit", "git_dirty", "python", "platform", "device_name", "threads", "time"} <= set(found)
     again = load_config(tmp_path / "run" / "config.yaml")
     assert again.to_dict() == config.to_dict()
     assert isinstance(build_parts(again).builder, ParametricTree)
@@ -205,11 +209,3 @@ def test_checking_the_touched_sections_alone_is_checking_the_file(write, overrid
     changed = apply_overrides(config, overrides)
     assert changed.to_dict() == Config(changed.layers, changed.file).to_dict() != before
     assert config.to_dict() == before == Config(config.layers, config.file).to_dict()
-
-
-def test_environment(composition, tmp_path):
-    save_resolved(composition, tmp_path, command=["python", "-m", "specexp.run"])
-    found = json.loads((tmp_path / "environment.json").read_text())
-    assert found["command"] == ["python", "-m", "specexp.run"]
-    assert {"torch", "transformers", "specexp"} <= set(found["packages"])
-    assert {"git_commit", "git_dirty", "python", "platform", "device_name", "threads", "time"} <= set(found)

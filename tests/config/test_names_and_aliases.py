@@ -32,17 +32,13 @@ def test_what_names_a_folder_is_a_name(tmp_path: Path, name: str) -> None:
     assert load_config(write(tmp_path, FILE), ["--name", name]).get("name") == name
 
 
-@pytest.mark.parametrize("key", ["output", "profile.to", "record.to"])
+@pytest.mark.parametrize("key", ["output", "profile.to", "record.to", "sweep.export.to"])
 def test_a_relative_path_to_write_to_stays_below_the_working_directory(tmp_path: Path, key: str) -> None:
+    space = "sweep: {space: {builder.init_args.length: {type: int, low: 1, high: 4}}}\n"
+    file = write(tmp_path, FILE + (space if key.startswith("sweep") else ""))
     with pytest.raises(ConfigError, match=rf"command line: {key} is 'runs/\.\./\.\./x'; a path below"):
-        load_config(write(tmp_path, FILE), [f"--{key}", "runs/../../x"])
-    load_config(write(tmp_path, FILE), [f"--{key}", str(tmp_path / "x")])
-
-
-def test_an_export_stays_below_the_working_directory(tmp_path: Path) -> None:
-    sweep = "sweep: {space: {builder.init_args.length: {type: int, low: 1, high: 4}}, export: {to: ../x}}\n"
-    with pytest.raises(ConfigError, match=r"sweep\.export\.to is '\.\./x'; a path below"):
-        load_config(write(tmp_path, FILE + sweep))
+        load_config(file, [f"--{key}", "runs/../../x"])
+    load_config(file, [f"--{key}", str(tmp_path / "x")])
 
 
 def test_a_foreign_module_is_named_before_it_is_imported(

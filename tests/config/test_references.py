@@ -39,11 +39,10 @@ def written(**sections: object) -> Path:
     return Path("x.yaml")
 
 
-def test_a_tree_is_named_by_its_path_and_the_file_keeps_the_path() -> None:
-    config = load_config(
-        written(builder={"class_path": "StaticTree", "init_args": {"rank_paths": "tree/best"}})
-    )
-    assert config.get("builder.init_args.rank_paths") == "tree/best"
+@pytest.mark.parametrize("given", ["tree/best", [[0], [1]]])
+def test_a_tree_is_named_by_its_path_or_by_its_value_and_the_file_keeps_it(given: object) -> None:
+    config = load_config(written(builder={"class_path": "StaticTree", "init_args": {"rank_paths": given}}))
+    assert config.get("builder.init_args.rank_paths") == given
     builder = build_parts(config).builder
     assert builder is not None
     assert builder.max_nodes == 2
@@ -60,15 +59,6 @@ def test_a_part_of_somebody_else_is_given_the_value(here: Path) -> None:
         assert config.get("builder.init_args.tree") == "tree"
     finally:
         sys.modules.pop("widened", None)
-
-
-def test_a_value_may_still_stand_in_the_file() -> None:
-    config = load_config(
-        written(builder={"class_path": "StaticTree", "init_args": {"rank_paths": [[0], [1]]}})
-    )
-    builder = build_parts(config).builder
-    assert builder is not None
-    assert builder.max_nodes == 2
 
 
 @pytest.mark.parametrize(

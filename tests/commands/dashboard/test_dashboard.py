@@ -126,12 +126,6 @@ def test_what_is_missing_is_said_in_one_sentence(
     assert said.count("\n") == 1
 
 
-def test_who_is_not_logged_in_is_told_so(experiment: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
-    assert main([experiment, "--entity", "team"]) == 1
-    assert "wandb login" in capsys.readouterr().err
-
-
 def test_an_experiment_without_a_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "arms.yaml"
     file.write_text(EXPERIMENT.split("sweep:")[0])
@@ -139,7 +133,7 @@ def test_an_experiment_without_a_study_is_refused(tmp_path: Path, capsys: pytest
     assert "has no sweep: section" in capsys.readouterr().err
 
 
-def test_a_refusal_of_the_server_is_one_sentence(
+def test_a_missing_login_and_a_refusal_of_the_server_are_one_sentence(
     experiment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ws = pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
@@ -147,6 +141,8 @@ def test_a_refusal_of_the_server_is_one_sentence(
     def refuse(_: object) -> None:
         raise ValueError("entity team not found\nTraceback ...")
 
+    assert main([experiment, "--entity", "team"]) == 1
+    assert "wandb login" in capsys.readouterr().err
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setattr(ws.Workspace, "save", refuse)
     assert main([experiment, "--entity", "team"]) == 1

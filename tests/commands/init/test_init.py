@@ -24,28 +24,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_experiment_searches_what_fastest_searches_for_ones_own_model_and_prompts(here: Path) -> None:
     (here / "mine.jsonl").write_text("".join(json.dumps({"question": f"why {n}?"}) + "\n" for n in range(50)))
-    arguments = [
-        "study",
-        "--target",
-        "owner/target",
-        "--draft",
-        "owner/draft",
-        "--device",
-        "cuda",
-        "--temperature",
-        "0.7",
-    ]
+    models = ["--target", "owner/target", "--draft", "owner/draft", "--device", "cuda"]
+    arguments = ["study", *models, "--temperature", "0.7"]
     assert main([*arguments, "--prompts", "mine.jsonl"]) == 0
     os.chdir("study")
     config, said = with_recognised_fields(load_config("experiment.yaml"))
     assert said == [f"{here / 'mine.jsonl'}: prompts are read from 'question'."]
     shared = yaml.safe_load((ROOT / "experiments" / "fastest.yaml").read_text())["sweep"]
     assert list(config.get("sweep.space")) == list(shared["space"])
-    assert (config.get("pair.target"), config.get("pair.draft"), config.get("pair.device")) == (
-        "owner/target",
-        "owner/draft",
-        "cuda",
-    )
+    found = [config.get(f"pair.{key}") for key in ("target", "draft", "device")]
+    assert found == ["owner/target", "owner/draft", "cuda"]
     assert config.get("verifier.init_args.temperature") == 0.7
     assert config.get("data.max_prompts") == 16
     assert config.get("sweep.confirm.data.max_prompts") == 24

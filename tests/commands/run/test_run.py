@@ -18,16 +18,9 @@ from specexp.config.artifacts import load_artifact
 
 TREE_SIZES = "experiments.papers.dyspec.trees.TreeSizes"
 FILES = {
-    ".lock",
-    "prompts.csv",
-    "config.yaml",
-    "environment.json",
-    "records.jsonl",
-    "table.md",
-    "table.csv",
-    "figure.png",
+    ".lock", "prompts.csv", "config.yaml", "environment.json", "records.jsonl", "table.md", "table.csv", "figure.png",
     "report.html",
-}
+}  # fmt: skip
 
 
 def test_a_composition_is_run_beside_plain_decoding(experiment, tmp_path, capsys):
@@ -221,13 +214,8 @@ class StepCount(Analysis):
 
 
 def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
-    analyses = [
-        TREE_SIZES,
-        {
-            "class_path": "experiments.papers.dyspec.trees.AcceptanceVector",
-            "init_args": {"width": 1},
-        },
-    ]
+    vector = {"class_path": "experiments.papers.dyspec.trees.AcceptanceVector", "init_args": {"width": 1}}
+    analyses = [TREE_SIZES, vector]
     path = experiment(arms={"chain": {}, "lookup": {"reference": "hf-prompt-lookup"}}, analyses=analyses)
     assert main([path, "--data.max_prompts", "2", "--analyses.0.init_args.most_steps", "5"]) == 0
     folder = tmp_path / "runs" / "tiny"
@@ -242,10 +230,7 @@ def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
     assert json.loads((folder / "acceptance.json").read_text())["arm"] == "chain"
     assert "Size of the trees" in capsys.readouterr().out
     resolved = yaml.safe_load((folder / "config.yaml").read_text())["analyses"]
-    assert resolved[0] == {
-        "class_path": TREE_SIZES,
-        "init_args": {"most_steps": 5, "arms": None},
-    }
+    assert resolved[0] == {"class_path": TREE_SIZES, "init_args": {"most_steps": 5, "arms": None}}
     assert resolved[1]["init_args"] == {"width": 1}
 
 
@@ -393,23 +378,19 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_full_disk_at_the_start_leaves_nothing(experiment, tmp_path, capsys, monkeypatch):
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_unless_there_are_records(
+    experiment, tmp_path, capsys, monkeypatch
+):
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("specexp.config.config.atomic_write", full)
-    assert main([experiment()]) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr("specexp.config.config.atomic_write", full)
+        assert main([experiment()]) == 2
     error = capsys.readouterr().err.strip()
-    assert re.fullmatch(
-        r"error: .*tiny\.yaml: output: .*tiny cannot be written \(No space left on device\)", error
-    )
+    pattern = r"error: .*tiny\.yaml: output: .*tiny cannot be written \(No space left on device\)"
+    assert re.fullmatch(pattern, error)
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_disk_that_fills_up_is_one_sentence(experiment, tmp_path, capsys, monkeypatch):
-    def full(path, content):
-        raise OSError(28, "No space left on device", str(path))
-
     monkeypatch.setattr("specexp.bench.publish.atomic_write", full)
     assert main([experiment(), "--data.max_prompts", "1"]) == 1
     said = capsys.readouterr()
@@ -455,17 +436,13 @@ def test_two_runs_in_one_folder_do_not_mix_their_records(experiment, tmp_path, c
     assert main([experiment()]) == 0
 
 
-def test_the_same_experiment_replaces_its_earlier_results(experiment, tmp_path):
-    for _ in range(2):
-        assert main([experiment()]) == 0
-    records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
-    assert len(records) == len({(record.arm, record.key) for record in records})
-
-
 def test_a_run_names_the_other_results_that_it_replaces(experiment, tmp_path, capsys):
     folder = tmp_path / "runs" / "tiny"
-    assert main([experiment()]) == 0
-    assert "replaces" not in capsys.readouterr().err
+    for _ in range(2):
+        assert main([experiment()]) == 0
+        assert "replaces" not in capsys.readouterr().err
+    records = read_records(folder / "records.jsonl")
+    assert len(records) == len({(record.arm, record.key) for record in records})
     assert main([experiment(), "--data.max_prompts", "2"]) == 0
     assert (
         f"replaces the results of an earlier run (data.max_prompts differs) in {folder}"
