@@ -34,19 +34,12 @@ ends them."""
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Where workers are started.
+    """Where workers are started."""
 
-    Attributes:
-        on: One of :data:`CLUSTERS`.
-        workers: Number of workers.
-        gpus: GPUs of each worker. If None, it is one if the experiment's device is a GPU.
-        slurm: Parameters of submitit, such as ``slurm_partition``.
-    """
-
-    on: str
+    on: str  # one of :data:`CLUSTERS`
     workers: int = 1
-    gpus: int | None = None
-    slurm: dict[str, str | int] = field(default_factory=dict)
+    gpus: int | None = None  # of each worker; if None, one if the experiment's device is a GPU
+    slurm: dict[str, str | int] = field(default_factory=dict)  # parameters of submitit
 
     def gpus_on(self, device: str) -> int:
         """GPUs of each worker of an experiment on this device."""
@@ -107,8 +100,6 @@ MINUTES = 24 * 60
 PASSED_ON = ("PG", "HF_", "WANDB_", "SPECEXP_", "OMP_", "MKL_", "TOKENIZERS_", "PYTHON", "TORCH", "NCCL_")
 """Prefixes of the environment variables that workers on Ray inherit. A database's password is in PGPASSWORD."""
 
-_ERROR = "error: "
-
 Jobs: TypeAlias = Mapping[str, tuple[Sequence[str], str, str]]
 """Command, working directory and log of each worker by its name."""
 
@@ -122,7 +113,6 @@ def run_workers(
     """Run workers to their end; an interrupt ends them. Return 1 if one failed, after one sentence on stderr for each.
 
     Args:
-        options: The cluster.
         commands: Program and arguments of each worker by its name; they must not contain passwords.
         folder: Folder of the logs, which all machines share.
         gpus: GPUs of each worker.
@@ -168,21 +158,15 @@ def _started(
     command: Sequence[str], folder: str, log: str, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start a worker that ends with this process, however this process ends."""
+    env = {**os.environ, **environment}
     with Path(log).open("ab") as file:
-        return supervisor.start(
-            command,
-            GRACE,
-            cwd=folder,
-            env={**os.environ, **environment},
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
+        return supervisor.start(command, GRACE, cwd=folder, env=env, stdout=file, stderr=subprocess.STDOUT)
 
 
 def _reason(log: Path, outcome: int | Exception) -> str:
     """The last ``error:`` line of a worker, else how it was lost or killed, else its last line."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if errors:
         return errors[-1]
     if isinstance(outcome, Exception):

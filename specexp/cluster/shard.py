@@ -29,14 +29,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Shard:
-    """One of several parts of equal size, in the order of the whole.
+    """One of ``count`` parts of equal size, in the order of the whole."""
 
-    Attributes:
-        number: From 0.
-        count: Number of shards.
-    """
-
-    number: int
+    number: int  # from 0
     count: int
 
     def of(self, items: Sequence[Item]) -> list[Item]:
@@ -85,8 +80,7 @@ def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
     """Yield whether this worker assembles the whole: all shards are done, and no other worker assembles it.
 
     Args:
-        whole: Folder of the result.
-        is_whole: Returns whether the folder of a shard is complete.
+        is_whole: Whether the folder of a shard is complete.
     """
 
     def all_are() -> bool:
@@ -113,9 +107,7 @@ def run_shards(
     Args:
         command: The module, such as ``specexp.record``.
         typed: The command's arguments without those of the cluster.
-        options: The cluster; there are as many shards as workers.
         whole: Folder of the result, which all machines share.
-        config: The experiment.
 
     Raises:
         ConfigError: The cluster does not exist, or refuses the workers.

@@ -22,7 +22,7 @@ from specexp.core.checked import keys_below
 from specexp.core.messages import counted, did_you_mean
 from specexp.core.start import acting, masked
 from specexp.models.sources import PairError, checked_sources
-from specexp.tracking.mode import asked_mode
+from specexp.tracking.mode import wanted_mode
 
 QUIET, JSON, OPEN = "--quiet", "--json", "--open"
 SHOWING = (QUIET, JSON, OPEN)
@@ -284,7 +284,7 @@ def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
 def check_tracking(config: Config) -> None:
     """Raise a ConfigError if W&B would refuse the mode or the names of a project and of its owner."""
     try:
-        asked_mode(config.get("tracking.mode"))
+        wanted_mode(config.get("tracking.mode"))
     except ValueError as error:  # of the environment: the file's own value is checked with the file
         raise ConfigError(str(error)) from error
     for key in ("project", "entity"):

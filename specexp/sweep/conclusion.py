@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.trial import FrozenTrial
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from specexp.artifacts.atomic_write import atomic_write
@@ -22,28 +20,26 @@ from specexp.bench.progress import StageBar
 from specexp.bench.publish import Attached, Report, publish, track
 from specexp.bench.record import PromptRecord, line_of, read_records
 from specexp.bench.report import failed_answers
+from specexp.bench.table import Table
 from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
 from specexp.sweep.confirmation import AR, BASELINES, Confirmation, answer, confirm, select, sentences, table
 from specexp.sweep.export import Deployed, Exported, Exporter
-from specexp.sweep.output import (
-    BEST_TREE,
-    StudyOutput,
-    method_of,
-    next_steps,
-    setting_of,
-    summary_of,
-)
+from specexp.sweep.output import BEST_TREE, StudyOutput, method_of, next_steps, setting_of, summary_of
 from specexp.sweep.pictures import charts_of, pictures_of_winner
 from specexp.sweep.study import Study
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 from specexp.sweep.trials import confirmable, trial_row
-from specexp.sweep.workers import CONFIRMATION, Turn, in_turn, known_waiting, others_running, worker
+from specexp.sweep.workers import (
+    CONCLUDED,
+    Claim,
+    TakenOverError,
+    claim_confirmation,
+    known_waiting,
+    others_running,
+    worker,
+)
 
-if TYPE_CHECKING:
-    from specexp.bench.table import Table
-
-CONCLUDED = "concluded.json"
 CONFIRM = "confirm.jsonl"
 POLL_SECONDS = 2.0
 """Pause between two checks whether other workers still measure."""
@@ -51,48 +47,30 @@ POLL_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Concluded:
-    """The conclusion of a study, as ``concluded.json`` keeps it."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    """The conclusion of a study, as the claim of its confirmation keeps it for all workers."""
 
     of: str  # digest of the study, its confirmed trials, and the settings of the export
     measured_on: str  # digest of what confirmations must share to be pooled
     confirmations: int
     said: str  # table and sentences, as they were printed
     gain: bool  # whether the deployed composition is faster than plain decoding, by the interval
-    answer: str = ""
-    deployed: Deployed | None = None  # None if nothing was exported
+    answer: str
+    deployed: Deployed | None  # None if nothing was exported
+    worker: str
+    folder: str  # the worker's results, on its machine
 
     @staticmethod
-    def load(folder: Path) -> Concluded | None:
-        """The conclusion of the study in a folder; None if it has not ended yet.
-
-        Raises:
-            StudyError: The file holds something else.
-        """
-        path = folder / CONCLUDED
-        try:
-            return TypeAdapter(Concluded).validate_json(path.read_bytes(), strict=True)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError) as error:
-            raise StudyError(
-                f"{path} is not what a finished study keeps: remove it, and the best trials are confirmed anew"
-            ) from error
-
-    def save(self, folder: Path) -> None:
-        """Write the file, whole or not at all."""
-        atomic_write(folder / CONCLUDED, json.dumps(asdict(self), indent=2) + "\n")
+    def last(confirmations: optuna.Study) -> Concluded | None:
+        """The last conclusion of a study; None if it has not ended yet."""
+        ends = [one.user_attrs.get(CONCLUDED) for one in confirmations.get_trials(deepcopy=False)]
+        kept = next(filter(None, reversed(ends)), None)
+        return None if kept is None else TypeAdapter(Concluded).validate_python(kept)
 
 
 def earlier_records(
     folder: Path, kept: Concluded | None, measured_on: str, samples: int
 ) -> list[PromptRecord]:
-    """Records of the confirmations that a new one is pooled with.
-
-    Args:
-        samples: Continuations of every prompt in one confirmation; their numbers go on from one to the next.
-    """
+    """Records of the confirmations that a new one is pooled with; each took ``samples`` further ones of a prompt."""
     path = folder / CONFIRM
     if kept is None or kept.measured_on != measured_on or not path.exists():
         return []
@@ -115,47 +93,38 @@ def keep_records(
     atomic_write(path, "".join(map(line_of, records)))
 
 
-class _TakenOverError(Exception):
-    """Another worker confirms, or confirmed, what this one has just measured."""
-
-
 class Conclusion:
     """The conclusion of a study by one of its workers."""
 
     def __init__(
-        self, trials: optuna.Study, settings: Sweep, config: StudyConfig, output: StudyOutput
+        self,
+        trials: optuna.Study,
+        confirmations: optuna.Study,
+        settings: Sweep,
+        config: StudyConfig,
+        output: StudyOutput,
     ) -> None:
         assert settings.confirm is not None
-        self.trials, self.settings, self.config, self.output = trials, settings, config, output
-        self._stage = settings.confirm
+        self.trials, self.confirmations, self.settings = trials, confirmations, settings
+        self.config, self.output, self._stage = config, output, settings.confirm
 
     def unchanged(self) -> Concluded | None:
-        """The kept conclusion if nothing has changed since; None if there is something to measure.
+        """The kept conclusion if nothing has changed since; None if there is something to measure."""
+        kept = Concluded.last(self.confirmations)
+        return kept if kept is not None and kept.of == self._digest() and not self._stage.again else None
 
-        Raises:
-            StudyError: It cannot be read.
-        """
-        kept = Concluded.load(self.output.folder)
-        same = kept is not None and kept.of == self._digest()
-        return kept if same and not self._stage.again else None
+    def in_turn(self, study: Study, search: Callable[[], None]) -> Concluded | None:
+        """Conclude a searched study, unless another worker does (None) or did.
 
-    def in_turn(self, study: Study, turns: optuna.Study, search: Callable[[], None]) -> Concluded | None:
-        """Conclude a searched study; None if another worker does, or did.
-
-        A worker that dies over it gives its turn back to the next one. A worker that lost its turn, because it was
+        A worker that dies over it leaves the claim to the next one. A worker that lost its claim, because it was
         stopped for too long, writes nothing.
 
         Args:
             search: Measures the known configurations of workers that died meanwhile.
-
-        Raises:
-            StudyError: As :meth:`conclude`.
         """
-        found: Concluded | None = None
         shared, say = self.settings.storage is not None, self.output.say
 
-        def work(turn: Turn) -> None:
-            nonlocal found
+        def claimed(claim: Claim) -> Concluded:
             if shared and others_running(self.trials):
                 say("The best trials are confirmed once the other workers have measured their last.")
             while shared and (others_running(self.trials) or known_waiting(self.trials)):
@@ -163,54 +132,37 @@ class Conclusion:
                     time.sleep(POLL_SECONDS)
                 search()  # even if nothing is left: trials.csv then has the last trials of the other workers
             found = self.unchanged() if shared else None
-            if found is not None:
-                return
-            # A worker on another machine has no ``concluded.json``.
-            ends = [one.user_attrs.get("concluded") for one in turns.get_trials(deepcopy=False)]
-            earlier: dict[str, Any] = next(filter(None, reversed(ends)), {})
-            if shared and earlier.get("of") == self._digest() and not self._stage.again:
-                say(f"The best trials were confirmed by {earlier['worker']}, in {earlier['folder']}.")
-                return
-            try:
-                found = self.conclude(study, turn)
-            except _TakenOverError:
-                say("Another worker took the confirmation over and exports; this one writes nothing.")
+            if found is None:
+                return self.conclude(study, claim)
+            say(f"The best trials were confirmed by {found.worker}, in {found.folder}.")
+            return found
 
-        if not in_turn(turns, CONFIRMATION, work, alone=not shared):
+        try:
+            return claim_confirmation(self.confirmations, claimed, alone=not shared)
+        except TakenOverError:
             say("Another worker confirms the best trials.")
-        return found
+            return None
 
-    def conclude(self, study: Study, turn: Turn) -> Concluded:
+    def conclude(self, study: Study, claim: Claim) -> Concluded:
         """Confirm the best trials, export the winner, publish both, and keep what was printed.
 
-        Earlier confirmations on the same prompts are pooled with this one.
-
-        Args:
-            turn: The worker's turn, which it must still hold once all is measured and again before the export.
+        Earlier confirmations on the same prompts are pooled with this one. The worker must still hold its claim once
+        all is measured and again before the export.
 
         Raises:
             StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, so nothing is
                 exported; or, once all is published, prompts of the confirmation failed.
         """
         folder, confirming = self.output.folder, study.confirming
-        kept, measured_on = Concluded.load(folder), self._measured_on()
+        kept, measured_on = Concluded.last(self.confirmations), self._measured_on()
         earlier = earlier_records(folder, kept, measured_on, confirming.samples)
         pooled = None if kept is None or kept.measured_on != measured_on else kept
         confirmation = self._confirm(study, pooled, earlier)
         confirmed, records, winner = confirmation.confirmed, confirmation.records, confirmation.winner
-        _check(turn)
+        claim.check()
         keep_records(folder, kept, measured_on, records)
         float32 = confirming.in_float32(confirmed, records)
-        shown = table(
-            self.config.name,
-            self.config.question,
-            confirmed,
-            records,
-            study.predict(None),
-            confirmations=confirmation.confirmations,
-            warm=any(arm.parts.keeps_learning for arm in confirmation.arms.values()),
-            float32=float32,
-        )
+        shown = table(self.config.name, self.config.question, confirmation, study.predict(None), float32)
         data = confirming.data("confirm")
         texts, preparation = texts_of(data.prompts), data.workload.preparation
         shown.notes += preparation.notes()
@@ -234,7 +186,7 @@ class Conclusion:
         wrong = divergence([*records, *(() if float32 is None else float32.records)])
         if wrong is not None:
             raise StudyError(f"{wrong}: this is not lossless, so nothing is exported")
-        _check(turn)  # pictures took a while
+        claim.check()  # pictures took a while
         exported = Exported((), winner.over_ar.is_faster)
         if self.settings.export is not None:
             exporter = Exporter(self.settings.export, confirmation, study, self.output)
@@ -249,18 +201,16 @@ class Conclusion:
             exported.gain,
             report.answer,
             exported.deployed,
+            worker(),
+            str(folder.resolve()),
         )
         failed = failed_answers(records)
         if failed is None:
-            # Before W&B is written: a worker that dies meanwhile has exported.
-            where = {"of": found.of, "worker": worker(), "folder": str(folder.resolve())}
-            turn.sign("concluded", where)
-            found.save(folder)
+            claim.sign(CONCLUDED, asdict(found))  # before W&B: a worker that dies meanwhile has exported
         self._track(report, exported, confirmation)
         if failed is not None:
-            raise StudyError(
-                f"{failed}; the confirmation is of the others, and {folder / CONFIRM} says why for each"
-            )
+            why = f"{folder / CONFIRM} says why for each"
+            raise StudyError(f"{failed}; the confirmation is of the others, and {why}")
         current_result().summary = summary_of(winner)
         return found
 
@@ -294,9 +244,7 @@ class Conclusion:
 
     def _measured_on(self) -> str:
         learn = None if self.settings.learn is None else self.settings.learn.model_dump()
-        # A study that started over has trials of its own.
-        begun = self.trials.get_trials(deepcopy=False)[0].datetime_start
-        return digest_of([self.config.workload(), self._stage.data, learn, str(begun)])
+        return digest_of([self.config.workload(), self._stage.data, learn])
 
     def _track(self, report: Report, exported: Exported, confirmation: Confirmation) -> None:
         name, config, folder = self.config.name, self.config.config, self.output.folder
@@ -308,7 +256,7 @@ class Conclusion:
         setting = {**config.to_dict(), **setting_of(config), "method": method_of(config, winner)}
         with self.output.tracker.study(config=setting) as run:
             run.table(
-                "trials", [trial_row(trial, objectives) for trial in self.trials.get_trials(deepcopy=False)]
+                "trials", [trial_row(one, objectives) for one in self.trials.get_trials(deepcopy=False)]
             )
             for part in report.whole():
                 track(part, folder, run)
@@ -317,15 +265,10 @@ class Conclusion:
             track(Report(artifacts=artifacts, summary=summary_of(winner)), folder, run)
 
 
-def _check(turn: Turn) -> None:
-    if not turn.is_mine():
-        raise _TakenOverError
-
-
-def _text(shown: Table, said: Sequence[object], width: int) -> str:
-    console = Console(file=StringIO(), width=width, highlight=False, force_jupyter=False)
+def _text(shown: Table, said: Sequence[str], width: int) -> str:
+    file = StringIO()
+    console = Console(file=file, width=width, highlight=False, force_jupyter=False)
     console.print(shown.to_rich())
     for sentence in said:
-        console.print(str(sentence), markup=False, soft_wrap=True)
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
+        console.print(sentence, markup=False, soft_wrap=True)
+    return file.getvalue()

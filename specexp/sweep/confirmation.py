@@ -153,11 +153,8 @@ def confirm(
 def cold_figures(one: Confirmed, study: Study, records_path: Path) -> tuple[float, Speedup] | None:
     """Return the tokens per step of a candidate that has learned nothing before a prompt, and its speedup over plain
     decoding, on the prompts of the confirmation; None if it does not learn from prompt to prompt.
-
-    Args:
-        records_path: File for its records and those of plain decoding.
     """
-    arm = study.compose(one.name, study.config.with_overrides(one.attributes["resolved"]))
+    arm = study.compose(one.name, study.config_of(one))
     if not arm.parts.keeps_learning:
         arm.close()
         return None
@@ -217,123 +214,83 @@ def _confirmed(
     )
 
 
-def promoted(
-    candidates: Sequence[Confirmed], records: Sequence[PromptRecord], deployed: int | None = None
-) -> Confirmed | None:
-    """The candidate to deploy, or None if plain decoding is to be deployed.
-
-    It is the fastest of those whose interval lies above plain decoding. A deployed one that still does stays until
-    another one is faster than it, prompt by prompt, by the interval.
-
-    Args:
-        candidates: The confirmed candidates that can be exported, fastest first.
-        deployed: Trial that is deployed already.
-    """
-    gains = [one for one in candidates if one.over_ar.is_faster]
-    if not gains:
-        return None
-    fastest = gains[0]
-    held = next((one for one in gains if one.trial == deployed), fastest)
-    if held is not fastest and paired_speedup(records, fastest.name, held.name).is_faster:
-        return fastest
-    return held
-
-
 def table(
     name: str,
     question: str | None,
-    confirmed: Sequence[Confirmed],
-    records: Sequence[PromptRecord],
+    confirmation: Confirmation,
     predicted_ar: Predicted | None = None,
-    *,
-    confirmations: int = 1,
-    warm: bool = False,
     float32: InFloat32 | None = None,
 ) -> Table:
     """The candidates, fastest first, and the baselines, which come first if no candidate is faster than plain decoding.
 
     Args:
-        warm: Whether what is carried from prompt to prompt was learned on the search's prompts first.
+        predicted_ar: Replay's figures of plain decoding; None if nothing was replayed.
         float32: The outputs compared once more in float32; None if they were not.
     """
-    own, noun = summarise(records, AR), noun_of(confirmed, records)
+    confirmed, records = confirmation.confirmed, confirmation.records
+    own, noun, best = summarise(records, AR), noun_of(confirmed, records), confirmed[0]
     present = arm_names(records)
     baselines = {arm: label for arm, label in BASELINES.items() if arm == AR or arm in present}
     predicts, several = any(one.predicted is not None for one in confirmed), _is_multi_sequence(records)
     adjective = clock.adjective(own.clock)
-    predicted_columns = [
-        Column(f"predicted {what}") for what in ("tokens per step", "tokens/s", "speedup over AR")
-    ]
-    columns = [
-        Column(noun),
-        Column("nodes", digits=1),
-        Column("depth"),
-        Column("tokens per step"),
-        Column(f"{adjective}tokens/s", digits=0 if own.clock == MEASURED else 2),
-        *(predicted_columns if predicts else []),
-        *([Column("target busy")] if several else []),
-        *(
-            Column(f"{adjective}speedup over {'AR' if one == AR else one}", interval=True)
-            for one in baselines
-        ),
-    ]
+    columns = {
+        noun: Column(noun),
+        "nodes": Column("nodes", digits=1),
+        "depth": Column("depth"),
+        "tokens per step": Column("tokens per step"),
+        "tokens/s": Column(f"{adjective}tokens/s", digits=0 if own.clock == MEASURED else 2),
+    }
+    if predicts:
+        predictions = ("predicted tokens per step", "predicted tokens/s", "predicted speedup over AR")
+        columns |= {key: Column(key) for key in predictions}
+    if several:
+        columns["target busy"] = Column("target busy")
+    for arm in baselines:
+        over = f"{adjective}speedup over {'AR' if arm == AR else arm}"
+        columns[arm] = Column(over, interval=True)
 
-    def row(
-        arm: str, label: str, nodes: Cell, depth: Cell, predicted: Predicted | None, speedups: Sequence[Cell]
-    ) -> list[Cell]:
-        summary = summarise(records, arm)
-        cells: list[Cell] = [label, nodes, depth, summary.tokens_per_step, summary.tokens_per_second]
-        if predicts and predicted is not None:
+    def row(arm: str, label: str, predicted: Predicted | None, nodes: Cell, depth: Cell) -> dict[str, Cell]:
+        summary, cells = summarise(records, arm), dict[str, Cell]()
+        if predicted is not None:
             over_ar = None if predicted.over_ar is None else predicted.over_ar.unlabelled
-            cells += [predicted.tokens_per_step, predicted.tokens_per_second, over_ar]
-        elif predicts:
-            cells += [None, None, None]
+            figures = (predicted.tokens_per_step, predicted.tokens_per_second, over_ar)
+            cells = dict(zip(predictions, figures, strict=True))
         if several:
             groups = [record.group for record in records if record.arm == arm and record.group is not None]
             wall = sum(group.wall_seconds for group in groups)
-            cells.append(sum(group.busy_seconds for group in groups) / wall if wall else None)
-        return [*cells, *speedups]
+            cells["target busy"] = sum(group.busy_seconds for group in groups) / wall if wall else None
+        cells |= {one: 1 if one == arm else paired_speedup(records, arm, one) for one in baselines}
+        cells |= {noun: label, "nodes": nodes, "depth": depth}
+        return cells | {"tokens per step": summary.tokens_per_step, "tokens/s": summary.tokens_per_second}
 
-    candidates = [
-        row(
-            one.name,
-            one.label,
-            # The nodes of a tree that differs from step to step are a mean.
-            one.attributes["nodes"]
-            if "rank_paths" in one.attributes
-            else summarise(records, one.name).nodes_per_step,
-            one.attributes.get("depth"),
-            one.predicted,
-            [speedup for speedup in (one.over_ar, one.over_eager) if speedup is not None],
-        )
-        for one in confirmed
-    ]
+    candidates = []
+    for one in confirmed:
+        # The nodes of a tree that differs from step to step are a mean.
+        fixed = "rank_paths" in one.attributes
+        nodes = one.attributes["nodes"] if fixed else summarise(records, one.name).nodes_per_step
+        candidates.append(row(one.name, one.label, one.predicted, nodes, one.attributes.get("depth")))
     plain = [
-        row(
-            arm,
-            label,
-            0,
-            0,
-            predicted_ar if arm == AR else None,
-            [1 if other == arm else paired_speedup(records, arm, other) for other in baselines],
-        )
+        row(arm, label, predicted_ar if predicts and arm == AR else None, 0, 0)
         for arm, label in baselines.items()
     ]
-    pays = confirmed[0].over_ar.is_faster
+    pays = best.over_ar.is_faster
     shown = Table(
-        clock.titled(question or f"{name}: confirmed on prompts the search did not see", own.clock), columns
+        clock.titled(question or f"{name}: confirmed on prompts the search did not see", own.clock),
+        list(columns.values()),
     )
-    shown.rows = [*candidates, *plain] if pays else [*plain, *candidates]
-    prompts = len({record.prompt_id for record in records})
+    rows = [*candidates, *plain] if pays else [*plain, *candidates]
+    shown.rows = [[cells.get(key) for key in columns] for cells in rows]
+    prompts, count = len({record.prompt_id for record in records}), confirmation.confirmations
     failed = failed_answers(records)
-    pooled = "" if confirmations == 1 else f" in {confirmations} confirmations"
+    pooled = "" if count == 1 else f" in {count} confirmations"
+    warm = any(arm.parts.keeps_learning for arm in confirmation.arms.values())
     taught = ", begun with what the search's prompts taught" if warm else ""
     states = " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"
     names = [one.name for one in confirmed]
-    equality = Equality.sum(token_equality(records, name, AR) for name in names)
+    equality = Equality.sum(token_equality(records, arm, AR) for arm in names)
     notes = [
         misprediction(confirmed),
-        None if pays else about_plain(confirmed[0], noun),
+        None if pays else about_plain(best, noun),
         f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, state {states}{taught}"
         "; speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
         f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "

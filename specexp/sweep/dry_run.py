@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations, product
+from itertools import product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts import StudyKind, kind_named
-from specexp.config import build_pair
+from specexp.bench.trainer import build_trainer
+from specexp.config import build_outline, build_pair
 from specexp.config.load import STAGES, awaits_counts
 from specexp.config.sweep import Categorical, Sweep
 from specexp.core.messages import first_line
-from specexp.core.parts import Parts
+from specexp.sweep.export import payloads_of
+from specexp.sweep.sampler import check_sampler
 from specexp.sweep.space import Space
 from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig
@@ -34,7 +36,7 @@ def without_impossible(
         compose: Composes a candidate of these overrides; raises ValueError if it cannot be built.
 
     Returns:
-        The remaining study, and the reason for each choice, pair of choices and configuration that cannot be built.
+        The remaining study, and the reason for each choice and configuration that cannot be built.
 
     Raises:
         ConfigError: Nothing is left.
@@ -48,31 +50,20 @@ def without_impossible(
             return first_line(error)
         return None
 
-    def refusal_of_choices(space: Sweep, chosen: Mapping[str, Any]) -> str | None:
-        first = None
-        for overrides in branches(config, space, chosen):
-            reason = refusal(overrides)
-            if reason is None:
-                return None
-            first = first or reason
-        return first
-
     left_out, entries = dict[str, str](), dict(sweep.space)
     for key, entry in _whole_parts(sweep).items():
-        reasons = {label: refusal_of_choices(sweep, {key: label}) for label in entry.by_label}
-        refused = {f"{key} {label!r}": why for label, why in reasons.items() if why is not None}
+        kept, refused = [], dict[str, str]()
         # ``by_label`` is in the order of the choices.
-        kept = [choice for choice, why in zip(entry.choices, reasons.values(), strict=True) if why is None]
+        for label, choice in zip(entry.by_label, entry.choices, strict=True):
+            reasons = [refusal(overrides) for overrides in branches(config, sweep, {key: label})]
+            if reasons[0] is not None and None not in reasons:
+                refused[f"{key} {label!r}"] = reasons[0]
+            else:
+                kept.append(choice)
         if not kept:
             why = next(iter(refused.values()))
             raise config.config.checker.error(("sweep", "space", key), f": no choice can be built: {why}")
         entries[key], left_out = entry.with_changes(choices=kept), left_out | refused
-    rest = sweep.with_changes(space=entries, enqueue=[])
-    for (one, entry), (other, second) in combinations(_whole_parts(rest).items(), 2):
-        for label, beside in product(entry.by_label, second.by_label):
-            reason = refusal_of_choices(rest, {one: label, other: beside})
-            if reason is not None:
-                left_out[f"{one} {label!r} with {other} {beside!r}"] = reason
     known = {one.name: refusal(one.overrides) for one in sweep.known}
     left_out |= {name: why for name, why in known.items() if why is not None}
     first = [given for given, why in zip(sweep.enqueue, known.values(), strict=True) if why is None]
@@ -80,11 +71,8 @@ def without_impossible(
 
 
 def _whole_parts(sweep: Sweep) -> dict[str, Categorical]:
-    return {
-        key: entry
-        for key, entry in Space(sweep).entries.items()
-        if "." not in key and isinstance(entry, Categorical)
-    }
+    entries = Space(sweep).entries.items()
+    return {key: entry for key, entry in entries if "." not in key and isinstance(entry, Categorical)}
 
 
 def branches(
@@ -106,33 +94,25 @@ class _Fixed:
     """Takes the place of a trial: the labels that are given, and one end of every other range: 0 low, 1 high."""
 
     def __init__(self, labels: Mapping[str, Any], end: int) -> None:
-        self._labels = labels
-        self._end = end
+        self._labels, self._end = labels, end
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         return self._labels.get(name, choices[-self._end])
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+    def suggest_int(self, name: str, low: int, high: int, **how: Any) -> int:
         return (low, high)[self._end]
 
-    def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
-    ) -> float:
+    def suggest_float(self, name: str, low: float, high: float, **how: Any) -> float:
         return (low, high)[self._end]
 
 
 def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Study:
-    """A study that a recording answers, or models that decode.
-
-    Raises:
-        ConfigError: Models or recording cannot be loaded, or do not go with the experiment.
-    """
-    if not config.replayed:
-        return live_study(config, pair or build_pair(config.config), config.latency())
+    """A study on a recording, or on models; ConfigError if they cannot be loaded."""
+    latency = config.latency()
+    if latency is None or not config.replayed:
+        return live_study(config, pair or build_pair(config.config), latency)
     from specexp.sweep.replayed import ReplayedStudy
 
-    latency = config.latency()
-    assert latency is not None, "a replay without latency is refused with the file"
     return ReplayedStudy(config, latency, confirms=settings.confirm is not None)
 
 
@@ -156,31 +136,22 @@ def check_prompts(study: Study) -> None:
 def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str]]:
     """Read the prompts of all stages and compose every branch of the space, with models that have no weights.
 
-    Returns:
-        As :func:`without_impossible`.
-
-    Raises:
-        ValueError: Sampler, pruner, trainer, models, prompts or parts cannot be used, or do not go together; or no
-            candidate can leave the artifact that ``sweep.export`` names.
+    Returns as :func:`without_impossible`; raises ValueError if a part of the experiment cannot be used, or no candidate
+    can leave the artifact that ``sweep.export`` names.
     """
-    from specexp.bench.trainer import build_trainer
-    from specexp.config import build_outline
-    from specexp.sweep.sampler import check_sampler
-
     config = study_config.config
     check_sampler(settings, config.checker)
     build_trainer(config)
     study = open_models(study_config, settings, None if study_config.replayed else build_outline(config))
     check_prompts(study)
     possible, left_out = without_impossible(study_config, settings, study.try_to_compose)
-    _check_export(possible, study)
+    if settings.export is not None:
+        _check_export(possible, study, settings.export.kind)
     return possible, left_out
 
 
-def _check_export(sweep: Sweep, study: Study) -> None:
+def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
     config = study.config
-    if sweep.export is None:
-        return
     fitting: set[str] = set()
     for overrides in (*branches(config, sweep), *(known.overrides for known in sweep.known)):
         if awaits_counts(config.with_overrides(overrides), sweep):
@@ -189,26 +160,18 @@ def _check_export(sweep: Sweep, study: Study) -> None:
             candidate = study.prepare(overrides)
         except ValueError:  # choices that do not go together
             continue
-        parts, attributes = candidate.arm.parts, candidate.attributes
+        drafter, controller = candidate.arm.parts.drafter, candidate.arm.parts.controller
         state = {
-            "controller": parts.controller.state_dict(),
-            "drafter": None if parts.drafter is None else parts.drafter.state_dict(),
+            "controller": controller.state_dict(),
+            "drafter": None if drafter is None else drafter.state_dict(),
         }
         candidate.arm.close()
-        learned = {"learned": state} if sweep.learn is not None else {}
-        specs = {
-            family: attributes["resolved"].get(family, config.config.get(family)) for family in Parts._fields
-        }
-        filled = {**attributes, **learned}
-        fitting |= {
-            kind for kind in get_args(StudyKind) if kind_named(kind).payloads_of(specs, filled) is not None
-        }
-        if sweep.export.kind in fitting:
+        given = (config.config, candidate.attributes, None if sweep.learn is None else state)
+        fitting |= {one for one in get_args(StudyKind) if payloads_of(one, *given) is not None}
+        if kind in fitting:
             return
-    part = kind_named(sweep.export.kind).learned
+    part = kind_named(kind).learned
     needs = f"; a {part} is kept only with sweep.learn" if part and sweep.learn is None else ""
-    raise config.config.checker.error(
-        ("sweep", "export", "kind"),
-        f" is {sweep.export.kind!r}, and no candidate of this space is one; allowed are "
-        f"{', '.join(sorted(fitting)) or 'none'}{needs}",
-    )
+    allowed = ", ".join(sorted(fitting)) or "none"
+    why = f" is {kind!r}, and no candidate of this space is one; allowed are {allowed}{needs}"
+    raise config.config.checker.error(("sweep", "export", "kind"), why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,13 @@ from specexp.artifacts import ArtifactError, kind_named
 from specexp.artifacts.kinds.compositions import VERDICT, PlainDecodingArtifact
 from specexp.artifacts.parts import PARTS, state_payloads
 from specexp.bench import clock
-from specexp.bench.statistics import metric_interval
+from specexp.bench.statistics import metric_interval, paired_speedup
+from specexp.config import Config
 from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.sweep import Export
 from specexp.core.messages import size_of
 from specexp.core.parts import Parts
-from specexp.sweep.confirmation import Confirmation, about_plain, cold_figures, noun_of, promoted
+from specexp.sweep.confirmation import Confirmation, about_plain, cold_figures, noun_of
 from specexp.sweep.output import BEST_TREE, StudyOutput
 from specexp.sweep.study import Study
 from specexp.sweep.study_config import digest_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 class Deployed:
     """The aliases of a study's artifact."""
 
-    asked: str  # digest of the export's settings: the kind, the folder, whether it starts cold
+    export: str  # digest of the export's settings: the kind, the folder, whether it starts cold
     trial: int | None  # trial that ``best`` decodes with; None if it decodes plainly
     tree: int  # trial that ``best-tree`` decodes with
     folder: str
@@ -47,14 +48,49 @@ class Exported:
     written: Sequence[LoadedArtifact] = field(default=())  # new artifacts; empty if the earlier ones stay
 
 
+def payloads_of(
+    kind: str, config: Config, attributes: Mapping[str, Any], state: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """The payloads of a candidate's artifact; None if the candidate is not of this kind.
+
+    Args:
+        attributes: Those of :class:`~specexp.sweep.trials.Candidate`.
+        state: State of controller and drafter; None if nothing was learned before the prompts.
+    """
+    learned = {} if state is None else {"learned": state}
+    return kind_named(kind).payloads_of(specs_of(config, attributes), {**attributes, **learned})
+
+
+def specs_of(config: Config, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The specification of each of a candidate's four parts."""
+    return {family: attributes["resolved"].get(family, config.get(family)) for family in Parts._fields}
+
+
+def promoted(
+    candidates: Sequence[Confirmed], records: Sequence[PromptRecord], deployed: int | None = None
+) -> Confirmed | None:
+    """The candidate to deploy, or None if plain decoding is to be deployed.
+
+    It is the fastest of those whose interval lies above plain decoding. A deployed one that still does stays until
+    another one is faster than it, prompt by prompt, by the interval.
+
+    Args:
+        candidates: The confirmed candidates that can be exported, fastest first.
+        deployed: Trial that is deployed already.
+    """
+    gains = [one for one in candidates if one.over_ar.is_faster]
+    if not gains:
+        return None
+    held = next((one for one in gains if one.trial == deployed), gains[0])
+    overtaken = held is not gains[0] and paired_speedup(records, gains[0].name, held.name).is_faster
+    return gains[0] if overtaken else held
+
+
 class Exporter:
     """Writes the artifacts of a study.
 
     The alias ``best-tree`` names the fastest composition found. ``best`` is for deployments: it names the same version,
     or one that decodes plainly and holds the reason.
-
-    Args:
-        export: Kind and folder of the artifact, and whether it starts cold.
     """
 
     def __init__(self, export: Export, confirmation: Confirmation, study: Study, output: StudyOutput) -> None:
@@ -62,28 +98,23 @@ class Exporter:
         self.folder = Path(export.to)
 
     def run(self, before: Deployed | None) -> Exported:
-        """Write artifacts unless the aliases of an earlier confirmation stay.
-
-        Raises:
-            ArtifactError: One cannot be written.
-        """
+        """Write artifacts unless the aliases of an earlier confirmation stay."""
         winner, kind, folder = self.confirmation.winner, self.export.kind, self.folder
         candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]
         if not candidates:
             nothing = f"{winner.label} is no {kind}, nor is another one, so nothing was exported."
             return Exported([nothing], winner.over_ar.is_faster)
-        asked = digest_of(self.export.model_dump())
-        if before is not None and (before.asked != asked or not Path(before.folder).is_dir()):
+        export = digest_of(self.export.model_dump())
+        if before is not None and (before.export != export or not Path(before.folder).is_dir()):
             before = None
-        deployed = None if before is None else before.trial
-        best = promoted(candidates, self.confirmation.records, deployed)
-        if before is not None and deployed == (None if best is None else best.trial):
-            plainly = f"{folder}/best still decodes plainly ({before.folder})."
-            said = [plainly if best is None else f"{best.label} stays {folder}/best ({before.folder})."]
-            return Exported(said, best is not None, before)
+        best = promoted(candidates, self.confirmation.records, None if before is None else before.trial)
+        trial = None if best is None else best.trial
+        if before is not None and before.trial == trial:
+            stays = "still decodes plainly" if best is None else f"stays {folder}/best"
+            named = f"{folder}/best" if best is None else best.label
+            return Exported([f"{named} {stays} ({before.folder})."], best is not None, before)
         tree = best or candidates[0]
-        aliases = ("latest", BEST_TREE) if best is None else ("latest", "best", BEST_TREE)
-        artifact, said = self._write(tree, aliases)
+        artifact, said = self._write(tree, ("latest", BEST_TREE, *(() if best is None else ("best",))))
         written = [artifact]
         if best is None:
             written.insert(0, self._write_plain(tree, artifact))
@@ -93,56 +124,44 @@ class Exporter:
             )
         elif self._payloads(winner) is None:
             said.append(f"The winner, {winner.label}, is no {kind}; {best.label} is the best that is.")
-        trial = None if best is None else best.trial
-        now = Deployed(asked, trial, tree.trial, str(written[0].folder))
+        now = Deployed(export, trial, tree.trial, str(written[0].folder))
         return Exported(said, best is not None, now, written)
 
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
-        learned = {"learned": self._learned(one)} if self.study.warm_start_prompts else {}
-        return kind_named(self.export.kind).payloads_of(self._specs(one), {**one.attributes, **learned})
+        state = self._state(one) if self.study.warm_start_prompts else None
+        return payloads_of(self.export.kind, self.study.config.config, one.attributes, state)
 
-    def _specs(self, one: Confirmed) -> dict[str, Any]:
-        config, resolved = self.study.config.config, one.attributes["resolved"]
-        return {family: resolved.get(family, config.get(family)) for family in Parts._fields}
-
-    def _learned(self, one: Confirmed) -> dict[str, Any]:
+    def _state(self, one: Confirmed) -> dict[str, Any]:
         """The state of a candidate's drafter and controller before the first prompt of the confirmation."""
         arm = self.confirmation.arms[one.name]
         return {"controller": arm.controller_state, "drafter": arm.drafter_state}
 
     def _write(self, best: Confirmed, aliases: Sequence[str]) -> tuple[LoadedArtifact, list[str]]:
-        payloads, metrics = self._payloads(best), _metrics(best, self.confirmation.records)
-        assert payloads is not None
-        learns = self.confirmation.arms[best.name].parts.keeps_learning
-        learns = learns and kind_named(self.export.kind).holds_state
-        why = "as asked for"
+        kind, payloads = self.export.kind, self._payloads(best) or {}
+        metrics = _metrics(best, self.confirmation.records)
+        learns = self.confirmation.arms[best.name].parts.keeps_learning and kind_named(kind).holds_state
+        why, artifact, about_cold = "as asked for", None, list[str]()
         if learns and not self.export.cold:
             try:
-                return self._written(best, payloads | state_payloads(self._learned(best)), metrics, aliases)
+                artifact = self._save(
+                    kind, payloads | state_payloads(self._state(best)), best, metrics, aliases
+                )
             except ArtifactError as error:
                 why = f"for what it learned cannot be kept ({error})"
-        said: list[str] = []
-        if learns and (cold := cold_figures(best, self.study.confirming, self.output.folder / "cold.jsonl")):
-            tokens_per_step, speedup = cold
-            metrics |= {
-                "cold_tokens_per_step": tokens_per_step,
-                **_speedups({"cold_speedup_over_engine": speedup}),
-            }
-            said = [
-                f"It starts cold, {why}: a first request takes {tokens_per_step:.2f} tokens per step, {speedup} over "
-                f"plain decoding, and {best.tokens_per_step:.2f}, {best.over_ar}, once it has learned."
-            ]
-        artifact, about = self._written(best, payloads, metrics, aliases)
-        return artifact, [*about, *said]
-
-    def _written(
-        self, best: Confirmed, payloads: dict[str, Any], metrics: dict[str, Any], aliases: Sequence[str]
-    ) -> tuple[LoadedArtifact, list[str]]:
-        metrics = self.study.exported_metrics(best, metrics)
-        artifact = self._save(self.export.kind, payloads, best, metrics, aliases)
+        if artifact is None:
+            records = self.output.folder / "cold.jsonl"
+            cold = cold_figures(best, self.study.confirming, records) if learns else None
+            if cold is not None:
+                metrics["cold_tokens_per_step"] = cold[0]
+                metrics |= _speedups({"cold_speedup_over_engine": cold[1]})
+                about_cold = [
+                    f"It starts cold, {why}: a first request takes {cold[0]:.2f} tokens per step, {cold[1]} over "
+                    f"plain decoding, and {best.tokens_per_step:.2f}, {best.over_ar}, once it has learned."
+                ]
+            artifact = self._save(kind, payloads, best, metrics, aliases)
         size = artifact.content.state_bytes
         warm = f", with what it learned ({size_of(size)})" if size else ""
-        return artifact, [f"{best.label} is in {artifact.folder}{warm}."]
+        return artifact, [f"{best.label} is in {artifact.folder}{warm}.", *about_cold]
 
     def _write_plain(self, tree: Confirmed, found: LoadedArtifact) -> LoadedArtifact:
         verdict = {
@@ -150,7 +169,8 @@ class Exporter:
             "best_found": found.folder.name,
             "several_sequences": self.study.config.multi_sequence,
         }
-        payloads = {VERDICT: verdict, PARTS: {"verifier": self._specs(tree)["verifier"]}}
+        verifier = specs_of(self.study.config.config, tree.attributes)["verifier"]
+        payloads = {VERDICT: verdict, PARTS: {"verifier": verifier}}
         metrics = {f"best_tree_{name}": value for name, value in found.metrics.items()}
         return self._save(PlainDecodingArtifact.kind, payloads, tree, metrics, ("latest", "best"))
 
@@ -158,6 +178,8 @@ class Exporter:
         self, kind: str, payloads: dict[str, Any], one: Confirmed, metrics: Any, aliases: Sequence[str]
     ) -> LoadedArtifact:
         config = self.study.config
+        if kind == self.export.kind:
+            metrics = self.study.exported_metrics(one, metrics)
         return save_artifact(
             self.folder,
             kind,
@@ -179,7 +201,6 @@ class Exporter:
 
 
 def _metrics(best: Confirmed, records: Sequence[PromptRecord]) -> dict[str, Any]:
-    before = clock.metric_prefix(best.over_ar.clock)
     speedups = {"speedup_over_engine": best.over_ar}
     if best.over_eager is not None:
         speedups["speedup_over_hf_eager"] = best.over_eager
@@ -187,7 +208,7 @@ def _metrics(best: Confirmed, records: Sequence[PromptRecord]) -> dict[str, Any]
     ends = {} if interval is None else dict(zip(("low", "high"), interval, strict=True))
     return {
         "tokens_per_step": {"value": best.tokens_per_step, **ends},
-        f"{before}tokens_per_second": best.tokens_per_second,
+        f"{clock.metric_prefix(best.over_ar.clock)}tokens_per_second": best.tokens_per_second,
         **_speedups(speedups),
     }
 

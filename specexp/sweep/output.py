@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optuna import Trial
 from optuna.trial import FrozenTrial
 from rich.console import Console
 
@@ -29,7 +28,7 @@ from specexp.sweep.trials import Confirmed, trial_row
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 
 if TYPE_CHECKING:
-    from specexp.tracking import TrackedRun, Tracker
+    from specexp.tracking import Tracker
 
 BEST_TREE = "best-tree"
 """Alias of the fastest composition that drafts, whether it beats plain decoding or not."""
@@ -73,51 +72,22 @@ def next_steps(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
     }
 
 
-class TrackedTrials:
-    """Writes a W&B run for every trial.
+def track_trial(
+    tracker: Tracker, trial: FrozenTrial, setting: Mapping[str, Any], objectives: Sequence[str]
+) -> None:
+    """Write the W&B run of a trial that has ended: a step of its history for each prompt, and its row as the summary.
 
     Args:
-        setting: Part of the configuration of every run, see :func:`setting_of`.
+        setting: See :func:`setting_of`.
     """
-
-    def __init__(self, tracker: Tracker, setting: Mapping[str, Any], objectives: Sequence[str]) -> None:
-        self._tracker, self._setting, self._objectives = tracker, dict(setting), list(objectives)
-        self._live: dict[int, TrackedRun] = {}
-
-    def begin(self, trial: Trial, attributes: Mapping[str, Any]) -> None:
-        """Start the run of a trial before it is measured."""
-        self._live[trial.number] = self._start(trial.number, trial.params, attributes)
-
-    def prompt(self, trial: Trial, place: int, log_speedup: float) -> None:
-        """Write a measured prompt."""
-        _log(self._live[trial.number], trial.user_attrs["attributes"], place, log_speedup)
-
-    def end(self, trial: FrozenTrial) -> None:
-        """End the run of a trial; a trial that was not measured gets a run now."""
-        run = self._live.pop(trial.number, None)
-        if run is None:
-            attributes = trial.user_attrs.get("attributes", {})
-            run = self._start(trial.number, trial.params, attributes)
-            for place, log_speedup in trial.intermediate_values.items():
-                _log(run, attributes, place, log_speedup)
-        row = trial_row(trial, self._objectives)
-        with run:
-            run.summary({key: value for key, value in row.items() if value is not None})
-
-    def interrupt(self) -> None:
-        """End the runs of trials that are under way."""
-        while self._live:
-            _, run = self._live.popitem()
-            run.summary({"state": "interrupted"})
-            run.finish(exit_code=1)
-
-    def _start(self, number: int, params: Mapping[str, Any], attributes: Mapping[str, Any]) -> TrackedRun:
-        return self._tracker.trial(number, params, config={**self._setting, **attributes.get("resolved", {})})
-
-
-def _log(run: TrackedRun, attributes: Mapping[str, Any], place: int, log_speedup: float) -> None:
-    modelled = MODELLED if "clock" in attributes else ""
-    run.log({f"{modelled}{SPEEDUP}": math.exp(log_speedup)}, step=place)
+    attributes = trial.user_attrs.get("attributes", {})
+    speedup = f"{MODELLED if 'clock' in attributes else ''}{SPEEDUP}"
+    config = {**setting, **attributes.get("resolved", {})}
+    with tracker.trial(trial.number, trial.params, config) as run:
+        for prompt, log_speedup in trial.intermediate_values.items():
+            run.log({speedup: math.exp(log_speedup)}, step=prompt)
+        row = trial_row(trial, objectives)
+        run.summary({key: value for key, value in row.items() if value is not None})
 
 
 def summary_of(winner: Confirmed) -> dict[str, Any]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.trial import TrialState
 
+from specexp.bench.drawings import draw_time_line, draw_tree
 from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
+from specexp.bench.page.sections import folding_tree
 from specexp.bench.publish import Report
 from specexp.config.sweep import Sweep
 from specexp.core.tree import RankPath, TreeShape
-from specexp.sweep.confirmation import AR, Confirmation
+from specexp.sweep.confirmation import AR, BASELINES, Confirmation
 from specexp.sweep.trials import is_modelled, trial_row
 
 if TYPE_CHECKING:
@@ -28,9 +30,10 @@ _TOO_FEW = (ValueError, RuntimeError, ZeroDivisionError)
 
 
 def save_plots(study: optuna.Study, objectives: list[str], folder: Path) -> None:
-    """Write Optuna's plots that the study has enough trials for, with ``pareto_front.png`` for several objectives."""
-    plots = optuna.visualization.matplotlib
-    distinct = _distinct(study)
+    """Write Optuna's history and slices, with ``pareto_front.png`` for several objectives, of the complete trials."""
+    from matplotlib import pyplot
+
+    plots, complete, searched = optuna.visualization.matplotlib, *_complete(study)
     # A study's value is the logarithm, so that means and differences are those of ratios.
     modelled = "modelled " if any(map(is_modelled, study.get_trials(deepcopy=False))) else ""
     names = [
@@ -38,52 +41,37 @@ def save_plots(study: optuna.Study, objectives: list[str], folder: Path) -> None
         for name in objectives
     ]
     first: dict[str, Any] = {"target_name": names[0], **_first_value(study)}
-    searched = _distinct(study, searched=True)
-
-    def contour() -> Any:
-        target = first.get("target")
-        keys = list(optuna.importance.get_param_importances(searched, target=target))[:2]
-        return plots.plot_contour(searched, params=keys, **first)
-
-    pictures: dict[str, Callable[[], Any]] = {
-        "history": lambda: plots.plot_optimization_history(distinct, **first),
-        "importances": lambda: plots.plot_param_importances(searched, **first),
+    pictures = {
+        "history": lambda: plots.plot_optimization_history(complete, **first),
         "slice": lambda: plots.plot_slice(searched, **first),
-        "contour": contour,
     }
     if len(objectives) > 1:
-        pictures["pareto_front"] = lambda: plots.plot_pareto_front(distinct, target_names=names)
+        pictures["pareto_front"] = lambda: plots.plot_pareto_front(complete, target_names=names)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, draw in pictures.items():
-        _save(draw, folder / f"{name}.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, draw in pictures.items():
+            try:
+                draw()
+                pyplot.savefig(folder / f"{name}.png", dpi=120, bbox_inches="tight")
+            except _TOO_FEW:
+                pass
+            finally:
+                pyplot.close("all")
 
 
 def _first_value(study: optuna.Study) -> dict[str, Any]:
     return {"target": lambda trial: trial.values[0]} if len(study.directions) > 1 else {}
 
 
-def _distinct(study: optuna.Study, *, searched: bool = False) -> optuna.Study:
-    """The complete trials without repeats; with ``searched`` only those inside the space, which have parameters."""
-    found = optuna.create_study(directions=study.directions)
+def _complete(study: optuna.Study) -> tuple[optuna.Study, optuna.Study]:
+    """The complete trials without repeats, and those of them inside the space, which have parameters."""
     trials = study.get_trials(states=(TrialState.COMPLETE,))
     kept = [trial for trial in trials if "duplicate_of" not in trial.user_attrs]
-    found.add_trials([trial for trial in kept if trial.params or not searched])
-    return found
-
-
-def _save(draw: Callable[[], Any], path: Path) -> None:
-    from matplotlib import pyplot
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            drawn = draw()
-            figure = drawn.flat[0].figure if hasattr(drawn, "flat") else getattr(drawn, "figure", drawn)
-            figure.savefig(path, dpi=120, bbox_inches="tight")
-        except _TOO_FEW:
-            pass
-        finally:
-            pyplot.close("all")
+    complete, searched = (optuna.create_study(directions=study.directions) for _ in range(2))
+    complete.add_trials(kept)
+    searched.add_trials([trial for trial in kept if trial.params])
+    return complete, searched
 
 
 def charts_of(
@@ -93,7 +81,7 @@ def charts_of(
     titles = {one.name: one.label for one in confirmation.confirmed}
     rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
     choice = None if settings.confirm is None else settings.confirm.of_each
-    searched = _distinct(study, searched=True)
+    _, searched = _complete(study)
     try:
         shares = optuna.importance.get_param_importances(searched, **_first_value(study))
     except _TOO_FEW:
@@ -115,25 +103,23 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
     winner = confirmation.winner
     figures, fragments, files = dict[str, Any](), dict[str, str](), dict[str, str]()
     if "rank_paths" in winner.attributes:
-        from specexp.bench.drawings import draw_tree
-        from specexp.bench.page.sections import folding_tree
-
         shape = TreeShape.from_rank_paths(winner.attributes["rank_paths"])
-        rates = _rates(confirmation, shape, prompts)
+        rates = _acceptance_rates(confirmation, shape, prompts)
         figures["tree"] = draw_tree(shape, rates, title=f"{winner.label}: {winner.over_ar} over AR")
         fragments["tree"] = folding_tree(shape.rank_paths[1:], rates, f"The tree of {winner.label}")
     if lines := confirmation.watch.time_lines:
-        from specexp.bench.drawings import draw_time_line
         from specexp.scheduling.timeline import chrome_trace
 
-        shown = {"AR (engine)": lines[AR], winner.label: lines[winner.name]}
+        shown = {BASELINES[AR]: lines[AR], winner.label: lines[winner.name]}
         title = f"prompt {prompts[0].prompt_id}: {winner.over_ar} over AR"
         figures["time_line"] = draw_time_line(shown, title, SECONDS_SHOWN)
         files["time_line.json"] = chrome_trace(shown)
     return Report(figures=figures, files=files, fragments=fragments)
 
 
-def _rates(confirmation: Confirmation, shape: TreeShape, prompts: Sequence[Prompt]) -> dict[RankPath, float]:
+def _acceptance_rates(
+    confirmation: Confirmation, shape: TreeShape, prompts: Sequence[Prompt]
+) -> dict[RankPath, float]:
     winner = confirmation.winner
     counter = confirmation.watch.acceptance_counts.get(winner.name)
     if counter is None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from typing_extensions import override
 
 from specexp.bench.arm import EngineArm
@@ -23,8 +24,9 @@ from specexp.replay.backend import (
     recorded_turns,
     tokenizer_of,
 )
-from specexp.replay.play.fidelity import fidelity_note, static_shape
-from specexp.replay.play.ranks import RankTable, StaticCounts
+from specexp.replay.play.fidelity import fidelity_note, fixed_shape_of, is_plain_static
+from specexp.replay.play.ranks import RankTable
+from specexp.replay.play.replay_arm import recorded_turns
 from specexp.sweep.confirmation import predicted_sentence
 from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig
@@ -44,14 +46,8 @@ class ReplayedStudy(Study):
     A fixed tree of a draft model is read off a table of ranks, in about a millisecond. Everything else is replayed step
     by step, prompt after prompt.
 
-    Args:
-        confirms: Whether the best are to be confirmed.
-
     Attributes:
-        live: The study that confirms; None if the models cannot be loaded.
-
-    Raises:
-        ConfigError: There is no recording, or it is of something else.
+        live: The study that confirms; None if the models cannot be loaded, or nothing is to be confirmed.
     """
 
     # A W&B run takes a thousand times as long: replayed trials are rows of the study's own.
@@ -63,14 +59,13 @@ class ReplayedStudy(Study):
         super().__init__(config, ReplayBackend(self.recording), latency)
         self.live: Study | None = None
         self.no_models = ""
-        if confirms:
-            try:
-                pair = build_pair(config.config)
-            except ConfigError as error:
-                self.no_models = str(error)
-            else:
-                check_models(config.config, self.recording, pair)
-                self.live = live_study(config, pair, config.live_latency())
+        try:
+            pair = build_pair(config.config) if confirms else None
+        except ConfigError as error:
+            pair, self.no_models = None, str(error)
+        if pair is not None:
+            check_models(config.config, self.recording, pair)
+            self.live = live_study(config, pair, config.live_latency())
 
     @property
     @override
@@ -109,12 +104,19 @@ class ReplayedStudy(Study):
             return None
         counts = self.table.evaluate(shape, self.latency.of(parts.label))
         assert counts.seconds is not None
-        seconds_per_token, start = [], 0
-        for turns in self._turns_of.values():
-            own = slice(start, start + len(turns))
-            seconds_per_token.append(float(counts.seconds[own].sum() / counts.tokens[own].sum()))
-            start = own.stop
-        return seconds_per_token, figures_of_counts(_total(counts), self.latency.label)
+        starts = np.cumsum([0, *map(len, self._turns_of.values())])[:-1]
+        seconds_per_token = np.add.reduceat(counts.seconds, starts) / np.add.reduceat(counts.tokens, starts)
+        tokens = int(counts.tokens.sum())
+        total = Counted(
+            steps=int(counts.steps.sum()),
+            new_tokens=tokens,
+            accepted_drafts=int(counts.accepted.sum()),
+            draft_passes=int(counts.draft_passes.sum()),
+            drafted_nodes=int(counts.drafted.sum()),
+            decode_seconds=float(counts.seconds.sum()),
+            decode_tokens=tokens,
+        )
+        return seconds_per_token.tolist(), figures_of_counts(total, self.latency.label)
 
     @property
     @override
@@ -125,13 +127,13 @@ class ReplayedStudy(Study):
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
         if self.live is None:
             return None
-        prompts, searched = self._predicted_prompts
+        _, searched = self._predicted_prompts
         records, over_ar = self._plain_records, None
         if overrides is not None:
             arm = self.compose("predicted", self.config.with_overrides(overrides))
             arm = self.warm_started(arm) if searched else self.deployed(arm)
             arm.reset()
-            records = [record for prompt in prompts for record in self.decode(arm, prompt)]
+            records = self._decoded(arm)
             over_ar = paired_speedup([*self._plain_records, *records], arm.name, self.plain().name)
         figures = figures_of(records)
         return Predicted(figures["tokens_per_step"], figures["modelled_tokens_per_second"], searched, over_ar)
@@ -145,20 +147,19 @@ class ReplayedStudy(Study):
 
     @cached_property
     def _plain_records(self) -> list[PromptRecord]:
-        prompts, _ = self._predicted_prompts
-        return [record for prompt in prompts for record in self.decode(self.plain(), prompt)]
+        return self._decoded(self.plain())
+
+    def _decoded(self, arm: EngineArm) -> list[PromptRecord]:
+        return [record for prompt in self._predicted_prompts[0] for record in self.decode(arm, prompt)]
 
     @override
     def sentences(self, winner: Confirmed) -> list[str]:
-        worthy = fidelity_note(winner.attributes["fidelity"], self.recording.manifest)
-        said = [f"Replayed counts of {winner.label} are {worthy}."]
-        if winner.predicted is not None:
-            said.insert(0, predicted_sentence(winner, winner.predicted))
+        note = fidelity_note(winner.attributes["fidelity"], self.recording.manifest)
+        said = [] if winner.predicted is None else [predicted_sentence(winner, winner.predicted)]
+        said.append(f"Replayed counts of {winner.label} are {note}.")
         if self.live is None:
-            said.append(
-                f"Nothing was confirmed live, for the models are not here ({self.no_models}): these figures are "
-                "replayed too."
-            )
+            why = f"the models are not here ({self.no_models})"
+            said.append(f"Nothing was confirmed live, because {why}: these figures are replayed too.")
         return said
 
     @override
@@ -187,11 +188,7 @@ class ReplayedStudy(Study):
 
     @cached_property
     def table(self) -> RankTable:
-        """Ranks of the search's prompts.
-
-        Raises:
-            NotRecordedError: The recording has no draft model.
-        """
+        """Ranks of the search's prompts; NotRecordedError if the recording has no draft model."""
         limit = self.recording.manifest.context_limits["target"]
         turns = [turn for turns in self._turns_of.values() for turn in turns]
         return RankTable(turns, self.config.generation.max_new_tokens, limit)
@@ -206,17 +203,3 @@ class ReplayedStudy(Study):
             ]
             for prompt in self.data().prompts
         }
-
-
-def _total(counts: StaticCounts) -> Counted:
-    assert counts.seconds is not None
-    tokens = int(counts.tokens.sum())
-    return Counted(
-        steps=int(counts.steps.sum()),
-        new_tokens=tokens,
-        accepted_drafts=int(counts.accepted.sum()),
-        draft_passes=int(counts.draft_passes.sum()),
-        drafted_nodes=int(counts.drafted.sum()),
-        decode_seconds=float(counts.seconds.sum()),
-        decode_tokens=tokens,
-    )

@@ -31,12 +31,12 @@ FINISHED_PER_WORKER = 2
 """With several workers, finished trials for each before the inner sampler is used: with fewer it is worse than chance.
 """
 
-_UNPLACED = Checker(lambda key: "sweep")
+_NO_FILE = Checker(lambda key: "sweep")
 _SAMPLER: dict[str, Any] = {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 0}}
 _PRUNER: dict[str, Any] = {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p_threshold": 0.1}}
 
 
-def build_sampler(settings: Sweep, offset: int = 0, checker: Checker = _UNPLACED) -> BaseSampler:
+def build_sampler(settings: Sweep, offset: int = 0, checker: Checker = _NO_FILE) -> BaseSampler:
     """Build the sampler, with ``offset`` added to a whole-number seed; ConfigError if its arguments are invalid.
 
     One that does not enumerate the space is wrapped in :class:`ExploringSampler`.
@@ -45,15 +45,14 @@ def build_sampler(settings: Sweep, offset: int = 0, checker: Checker = _UNPLACED
     seed = spec["init_args"].get("seed")
     seed = seed + offset if isinstance(seed, int) else None
     seeded = {} if seed is None else {"seed": seed}
+    spec = {**spec, "init_args": spec["init_args"] | seeded}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        sampler: BaseSampler = checker.build_part(
-            {**spec, "init_args": spec["init_args"] | seeded}, BaseSampler, ("sweep", "sampler")
-        )
+        sampler: BaseSampler = checker.build_part(spec, BaseSampler, ("sweep", "sampler"))
     return sampler if isinstance(sampler, ENUMERATING) else ExploringSampler(sampler, seed)
 
 
-def build_pruner(settings: Sweep, checker: Checker = _UNPLACED) -> BasePruner:
+def build_pruner(settings: Sweep, checker: Checker = _NO_FILE) -> BasePruner:
     """Build the pruner; ConfigError if its arguments are invalid."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -61,7 +60,7 @@ def build_pruner(settings: Sweep, checker: Checker = _UNPLACED) -> BasePruner:
     return pruner
 
 
-def check_sampler(settings: Sweep, checker: Checker = _UNPLACED) -> None:
+def check_sampler(settings: Sweep, checker: Checker) -> None:
     """Draw a few configurations without measuring them, because some samplers and pruners refuse a study only then.
 
     Raises:
@@ -71,31 +70,23 @@ def check_sampler(settings: Sweep, checker: Checker = _UNPLACED) -> None:
     space = Space(settings)
     ways = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
     used = "sampler"
-
-    def objective(trial: optuna.Trial) -> list[float]:
-        nonlocal used
-        space.suggest(trial, lambda key, overrides: True)
-        if settings.prunes:
-            used = "pruner"
-            for step in range(2):
-                trial.report(0.0, step)
-                trial.should_prune()
-            used = "sampler"
-        return [0.0] * len(ways)
-
-    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             study = optuna.create_study(directions=ways, sampler=sampler, pruner=pruner)
-            study.optimize(objective, n_trials=3)
+            for _ in range(3):
+                used, trial = "sampler", study.ask()
+                space.suggest(trial, lambda key, overrides: True)
+                for step in range(2 if settings.prunes else 0):
+                    used = "pruner"
+                    trial.report(0.0, step)
+                    trial.should_prune()
+                study.tell(trial, [0.0] * len(ways))
     except Exception as error:  # of any sampler or pruner, and of packages that it needs
         raise checker.error(
             ("sweep", used), f": it cannot be used in this study ({first_line(error)})"
         ) from error
-    finally:
-        optuna.logging.set_verbosity(verbosity)
 
 
 class ExploringSampler(BaseSampler):

@@ -38,7 +38,6 @@ from specexp.sweep.workers import known_waiting, put_back, requeue, worker
 from specexp.tracking.names import SPEEDUP
 
 if TYPE_CHECKING:
-    from specexp.sweep.output import TrackedTrials
     from specexp.sweep.study import Study as OurStudy
 
 PATIENCE = 50
@@ -46,12 +45,11 @@ PATIENCE = 50
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, device: str = "") -> Study:
+def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, device: str) -> Study:
     """Create a study, or load the one of this name to go on with it.
 
     Args:
         workload: Digest of the settings that all trials share.
-        device: Name of the device, because seconds of two kinds of device cannot be compared.
 
     Raises:
         StudyError: The storage cannot hold a study, or has one of this name with another workload, space or device.
@@ -75,16 +73,15 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
         ) from error
     space = hashlib.sha256(str(Space(settings)).encode()).hexdigest()[:16]
     wanted = {"workload": workload, "space": space, "device": device}
-    kept = study.user_attrs.get("made_of")
-    if kept is None:
+    kept = study.user_attrs.get("made_of", wanted)
+    if "made_of" not in study.user_attrs:
         study.set_user_attr("made_of", wanted)
-    elif kept["device"] != device:
+    if kept["device"] != device:
         raise StudyError(
-            f"the study {name!r} measures on {kept['device'] or 'an unnamed device'}, and this worker has "
-            f"{device or 'an unnamed one'}: seconds of two kinds of device cannot be compared; start it on the study's "
-            "kind, or give this one another name (--name NEW)"
+            f"the study {name!r} measures on {kept['device']}, and this worker has {device}: seconds of two kinds of "
+            "device cannot be compared; start it on the study's kind, or give this one another name (--name NEW)"
         )
-    elif kept != wanted:
+    if kept != wanted:
         changed = " and ".join(key for key in wanted if kept.get(key) != wanted[key])
         raise StudyError(
             f"the study {name!r} exists already with another {changed}: its trials cannot be compared with these; "
@@ -93,65 +90,16 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
     return study
 
 
-def run_study(
-    study: Study,
-    settings: Sweep,
-    ours: OurStudy,
-    after_trial: Callable[[Study, FrozenTrial], None] | None = None,
-    tracked: TrackedTrials | None = None,
-) -> str:
-    """Run trials until ``settings.n_trials`` distinct ones are finished, or the space is exhausted.
-
-    Known configurations of workers that died are measured even then.
-
-    Returns:
-        A sentence about a space that holds fewer, or an empty string.
-
-    Raises:
-        StudyError: Nearly every trial fails.
-        OSError: The storage, or a file of a trial, cannot be written. The trial is queued again.
-    """
-    search = _Search(study, settings, ours, after_trial, tracked)
-    ended = retry_lost(search.ended)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        while not ended:
-            try:
-                study.optimize(search, catch=(Exception,), callbacks=[search.note])
-                ended = True
-            except Exception as error:
-                search.recover(error)
-                ended = retry_lost(search.ended)
-    if search.unwritten is not None:
-        raise search.unwritten
-    done, target = len(retry_lost(lambda: distinct_finished(study))), settings.n_trials
-    if done >= target:
-        return ""
-    if done == 0 or 0 < search.barren == search.failed:
-        reason = None if search.last is None else reason_of(search.last)
-        raise StudyError(
-            f"the last {search.barren} trials failed, the last one because of {reason or 'an unknown error'} "
-            f"({done} of {target} are finished)"
-        )
-    return (
-        f"The space is exhausted: {done} distinct configurations were measured, {target} were asked for, and what else "
-        "is suggested repeats them."
-    )
-
-
-class _Search:
-    """The trials of one worker, as Optuna's objective.
+class Search:
+    """The search of one worker; its call is Optuna's objective.
 
     A failing trial, and one whose parts do not go together, keeps its reason in the user attribute ``reason``. A trial
     that resolves to a configuration already finished is not measured: values and intermediate values are copied, and
     ``duplicate_of`` names the original. A pruned trial returns the mean so far, which helps the sampler, and carries
     ``pruned_at``: it is never confirmed. Known configurations are not pruned.
 
-    Attributes:
-        last: Its last trial.
-        barren: Its trials since the last that measured a new configuration.
-        failed: Those of them that failed.
-        unwritten: The error of a disk that is full.
+    Args:
+        after_trial: Called with every trial that has ended.
     """
 
     def __init__(
@@ -159,26 +107,64 @@ class _Search:
         study: Study,
         settings: Sweep,
         ours: OurStudy,
-        after_trial: Callable[[Study, FrozenTrial], None] | None,
-        tracked: TrackedTrials | None,
+        after_trial: Callable[[FrozenTrial], None] = lambda trial: None,
     ) -> None:
-        self.last: FrozenTrial | None = None
-        self.barren = self.failed = 0
-        self.unwritten: OSError | None = None
         self._study, self._settings, self._ours = study, settings, ours
-        self._after_trial, self._tracked = after_trial, tracked
+        self._after_trial = after_trial
+        self._space = Space(settings)
         self._patience = max(PATIENCE, 2 * settings.n_trials)
         self._current: int | None = None  # number of the trial that is running
+        self._last: FrozenTrial | None = None
+        self._barren = self._failed = (
+            0  # trials since the last new configuration, and the failed ones of them
+        )
+        self._full: OSError | None = None  # the error of a disk that is full
         self._failures: dict[str, str] = {}  # why a configuration failed in this process, by digest
-        self._space = Space(settings)
 
-    def ended(self) -> bool:
-        enough = self.barren >= self._patience or (
+    def run(self) -> str:
+        """Run trials until ``n_trials`` distinct ones are finished, or the space is exhausted.
+
+        Known configurations of workers that died are measured even then.
+
+        Returns:
+            A sentence about a space that holds fewer, or an empty string.
+
+        Raises:
+            StudyError: Nearly every trial fails.
+            OSError: The storage, or a file of a trial, cannot be written. The trial is queued again.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            while not retry_lost(self._ended) and self._full is None:
+                try:
+                    self._study.optimize(self, catch=(Exception,), callbacks=[self._note])
+                    break
+                except Exception as error:
+                    self._recover(error)
+        if self._full is not None:
+            raise self._full
+        done, target = len(retry_lost(lambda: distinct_finished(self._study))), self._settings.n_trials
+        if done >= target:
+            return ""
+        if done == 0 or 0 < self._barren == self._failed:
+            reason = None if self._last is None else reason_of(self._last)
+            raise StudyError(
+                f"the last {self._barren} trials failed, the last one because of {reason or 'an unknown error'} "
+                f"({done} of {target} are finished)"
+            )
+        return (
+            f"The space is exhausted: {done} distinct configurations were measured, {target} were asked for, and "
+            "further suggestions repeat them."
+        )
+
+    def _ended(self) -> bool:
+        enough = self._barren >= self._patience or (
             len(distinct_finished(self._study)) >= self._settings.n_trials
         )
         return enough and not known_waiting(self._study)
 
-    def __call__(self, trial: Trial) -> float | tuple[float, ...]:
+    def __call__(self, trial: Trial) -> list[float]:
+        """Measure a trial, and return its values."""
         self._current = trial.number
         trial.set_user_attr("worker", worker())
         measured = None
@@ -191,8 +177,6 @@ class _Search:
             if original is not None:
                 return _copy(trial, original)
             self._refuse_too_large(trial, candidate)
-            if self._tracked is not None:
-                self._tracked.begin(trial, candidate.attributes)
             measured = candidate.digest
             measurement = self._ours.measure(candidate, self._reporter(trial), trial.number)
             return self._values(trial, measurement)
@@ -206,9 +190,9 @@ class _Search:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
             retry_lost(lambda: trial.set_user_attr("reason", reason))
             if isinstance(error, OSError) and error.errno in _FULL:
-                self.unwritten = error  # the next one could not be written either
+                self._full = error  # the next one could not be written either
                 self._study.stop()
-            if self.unwritten is error or is_lost(error):
+            if self._full is error or is_lost(error):
                 retry_lost(lambda: self._requeue(trial))
             elif measured is not None:
                 self._failures[measured] = (
@@ -216,36 +200,34 @@ class _Search:
                 )
             raise
 
-    def note(self, study: Study, trial: FrozenTrial) -> None:
-        self._current, self.last = None, trial
-        if "duplicate_of" in trial.user_attrs:
-            self.barren += 1
-        elif trial.state in FINISHED:
-            self.barren = self.failed = 0
+    def _note(self, study: Study, trial: FrozenTrial) -> None:
+        self._current, self._last = None, trial
+        if "duplicate_of" not in trial.user_attrs and trial.state in FINISHED:
+            self._barren = self._failed = 0
         else:
-            self.barren, self.failed = self.barren + 1, self.failed + 1
+            self._barren += 1
+            self._failed += "duplicate_of" not in trial.user_attrs
         if isinstance(study.sampler, ExploringSampler):
-            study.sampler.repeats = self.barren
-        if self._after_trial is not None:
-            self._after_trial(study, trial)
-        if self.ended():
+            study.sampler.repeats = self._barren
+        self._after_trial(trial)
+        if self._ended():
             study.stop()
 
-    def recover(self, error: Exception) -> None:
+    def _recover(self, error: Exception) -> None:
         """Get ready to go on after an error of Optuna's loop.
 
         The search can go on if the database was away for a while, or if another worker has failed the running trial
         because this one was stopped for too long. Otherwise the storage's error is raised.
         """
         number, self._current = self._current, None
-        self.barren, self.failed = self.barren + 1, self.failed + 1
+        self._barren, self._failed = self._barren + 1, self._failed + 1
         study = self._study
         if is_lost(error):
             retry_lost(lambda: put_back(study, lambda trial: trial.number == number))
             goes_on = True
         else:
             goes_on = number is not None and study.get_trials(deepcopy=False)[number].state.is_finished()
-        if not goes_on or self.barren >= self._patience:
+        if not goes_on or self._barren >= self._patience:
             # Optuna asserts that a trial was ended even if the storage has just raised.
             storage = (OSError, StorageInternalError, SQLAlchemyError)
             raise next((one for one in causes_of(error) if isinstance(one, storage)), error)
@@ -254,17 +236,25 @@ class _Search:
         requeue(self._study, self._study.get_trials(deepcopy=False)[trial.number])
 
     def _claim(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
-        """Sign the trial with its digest, and return the trial that measured the same configuration; None if none did.
-
-        Raises:
-            ValueError: Another trial measures it right now, or it failed in this process.
-        """
-        trial.set_user_attr("digest", candidate.digest)
-        # Of two workers that sign at the same moment the earlier trial goes on, unless the later one already does.
-        self._same(trial, candidate, lambda other: "attributes" in other.user_attrs)
-        trial.set_user_attr("attributes", dict(candidate.attributes))
-        # An earlier trial may have signed in between, without seeing that this one goes on.
-        same = self._same(trial, candidate)
+        """Sign the trial with its digest, and return the trial that measured the same; None if none did."""
+        same: list[FrozenTrial] = []
+        # Of two workers that sign at the same moment the earlier trial goes on, unless the later one already does: it
+        # then has attributes. The second look finds an earlier trial that signed in between.
+        for name, value in (("digest", candidate.digest), ("attributes", dict(candidate.attributes))):
+            trial.set_user_attr(name, value)
+            same = [
+                one
+                for one in self._study.get_trials(deepcopy=False)
+                if one.user_attrs.get("digest") == candidate.digest and one.number != trial.number
+            ]
+            for one in same:
+                if one.state is not TrialState.RUNNING or one.number == trial.user_attrs.get("retry_of"):
+                    continue
+                if one.number < trial.number or (name == "digest" and "attributes" in one.user_attrs):
+                    trial.set_user_attr("duplicate_of", one.number)
+                    if "queued" in trial.user_attrs:
+                        self._requeue(trial)
+                    raise ValueError(f"trial {one.number} measures the same right now")
         if candidate.digest in self._failures and "queued" not in trial.user_attrs:
             raise ValueError(self._failures[candidate.digest])
         # A known configuration is measured on every prompt, even if it was pruned before.
@@ -272,45 +262,17 @@ class _Search:
         whole = (one for one in same if one.state in FINISHED and not left_out & one.user_attrs.keys())
         return next(whole, None)
 
-    def _same(
-        self, trial: Trial, candidate: Candidate, later: Callable[[FrozenTrial], bool] = lambda other: False
-    ) -> list[FrozenTrial]:
-        """Return the other trials of the same configuration.
-
-        Raises:
-            ValueError: An earlier one is running, or a later one that ``later`` accepts.
-        """
-        retried = trial.user_attrs.get("retry_of")
-        trials = self._study.get_trials(deepcopy=False)
-        same = [
-            one
-            for one in trials
-            if one.user_attrs.get("digest") == candidate.digest and one.number != trial.number
-        ]
-        for one in same:
-            goes_first = one.number < trial.number or later(one)
-            if one.state is TrialState.RUNNING and one.number != retried and goes_first:
-                trial.set_user_attr("duplicate_of", one.number)
-                if "queued" in trial.user_attrs:
-                    self._requeue(trial)
-                raise ValueError(f"trial {one.number} measures the same right now")
-        return same
-
     def _reporter(self, trial: Trial) -> Report:
         # The pruner compares speedups; a study of another single objective must not be pruned by them.
         reports = set(self._settings.objectives) == {SPEEDUP}
 
         def report(prompt: int, log_speedup: float) -> bool:
-            if self._tracked is not None:
-                self._tracked.prompt(trial, prompt, log_speedup)
             if not reports:
                 return False
             if not math.isfinite(log_speedup):
                 raise ValueError(
                     f"prompt {prompt} gave a speedup of exp({log_speedup}); its decoding took no time or no token"
                 )
-            if not self._settings.prunes:
-                return False
             trial.report(log_speedup, prompt)
             if "known" in trial.user_attrs or not trial.should_prune():
                 return False  # what others are compared with is measured on every prompt
@@ -319,7 +281,7 @@ class _Search:
 
         return report
 
-    def _values(self, trial: Trial, measurement: Measurement) -> float | tuple[float, ...]:
+    def _values(self, trial: Trial, measurement: Measurement) -> list[float]:
         trial.set_user_attr("prompts", len(measurement.log_speedups))
         trial.set_user_attr("metrics", dict(measurement.metrics))
         for name, limit in self._settings.constraints.items():
@@ -329,16 +291,13 @@ class _Search:
             if missed is not None and missed > 0:
                 trial.set_user_attr("infeasible", f"{name} is {limit:g}, missed by {missed:g}")
         figures = {**measurement.metrics, SPEEDUP: fmean(measurement.log_speedups.values())}
-        values = []
-        for name in self._settings.objectives:
-            value = figure_of(name, figures)
-            if value is None:
-                raise ValueError(f"objective {name} has no value here")
-            values.append(value)
-        return tuple(values) if len(values) > 1 else values[0]
+        values = {name: figure_of(name, figures) for name in self._settings.objectives}
+        if missing := [name for name, value in values.items() if value is None]:
+            raise ValueError(f"objective {missing[0]} has no value here")
+        return [value for value in values.values() if value is not None]
 
     def _refuse_too_large(self, trial: Trial, candidate: Candidate) -> None:
-        """A tree of too many nodes is not worth measuring: the sampler learns that it is not feasible."""
+        """Prune a tree of too many nodes, so that the sampler learns that it is not feasible."""
         limit = self._settings.constraints.get(MAX_DRAFT_NODES)
         nodes = candidate.attributes.get("nodes")
         if limit is None or nodes is None:
@@ -349,7 +308,7 @@ class _Search:
             raise TrialPruned
 
 
-def _copy(trial: Trial, original: FrozenTrial) -> float | tuple[float, ...]:
+def _copy(trial: Trial, original: FrozenTrial) -> list[float]:
     trial.set_user_attr("duplicate_of", original.number)
     for name in ("prompts", "pruned_at", "metrics", "infeasible"):
         if name in original.user_attrs:
@@ -360,5 +319,4 @@ def _copy(trial: Trial, original: FrozenTrial) -> float | tuple[float, ...]:
         trial.report(log_speedup, prompt)
     if original.state is TrialState.PRUNED:
         raise TrialPruned
-    values = tuple(original.values)
-    return values if len(values) > 1 else values[0]
+    return list(original.values)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import random
 import sqlite3
@@ -10,17 +12,27 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from optuna import Study
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalRedisBackend
+from optuna.trial import FrozenTrial
+from sqlalchemy import NullPool, create_engine, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    NoSuchModuleError,
+    OperationalError,
+    PendingRollbackError,
+)
+from typing_extensions import override
 
 from specexp.config.layers import ConfigError
 from specexp.core.messages import first_line
 from specexp.core.start import HIDDEN, masked
 from specexp.sweep.study_config import StudyError
-
-if TYPE_CHECKING:
-    from optuna import Study
-    from optuna.storages import BaseStorage
-    from optuna.trial import FrozenTrial
 
 HEARTBEAT_SECONDS = 60
 GRACE_SECONDS = 330
@@ -36,7 +48,7 @@ ATTEMPTS = 6
 
 PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
 """Packages of drivers whose modules have other names."""
-SERVERS = ("postgresql", "mysql", "mariadb", "redis", "rediss")
+DATABASES = ("sqlite", "postgresql", "mysql", "mariadb", "redis", "rediss")
 EXAMPLES = "sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name or redis://host"
 _LIBPQ = {
     # A lost server is noticed within a minute.
@@ -52,30 +64,74 @@ _LIBPQ = {
 Made = TypeVar("Made")
 
 
-def check_storage(given: str, error: ConfigError) -> None:
-    """Raise if no study can be kept at a URL, without creating anything.
+class JournalFile(JournalFileBackend):
+    """Optuna's journal file with whole lines only, for one process at a time; it is created in a folder that exists.
 
-    Args:
-        error: Its text, file and key, begins the message.
+    Optuna's lock waits thirty seconds for a dead process, so it is never taken here: the study's folder is locked. A
+    last line that was half written at the moment of death was never acknowledged. It is cut off, because Optuna could
+    not read the file otherwise.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), JournalFileOpenLock(str(path)))
+        self.path = path
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+
+    @override
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
+        with self.path.open("ab", buffering=0) as file:
+            before = os.fstat(file.fileno()).st_size
+            try:
+                if file.write(text) != len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(before)  # entries are written all or none
+                raise
+
+
+def check_journal(path: Path) -> str:
+    """Return a sentence about a damage of a journal with which a study can go on; empty if there is none.
+
+    Raises:
+        StudyError: A line in the middle is not an entry, so that its trial is unknown.
+    """
+    if not path.exists() or path.stat().st_size == 0:
+        names = ("trials.csv", "reference.json", "records")
+        other = next((name for name in names if (path.parent / name).exists()), None)
+        lost = "empty" if path.exists() else "gone"
+        return f"{path} is {lost}, though {other} is there: the study starts over." if other else ""
+    *lines, rest = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            json.loads(line)
+        except ValueError as error:
+            raise StudyError(
+                f"{path}, line {number}, is no entry of a journal ({line[:40]!r}): put back a copy of the file, or "
+                "remove it and start the study over"
+            ) from error
+    cut = f"{path} ended within a line, as a process that was killed leaves it: that line is dropped."
+    return cut if rest else ""
+
+
+def check_storage(given: str, error: ConfigError) -> None:
+    """Raise if no study can be kept at a URL, without creating anything; ``error`` holds file and key.
 
     Raises:
         ConfigError: The URL, its driver, its file or its server cannot be used.
     """
-    from sqlalchemy import NullPool, create_engine, make_url
-    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
-
     what = f"{error} is {masked(given)!r}"
-    expected = ConfigError(f"{what}; the URL of a database is expected, such as {EXAMPLES}")
     try:
         url = make_url(given)
-    except (ArgumentError, ValueError) as why:  # ValueError: a port that is not a number
-        raise expected from why
+    except (ArgumentError, ValueError):  # ValueError: a port that is not a number
+        url = make_url("unknown://")
     kind = url.drivername.partition("+")[0]
-    redis = kind.startswith("redis")
-    if kind not in ("sqlite", *SERVERS):
-        raise expected
+    if kind not in DATABASES:
+        raise ConfigError(f"{what}; the URL of a database is expected, such as {EXAMPLES}")
     if url.password == HIDDEN:
         raise ConfigError(f"{what}, as a run records it: give --storage the URL with its password")
+    redis = kind.startswith("redis")
     try:
         _ = import_module("redis") if redis else url.get_dialect().import_dbapi()
     except NoSuchModuleError as why:
@@ -86,7 +142,8 @@ def check_storage(given: str, error: ConfigError) -> None:
             f"{what}, and its driver {why.name} is not installed: pip install {package}"
         ) from why
     if kind == "sqlite":
-        _check_file(Path(url.database or ":memory:"), what)
+        if fault := _fault_of_file(Path(url.database or ":memory:")):
+            raise ConfigError(f"{what}, {fault}")
     elif not redis:
         options = _LIBPQ if kind == "postgresql" else {}
         try:
@@ -97,22 +154,20 @@ def check_storage(given: str, error: ConfigError) -> None:
             raise ConfigError(f"{what}, and the database cannot be used: {refusal}") from why
 
 
-def _check_file(path: Path, what: str) -> None:
-    fault = ""
+def _fault_of_file(path: Path) -> str:
     if str(path) == ":memory:":
-        fault = "which is forgotten when the process ends: name a file, such as sqlite:///study.db"
-    elif not path.parent.is_dir():
-        fault = f"and the folder {path.parent} does not exist: make it, or name another one"
-    elif path.exists() and not path.is_file():
-        fault = f"and {path} is no file: name one"
-    elif not os.access(path if path.exists() else path.parent, os.W_OK):
-        fault = f"and {path} cannot be written: name a file that can"
-    elif path.exists():
+        return "which is forgotten when the process ends: name a file, such as sqlite:///study.db"
+    if not path.parent.is_dir():
+        return f"and the folder {path.parent} does not exist: make it, or name another one"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return f"and {path} cannot be written: name a file that can"
+    begins = b""
+    if path.is_file():
         with path.open("rb") as file:
-            if file.read(15) not in (b"", b"SQLite format 3"):
-                fault = f"and {path} is no SQLite database: name another file, or a new one"
-    if fault:
-        raise ConfigError(f"{what}, {fault}")
+            begins = file.read(15)
+    if path.is_dir() or begins not in (b"", b"SQLite format 3"):
+        return f"and {path} is no SQLite database: name another file, or a new one"
+    return ""
 
 
 def open_storage(
@@ -126,12 +181,6 @@ def open_storage(
     Raises:
         StudyError: It cannot be opened.
     """
-    from optuna.exceptions import ExperimentalWarning
-    from optuna.storages import JournalStorage, RDBStorage
-    from optuna.storages.journal import JournalRedisBackend
-
-    from specexp.sweep.journal import JournalFile
-
     if given is None:
         return JournalStorage(JournalFile(folder / "journal.log"))
 
@@ -161,9 +210,6 @@ def retry_creation(make: Callable[[], Made]) -> Made:
     Raises:
         Exception: The error of the last attempt, or one that is not the database's.
     """
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import DBAPIError
-
     for attempt in range(1, ATTEMPTS):
         try:
             return make()
@@ -176,8 +222,6 @@ def engine_arguments(url: str) -> dict[str, Any]:
     """Arguments of SQLAlchemy's ``create_engine`` for connections that are tested before use, and made again once a
     lost server is back.
     """
-    from sqlalchemy import make_url
-
     made = make_url(url)
     if made.get_backend_name() == "sqlite":
         return {"connect_args": {"timeout": LOCK_SECONDS}}
@@ -213,8 +257,6 @@ def retry_lost(call: Callable[[], Made], lost: type[Exception] | None = None) ->
 
 def is_lost(error: BaseException) -> bool:
     """Whether an error, or one that caused it, is the loss of a database server."""
-    from sqlalchemy.exc import OperationalError, PendingRollbackError
-
     return any(
         (
             isinstance(one, OperationalError | PendingRollbackError)

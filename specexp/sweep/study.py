@@ -21,11 +21,20 @@ from specexp.bench.metrics import figures_of, metric_named
 from specexp.bench.module import EvaluationModule
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.trainer import build_trainer, interruptible
-from specexp.config import Config, build_data, build_engine, prompts_error
+from specexp.config import (
+    Config,
+    build_data,
+    build_engine,
+    build_execution,
+    build_parts,
+    build_verifier,
+    prompts_error,
+)
 from specexp.config.load import with_prompts_of
 from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
 from specexp.core.messages import first_line, type_and_line
+from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind
 from specexp.data import PromptSetError
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
@@ -36,7 +45,6 @@ if TYPE_CHECKING:
     from specexp.bench.arm_spec import Backend
     from specexp.bench.equality import InFloat32
     from specexp.core.latency import LatencyProfile
-    from specexp.core.parts import Parts
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
     from specexp.models.pair import ModelPair
@@ -48,6 +56,9 @@ CANDIDATES = {
     NodeKind.DRAWN_WITH_REPLACEMENT: "drawn with replacement",
 }
 """Meaning of a fixed shape's ranks."""
+
+REFERENCE = "reference.json"
+"""File of plain decoding's seconds per token in a study's folder."""
 
 WARM_UP_TOKENS = 8
 
@@ -61,10 +72,8 @@ EVERY = 4
 class Study:
     """The candidates of an experiment and the prompts of its stages, on a backend that makes arms.
 
-    Args:
-        latency: The profile by which seconds are modelled; None where they are measured.
-
     Attributes:
+        latency: The profile by which seconds are modelled; None if they are measured.
         samples: Continuations, or searches, of every prompt, one after the other; a group of sequences is one.
         tracks_trials: Whether a trial takes long enough for a W&B run of its own.
         tick: Called after every prompt, for a progress bar.
@@ -96,11 +105,7 @@ class Study:
         return placement(self.pair.target)
 
     def data(self, stage: str | None = None) -> PromptDataModule:
-        """The prompts of the search, or of a stage, all of which can be answered. Each stage is read once.
-
-        Raises:
-            ConfigError: They cannot be read; one does not fit the target, or was not recorded.
-        """
+        """The prompts of the search, or of a stage; ConfigError if one does not fit the target or was not recorded."""
         if stage not in self._data:
             self._data[stage] = self._read_data(stage)
         return self._data[stage]
@@ -121,39 +126,46 @@ class Study:
         return self.data("learn").prompts if self.config.config.get("sweep.learn") else ()
 
     def compose(self, name: str, config: Config) -> EngineArm:
-        """A candidate in its initial state; one that keeps something running is to be closed.
-
-        Raises:
-            ValueError: The parts cannot be made, or do not go together or with the target.
-        """
+        """A candidate in its initial state, to be closed; ValueError if its parts do not go together."""
         if self.config.of_engine:
-            return self._arm(name, *self.config.compose_plain(), engine=build_engine(config))
-        return self._arm(name, *self.config.compose(config, self.backend.draft))
+            return self._arm(name, self._plain_parts, engine=build_engine(config))
+        parts = build_parts(config, self.backend.draft)
+        return self._arm(name, parts, build_execution(config) if self.config.multi_sequence else None)
 
     def plain(self) -> EngineArm:
         """Plain decoding, in our loop or by the engine that is tuned."""
-        if not self.config.of_engine:
-            return self._arm("engine", *self.config.compose_plain())
         config = self.config.config
         try:
-            return self._arm("engine", *self.config.compose_plain(), engine=build_engine(config).plain())
+            engine = build_engine(config).plain() if self.config.of_engine else None
         except ValueError as error:
             raise config.checker.error(("engine",), f": {first_line(error)}") from error
+        return self._arm("engine", self._plain_parts, engine=engine)
+
+    @property
+    def _plain_parts(self) -> Parts:
+        return Parts(verifier=build_verifier(self.config.config))
 
     def other_arms(self) -> list[Arm]:
         """Hugging Face's plain ``generate``, if the verifier is deterministic and one sequence is decoded at a time."""
-        plain, execution = self.config.compose_plain()
-        follows = plain.verifier.sampling == "deterministic" and execution is None
+        plain = self._plain_parts
+        follows = plain.verifier.sampling == "deterministic" and not self.config.multi_sequence
         if self.config.of_engine or not follows or EAGER not in self.backend.references:
             return []
         spec = ArmSpec(EAGER, self.config.generation, plain, latency=self.latency, reference=EAGER)
         return [self.backend.arm(spec)]
 
-    def _arm(self, name: str, parts: Parts, execution: Execution | None, engine: Any = None) -> EngineArm:
+    def _arm(
+        self, name: str, parts: Parts, execution: Execution | None = None, engine: Any = None
+    ) -> EngineArm:
+        if self.config.multi_sequence and execution is None:
+            from specexp.scheduling import Serial, SerialSpeculative
+
+            execution = Serial() if parts.drafter is None else SerialSpeculative()
         latency = None if engine is not None else self.latency
-        arm = self.backend.arm(
-            ArmSpec(name, self.config.generation, parts, execution=execution, latency=latency, engine=engine)
+        spec = ArmSpec(
+            name, self.config.generation, parts, execution=execution, latency=latency, engine=engine
         )
+        arm = self.backend.arm(spec)
         assert isinstance(arm, EngineArm)
         return arm
 
@@ -165,10 +177,7 @@ class Study:
         return arm
 
     def deployed(self, arm: EngineArm) -> EngineArm:
-        """Bring the arm to the state in which a deployment starts; later resets return to it.
-
-        What an arm carries from prompt to prompt is learned on the search's prompts too.
-        """
+        """Bring the arm to the state in which a deployment starts: it learns from the search's prompts too."""
         self.warm_started(arm)
         if arm.parts.keeps_learning:
             self._teach(arm, self.data().prompts)
@@ -188,20 +197,14 @@ class Study:
         return [arm.decode(prompt, sample) for sample in range(self.samples)]
 
     def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
-        """Compose a candidate.
-
-        Raises:
-            ValueError: The parts cannot be made, or do not go together or with the target.
-        """
+        """Compose a candidate; ValueError if its parts do not go together."""
         config = self.config.with_overrides(overrides)
         arm = self.compose("candidate", config)
-        resolved = self.config.resolved(config)
-        attributes: dict[str, Any] = {"resolved": resolved}
-        if "execution" in resolved:
-            attributes["execution"] = resolved["execution"]
-        attributes |= self.attributes_of(arm)
+        made_of = self.config.resolved(config)
+        attributes: dict[str, Any] = {"resolved": dict(made_of), **self.attributes_of(arm)}
+        if "execution" in made_of:
+            attributes["execution"] = made_of["execution"]
         builder = arm.parts.builder
-        made_of = dict(resolved)
         if builder is not None:
             attributes["nodes"] = builder.max_nodes
         if builder is not None and builder.rank_paths is not None:
@@ -214,66 +217,46 @@ class Study:
         return Candidate(digest_of(made_of), attributes, arm)
 
     def try_to_compose(self, overrides: Mapping[str, Any]) -> None:
-        """Compose a candidate and stop what it keeps running.
-
-        Raises:
-            ValueError: The parts cannot be made, or do not go together or with the target.
-        """
+        """Compose a candidate and stop what it keeps running; ValueError if its parts do not go together."""
         self.compose("candidate", self.config.with_overrides(overrides)).close()
 
     def attributes_of(self, arm: EngineArm) -> dict[str, Any]:
         """Attributes of a candidate for tables: the clock of its seconds, or its engine's settings."""
-        engine = getattr(arm, "engine", None) if self.config.of_engine else None
-        if engine is not None:
-            settings = engine.deployed_settings()
-            return {"engine": {"engine": engine.exported_as, "version": engine.version, "settings": settings}}
-        return {} if self.latency is None else {"clock": self.latency.label}
+        if not self.config.of_engine:
+            return {} if self.latency is None else {"clock": self.latency.label}
+        engine = getattr(arm, "engine")  # noqa: B009
+        settings = engine.deployed_settings()
+        return {"engine": {"engine": engine.exported_as, "version": engine.version, "settings": settings}}
 
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:
         """Seconds per token of plain decoding by the latency profile, for answers of full length; None if it must be
         measured.
         """
-        if self.latency is None:
+        if self.latency is None or self.pair is None:
             return None
-        assert self.pair is not None
         size = len(prompt.token_ids)
         room = context_limit(self.pair.target.config) - size
         tokens = max(min(self.config.generation.max_new_tokens, room), 1)
         return self.latency.plain_seconds(size, tokens) / tokens
 
-    @property
-    def _reference_path(self) -> Path:
-        return self.config.folder / "reference.json"
-
     def load_reference(self) -> bool:
-        """Take plain decoding's seconds from a profile, a recording or an earlier process of this study.
-
-        Returns:
-            Whether they are known.
-        """
+        """Return whether a profile, a recording or an earlier process of this study has plain decoding's seconds."""
         found = {prompt.prompt_id: self.plain_seconds_per_token(prompt) for prompt in self.data().prompts}
         seconds = {prompt_id: known for prompt_id, known in found.items() if known is not None}
-        if len(seconds) == len(found):
-            self.reference = PlainSeconds(seconds)
-            return True
-        kept = PlainSeconds.load(self._reference_path, digest_of(self.config.workload()))
-        if kept is None or not found.keys() <= kept.seconds_per_token.keys():
-            return False
+        kept = PlainSeconds(seconds)
+        if len(seconds) < len(found):
+            kept = PlainSeconds.load(self.config.folder / REFERENCE, digest_of(self.config.workload()))
         self.reference = kept
-        return True
+        return found.keys() <= kept.seconds_per_token.keys()
 
     def measure_reference(self) -> None:
-        """Measure plain decoding on every prompt, and keep it for a resumed study.
-
-        Raises:
-            StudyError: It cannot decode one, so that nothing can be compared with it.
-        """
-        engine, seconds = self._engine, {}
-        for number, prompt in enumerate(self.data().prompts):
+        """Measure plain decoding on every prompt, and keep it for a resumed study; StudyError if it fails on one."""
+        seconds: dict[str, float] = {}
+        for prompt in self.data().prompts:
             try:
-                if number == 0:
-                    engine.decode(prompt, max_new_tokens=WARM_UP_TOKENS)
-                seconds[prompt.prompt_id] = seconds_per_token(self.decode(engine, prompt))
+                if not seconds:
+                    self._engine.decode(prompt, max_new_tokens=WARM_UP_TOKENS)
+                seconds[prompt.prompt_id] = seconds_per_token(self.decode(self._engine, prompt))
             except Exception as error:
                 raise StudyError(
                     f"plain decoding, with which every trial is compared, failed on prompt {prompt.prompt_id!r}: "
@@ -281,7 +264,7 @@ class Study:
                 ) from error
             self.tick()
         self.reference = PlainSeconds(seconds)
-        self.reference.save(self._reference_path, digest_of(self.config.workload()))
+        self.reference.save(self.config.folder / REFERENCE, digest_of(self.config.workload()))
 
     @cached_property
     def _engine(self) -> EngineArm:
@@ -315,36 +298,34 @@ class Study:
         log_speedups: dict[int, float] = {}
 
         def note(records: Sequence[PromptRecord]) -> bool:
+            plain = [record for record in records if record.arm != arm.name]
             own = [record for record in records if record.arm == arm.name]
-            prompt_id = own[0].prompt_id
-            if len(own) < len(records):
-                plain = [record for record in records if record.arm != arm.name]
+            prompt_id, place = own[0].prompt_id, len(log_speedups)
+            if plain:
                 self.reference.observe(prompt_id, seconds_per_token(plain))
-            place = len(log_speedups)
             log_speedups[place] = log(self.reference.now(prompt_id) / seconds_per_token(own))
             self.tick()
             return report(place, log_speedups[place])
 
+        module = EvaluationModule(
+            [*engine, arm],
+            baseline=None,
+            samples=self.samples,
+            every={one.name: EVERY for one in engine},
+            on_records=note,
+        )
         try:
             if engine:
                 arm.decode(prompts[0], max_new_tokens=WARM_UP_TOKENS)
             self.warm_started(arm)
-            module = EvaluationModule(
-                [*engine, arm],
-                baseline=None,
-                samples=self.samples,
-                every={one.name: EVERY for one in engine},
-                on_records=note,
-            )
-            with interruptible():  # here, for each frame counts on the way to the model
-                self._trainer.test(module, datamodule=self.data(), verbose=False)
+            self.test(module)
         finally:
             arm.close()
         records = self.config.folder / "records"
         records.mkdir(exist_ok=True)
         write_records(records / f"trial_{trial:04d}.jsonl", module.records)
-        own = [record for record in module.records if record.arm == arm.name]
         drift = {"drift": self.reference.drift} if engine else {}
+        own = [record for record in module.records if record.arm == arm.name]
         return Measurement(log_speedups, {**figures_of(own), **drift})
 
     def look_up(self, arm: EngineArm) -> tuple[list[float], dict[str, float]] | None:
@@ -363,18 +344,14 @@ class Study:
 
     @property
     def confirming(self) -> Study:
-        """The study that confirms the best few: of the models, if a recording's are at hand."""
+        """The study that confirms the best few, on the models if they can be loaded."""
         return self
 
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
-        """Compare outputs that differ from plain decoding's at near ties once more in float32.
-
-        Returns:
-            None if none differ, or no model of ours decodes.
-        """
-        parted = {record.arm for record in records if record.difference is not None}
-        parted &= {one.name for one in confirmed}
-        if not parted or self.pair is None or self.config.of_engine:
+        """Compare outputs that differ from plain decoding's at near ties once more in float32; None if none do."""
+        different = {record.arm for record in records if record.difference is not None}
+        again = [one for one in confirmed if one.name in different]
+        if not again or self.pair is None or self.config.of_engine:
             return None
         from specexp.bench.equality import InFloat32, in_float32
 
@@ -383,14 +360,14 @@ class Study:
 
         def arms_of(pair: ModelPair) -> tuple[EngineArm, list[EngineArm]]:
             exact = live_study(self.config, pair, self.latency)
-            return exact.plain(), [
-                exact.compose(one.name, self.config.with_overrides(one.attributes["resolved"]))
-                for one in confirmed
-                if one.name in parted
-            ]
+            return exact.plain(), [exact.compose(one.name, exact.config_of(one)) for one in again]
 
         most = self.config.config.get("float32_prompts")
         return in_float32(self.pair, arms_of, self.data("confirm").prompts, records, most)
+
+    def config_of(self, one: Confirmed) -> Config:
+        """The configuration of a confirmed candidate."""
+        return self.config.with_overrides(one.attributes["resolved"])
 
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
         """Predict a candidate, or plain decoding if ``overrides`` is None; None if nothing was replayed."""
@@ -411,12 +388,7 @@ class Study:
 
 
 def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> Study:
-    """A study on models, loaded once for all candidates, or on an engine that is started on them.
-
-    Raises:
-        ConfigError: Several sequences are decoded for every prompt, and a latency profile is to model their seconds; a
-            task's file cannot be read; or the engine cannot be used.
-    """
+    """A study on models, loaded once for all candidates, or on an engine; ConfigError if they cannot be used."""
     whole = config.config
     if config.multi_sequence and latency is not None:
         raise whole.checker.error(
@@ -437,11 +409,7 @@ def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
 
 
 def seconds_per_token(records: Sequence[PromptRecord]) -> float:
-    """Decode seconds per token of a prompt, all its samples together.
-
-    Raises:
-        ValueError: Nothing was decoded.
-    """
+    """Decode seconds per token of a prompt, all its samples together; ValueError if nothing was decoded."""
     found = metric_named("seconds_per_token").over(records)
     if not found:
         raise ValueError(f"prompt {records[0].prompt_id!r} gave no token with arm {records[0].arm!r}")
@@ -449,10 +417,7 @@ def seconds_per_token(records: Sequence[PromptRecord]) -> float:
 
 
 class PlainSeconds:
-    """Plain decoding's seconds per token for every prompt, measured once, and rescaled by the machine's present speed.
-
-    Args:
-        seconds_per_token: Seconds per token by prompt id, measured at the start of the study.
+    """Plain decoding's seconds per token by prompt id, rescaled by the machine's present speed.
 
     Example:
         >>> reference = PlainSeconds({"a": 0.004, "b": 0.006})
@@ -484,12 +449,10 @@ class PlainSeconds:
         atomic_write(path, json.dumps(kept, indent=1))
 
     @classmethod
-    def load(cls, path: Path, digest: str) -> PlainSeconds | None:
-        """The kept seconds; None if there are none, or they are of another workload."""
+    def load(cls, path: Path, digest: str) -> PlainSeconds:
+        """The kept seconds; none if they are of another workload."""
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["digest"] == digest:
-                return cls({str(key): float(value) for key, value in kept["seconds_per_token"].items()})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass
-        return None
+            return cls(kept["seconds_per_token"] if kept["digest"] == digest else {})
+        except (OSError, ValueError, KeyError):
+            return cls({})

@@ -14,12 +14,9 @@ from specexp.config import (
     Config,
     Generation,
     apply_overrides,
-    build_execution,
     build_generation,
     build_latency,
-    build_parts,
     build_task_items,
-    build_verifier,
     has_key,
     is_multi_sequence,
     is_replayed,
@@ -31,9 +28,7 @@ from specexp.data import PromptSetError
 
 if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
-    from specexp.core.parts import Parts
     from specexp.data.task_items import Problem
-    from specexp.scheduling import Execution
 
 VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
@@ -110,29 +105,6 @@ class StudyConfig:
             found["execution"] = {"class_path": one_by_one, "init_args": {}}
         return found
 
-    def compose(self, config: Config, draft: Any = None) -> tuple[Parts, Execution | None]:
-        """Build the parts of a candidate, and its execution if several sequences are decoded.
-
-        Args:
-            draft: The pair's draft model, or a recording of it, for a drafter that needs one.
-
-        Raises:
-            ConfigError: They cannot be built, or do not go together.
-        """
-        parts = build_parts(config, draft)
-        if not self.multi_sequence:
-            return parts, None
-        from specexp.scheduling import Serial, SerialSpeculative
-
-        return parts, build_execution(config) or (Serial if parts.drafter is None else SerialSpeculative)()
-
-    def compose_plain(self) -> tuple[Parts, Execution | None]:
-        """Build plain decoding as :meth:`compose` builds a candidate."""
-        from specexp.core.parts import Parts
-        from specexp.scheduling import Serial
-
-        return Parts(verifier=build_verifier(self.config)), Serial() if self.multi_sequence else None
-
     @cached_property
     def generation(self) -> Generation:
         """The section ``generation``."""
@@ -144,14 +116,16 @@ class StudyConfig:
         return profile if profile is not None and (profile.modelled or self.replayed) else None
 
     def live_latency(self) -> LatencyProfile | None:
-        """The profile that models the seconds of a live confirmation; None if they are measured.
+        """The profile that models the seconds of a replay's live confirmation; None if they are measured.
 
-        A replay by a profile measured here is confirmed in measured seconds. A replay by another device's profile is
-        confirmed in that device's seconds for the steps taken here.
+        With a profile measured here they are measured. With another device's they are that device's for the steps taken
+        here.
         """
         profile = self.latency()
-        measured_here = profile is not None and self.replayed and profile.source == "measured"
-        return None if measured_here or profile is None or not profile.modelled else profile
+        profile = self.latency()
+        if profile is None or not profile.modelled or profile.source == "measured":
+            return None
+        return profile
 
     def problems(self) -> dict[str, Problem]:
         """Items of the tasks of all stages by prompt id; empty if prompts are continued."""

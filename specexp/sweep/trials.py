@@ -8,19 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from optuna import Study
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from rich.table import Table
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.statistics import Speedup, bootstrap_interval
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from specexp.tracking.names import MODELLED
 
 _RESAMPLES = 1000
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -145,17 +144,19 @@ def reason_of(trial: FrozenTrial) -> str | None:
 
 
 def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
-    """A trial as one flat mapping, for tables."""
+    """A trial as one flat mapping, for tables; a speedup is stored as its logarithm, and stands beside it."""
     attributes: Mapping[str, Any] = trial.user_attrs.get("attributes", {})
-    values = trial.values or [None] * len(objectives)
-    named = dict(zip((column_of(trial, name) for name in objectives), values, strict=False))
+    clock = {"clock": attributes["clock"]} if is_modelled(trial) else {}
+    row = {"trial": trial.number, "name": name_of_trial(trial), "state": state_of(trial), **clock}
+    speedups = {}
+    for name, value in zip(objectives, trial.values or [None] * len(objectives), strict=False):
+        modelled = MODELLED if clock else ""
+        row[f"{modelled}log_speedup" if name == "speedup" else name] = value
+        if name == "speedup" and value is not None:
+            speedups[f"{modelled}speedup"] = math.exp(value)
     return {
-        "trial": trial.number,
-        "name": name_of_trial(trial),
-        "state": state_of(trial),
-        **({"clock": attributes["clock"]} if "clock" in attributes else {}),
-        **named,
-        **_speedups_of(named),
+        **row,
+        **speedups,
         "prompts": trial.user_attrs.get("prompts"),
         "nodes": attributes.get("nodes"),
         "depth": attributes.get("depth"),
@@ -181,13 +182,6 @@ def is_modelled(trial: FrozenTrial) -> bool:
     return "clock" in trial.user_attrs.get("attributes", {})
 
 
-def column_of(trial: FrozenTrial, objective: str) -> str:
-    """The column of a trial's value; a speedup is stored as its logarithm."""
-    if objective != "speedup":
-        return objective
-    return "modelled_log_speedup" if is_modelled(trial) else "log_speedup"
-
-
 def interval_of(trial: FrozenTrial) -> tuple[float, float] | None:
     """Return the 95 % bootstrap interval of a trial's speedup; None if fewer than two prompts were reported."""
     logs = np.array(list(trial.intermediate_values.values()))
@@ -197,20 +191,26 @@ def interval_of(trial: FrozenTrial) -> tuple[float, float] | None:
     return math.exp(low), math.exp(high)
 
 
-def _speedups_of(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {
-        name.replace("log_", ""): math.exp(value)
-        for name, value in values.items()
-        if value is not None and name.endswith("log_speedup")
-    }
+def _shown_value(trial: FrozenTrial, objective: str, value: float) -> str:
+    if objective != "speedup":
+        return f"{value:.2f} {objective.replace('_', ' ')}"
+    return f"{math.exp(value):.2f}x AR{' modelled' if is_modelled(trial) else ''}"
 
 
-_WORDS = {
-    "pruned": "pruned",
-    "failed": "failed",
-    "infeasible": "over a limit",
-    "duplicate": "measured before",
-}
+def trial_line(study: Study, trial: FrozenTrial, objectives: Sequence[str]) -> str:
+    """A trial that has ended as one line of the console."""
+    nodes = trial.user_attrs.get("attributes", {}).get("nodes")
+    what = f"{name_of_trial(trial)}{'' if nodes is None else f', {nodes} nodes'}"
+    state = state_of(trial)
+    if state == "duplicate":
+        original = study.get_trials(deepcopy=False)[trial.user_attrs["duplicate_of"]]
+        return f"{what}: the same as {name_of_trial(original)}"
+    if state in ("failed", "infeasible"):
+        return f"{what}: {state}, {reason_of(trial)}"
+    values = zip(objectives, trial.values, strict=True)
+    shown = ", ".join(_shown_value(trial, name, value) for name, value in values)
+    pruned = f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else ""
+    return f"{what}: {shown}{pruned}"
 
 
 class ProgressTable:
@@ -229,34 +229,32 @@ class ProgressTable:
         if self._before < 0:
             self._began, self._before = self._clock(), finished
         states = Counter(map(state_of, study.get_trials(deepcopy=False)))
-        asides = [f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]]
+        words = {
+            "pruned": "pruned",
+            "failed": "failed",
+            "infeasible": "over a limit",
+            "duplicate": "measured before",
+        }
+        others = [f"{states[state]} {word}" for state, word in words.items() if states[state]]
         sign = 1 if study.directions[0] is StudyDirection.MAXIMIZE else -1
         best = max(confirmable(study), key=lambda trial: sign * trial.values[0], default=None)
+        found = "none yet"
+        if best is not None:
+            found = f"{name_of_trial(best)}, {_shown_value(best, self._objective, best.values[0])}"
+            interval = interval_of(best) if self._objective == "speedup" else None
+            found += "" if interval is None else f" [{interval[0]:.2f}, {interval[1]:.2f}] here"
+        here, more = finished - self._before, self._wanted - finished
+        left = "none" if more <= 0 else "not known yet"
+        if more > 0 and here > 0:
+            seconds = (self._clock() - self._began) / here * more
+            left = f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
         self.lines = {
-            "best so far": "none yet" if best is None else f"{name_of_trial(best)}, {self._figure(best)}",
-            "trials": ", ".join([f"{min(finished, self._wanted)} of {self._wanted} done", *asides]),
-            "time left": self._left(finished),
+            "best so far": found,
+            "trials": ", ".join([f"{min(finished, self._wanted)} of {self._wanted} done", *others]),
+            "time left": left,
         }
 
-    def _figure(self, trial: FrozenTrial) -> str:
-        if self._objective != "speedup":
-            return f"{trial.values[0]:.2f} {self._objective.replace('_', ' ')}"
-        interval = interval_of(trial)
-        shown = "" if interval is None else f" [{interval[0]:.2f}, {interval[1]:.2f}] here"
-        return f"{math.exp(trial.values[0]):.2f}x AR{' modelled' if is_modelled(trial) else ''}{shown}"
-
-    def _left(self, finished: int) -> str:
-        here, more = finished - self._before, self._wanted - finished
-        if more <= 0:
-            return "none"
-        if here <= 0:
-            return "not known yet"
-        seconds = (self._clock() - self._began) / here * more
-        return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
-
     def __rich__(self) -> Table:
-        from rich.table import Table
-
         table = Table.grid(padding=(0, 2))
         for name, line in self.lines.items():
             table.add_row(name, line)

@@ -1,15 +1,14 @@
-"""Workers of a study: they sign in, queue the trials of dead ones again, and take turns."""
+"""Workers of a study: they sign in, queue the trials of dead ones again, and one of them claims the confirmation."""
 
 from __future__ import annotations
 
 import os
 import socket
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import optuna
@@ -26,20 +25,22 @@ from specexp.sweep.storage import GRACE_SECONDS, is_lost, retry_creation, retry_
 WORKER = "worker "
 """Begins the study's attributes that name its workers."""
 
+CONFIRMATIONS = ": confirmations"
+"""Ends the name of the study of claims."""
+
+CONCLUDED = "concluded"
+"""The attribute of a claim with the conclusion of its study."""
+
 MAX_RETRIES = 3
 """How often a trial is measured again after its worker died, because its configuration may kill every worker."""
 
-CONFIRMATION = "confirmation"
-"""The kind of turn for which a worker does not wait: another worker's confirmation is enough."""
-
-TURN_SECONDS = 0.2
-"""Pause between two checks of the earlier turns."""
+Result = TypeVar("Result")
 
 
-def resume(
-    study: Study, turns: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, Any] | None = None
-) -> int:
-    """Sign in, and queue the known configurations that never were.
+def sign_in(study: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, Any] | None = None) -> int:
+    """Name this worker in the study, and queue the known configurations that never were.
+
+    Workers that sign in at the same moment may queue a trial twice. Only the first of the two is measured.
 
     Args:
         alone: Whether no other process can run trials of the study, so that every running one is dead. Otherwise only
@@ -50,21 +51,12 @@ def resume(
         The number of dead processes' trials that are queued again.
     """
     begun = len(study.get_trials(deepcopy=False))
-    study.set_user_attr(f"{WORKER}{worker()}", dict(stated or {}))
+    own = f"{WORKER}{worker()}"
+    first = not any(name.startswith(WORKER) and name != own for name in study.user_attrs)
+    study.set_user_attr(own, dict(stated or {}))
     # The same seed would draw the same configurations again: in a resumed study, and in another worker.
-    study.sampler = build_sampler(settings, offset=begun + place_among_workers(study))
-    dead = 0
-
-    def sign_in(turn: Turn) -> None:
-        nonlocal dead
-        dead = put_back(study, lambda trial: alone or is_dead(trial))
-        _queue_known(study, settings)
-
-    in_turn(turns, "start", sign_in, alone=alone)
-    return dead
-
-
-def _queue_known(study: Study, settings: Sweep) -> None:
+    study.sampler = build_sampler(settings, begun + (0 if first else crc32(own.encode()) >> 1))
+    dead = put_back(study, lambda trial: alone or is_dead(trial))
     # A process that died between taking a trial and signing it left only its known name, which is queued again.
     queued = {
         trial.user_attrs.get("known")
@@ -77,6 +69,7 @@ def _queue_known(study: Study, settings: Sweep) -> None:
             params = space.params_of(known.overrides)
             outside = {"overrides": dict(known.overrides)} if params is None else {}
             enqueue(study, params or {}, {"known": known.name, **outside})
+    return dead
 
 
 def enqueue(study: Study, params: dict[str, Any], attributes: Mapping[str, Any]) -> None:
@@ -101,8 +94,7 @@ def put_back(study: Study, dead: Callable[[FrozenTrial], bool]) -> int:
     """Queue dead running trials again and fail them. Return their number."""
     # Ending a trial notifies the sampler, and an enumerating one may then end a search that has not begun.
     sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
-    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    found = [trial for trial in running if dead(trial)]
+    found = [trial for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if dead(trial)]
     for trial in found:
         requeue(study, trial)  # first, so that dying between the two loses nothing
         with suppress(UpdateFinishedTrialError):  # failed meanwhile for its heartbeat
@@ -117,14 +109,14 @@ def known_waiting(study: Study) -> bool:
     return any({"known", "retry_of"} <= trial.user_attrs.keys() for trial in waiting)
 
 
-def running(study: Study, dead: Callable[[FrozenTrial], bool] | None = None) -> list[FrozenTrial]:
+def running(study: Study, dead: Callable[[FrozenTrial], bool]) -> list[FrozenTrial]:
     """Return the running trials after ending and queueing again those of dead processes."""
 
     def look() -> list[FrozenTrial]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             optuna.storages.fail_stale_trials(study)
-        put_back(study, dead or is_dead)
+        put_back(study, dead)
         return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
     return retry_lost(look)
@@ -132,91 +124,85 @@ def running(study: Study, dead: Callable[[FrozenTrial], bool] | None = None) -> 
 
 def others_running(study: Study) -> bool:
     """Whether another process is measuring a trial."""
-    return any("worker" in trial.user_attrs for trial in running(study))
+    return any("worker" in trial.user_attrs for trial in running(study, is_dead))
 
 
-def open_turns(name: str, storage: BaseStorage) -> Study:
-    """Open the turns of a study's workers: a second study in its storage, whose trials are claimed one by one."""
+class TakenOverError(Exception):
+    """Another worker confirms, or confirmed, the best trials."""
+
+
+class Claim:
+    """The confirmation as this worker claimed it: a running trial, which another worker fails if this one is dead."""
+
+    def __init__(self, confirmations: Study, trial: Trial) -> None:
+        self._confirmations, self._trial = confirmations, trial
+
+    def check(self) -> None:
+        """Raise TakenOverError if this worker was stopped for so long that it lost the claim."""
+        if self._confirmations.get_trials(deepcopy=False)[self._trial.number].state is not TrialState.RUNNING:
+            raise TakenOverError
+
+    def sign(self, name: str, value: object) -> None:
+        """Keep a JSON value with the claim."""
+        self._trial.set_user_attr(name, value)
+
+
+def open_confirmations(name: str, storage: BaseStorage) -> Study:
+    """Open the confirmations of a study: a second study in its storage, whose trials are claimed one by one."""
     return retry_creation(
         lambda: optuna.create_study(
             storage=storage,
-            study_name=f"{name}: turns",
+            study_name=f"{name}{CONFIRMATIONS}",
             sampler=optuna.samplers.RandomSampler(),
             load_if_exists=True,
         )
     )
 
 
-class Turn:
-    """The turn that this worker claimed: a trial of ``turns``."""
-
-    def __init__(self, turns: Study, trial: Trial) -> None:
-        self._turns, self._trial = turns, trial
-
-    def is_mine(self) -> bool:
-        """Whether this worker still holds it; one that was stopped for too long loses it."""
-        kept = self._turns.get_trials(deepcopy=False)[self._trial.number]
-        return kept.state is TrialState.RUNNING
-
-    def sign(self, name: str, value: object) -> None:
-        """Keep a JSON value with the turn."""
-        self._trial.set_user_attr(name, value)
-
-
-def in_turn(turns: Study, kind: str, work: Callable[[Turn], None], *, alone: bool) -> bool:
-    """Do work once all earlier turns of other workers have ended. The turn of a dead worker ends by itself.
+def claim_confirmation(confirmations: Study, confirm: Callable[[Claim], Result], *, alone: bool) -> Result:
+    """Return the result of ``confirm`` if no other worker has a claim. The claim of a dead worker ends by itself.
 
     Args:
-        alone: Whether no other process can have a turn, so that every other one is a dead process's.
-
-    Returns:
-        Whether it was done; false if this is a confirmation and another worker confirms.
+        alone: Whether no other process can have a claim, so that every other one is a dead process's.
 
     Raises:
-        Exception: The error of ``work``.
+        TakenOverError: Another worker confirms.
     """
-    done, number, problem = False, -1, list[Exception]()
+    number, results, problems = -1, list[Result](), list[Exception]()
 
-    def is_gone(turn: FrozenTrial) -> bool:
-        return turn.user_attrs.get("worker") != worker() if alone else is_dead(turn)
+    def is_gone(claim: FrozenTrial) -> bool:
+        return claim.user_attrs.get("worker") != worker() if alone else is_dead(claim)
 
-    def turn(trial: Trial) -> float:
-        nonlocal done, number
+    def claimed(trial: Trial) -> float:
+        nonlocal number
         number = trial.number
         trial.set_user_attr("worker", worker())
-        trial.set_user_attr("kind", kind)
-        while ahead := [one for one in running(turns, is_gone) if one.number < trial.number]:
-            if kind == CONFIRMATION and any(one.user_attrs.get("kind") == kind for one in ahead):
-                raise optuna.TrialPruned
-            time.sleep(TURN_SECONDS)
+        # Of two claims at the same moment the earlier one counts.
+        if any(one.number < number for one in running(confirmations, is_gone)):
+            raise optuna.TrialPruned
         try:
-            work(Turn(turns, trial))
-            done = True
+            results.append(confirm(Claim(confirmations, trial)))
         except Exception as error:
-            problem.append(error)
+            problems.append(error)
             raise
         return 0.0
 
     while True:
         try:
-            turns.optimize(turn, n_trials=1)
-            return done
-        except Exception as error:  # also of ending a turn that another worker gave away
-            if problem:
-                raise problem[0] from None
-            if done:
-                return True
+            confirmations.optimize(claimed, n_trials=1)  # and not ``ask``, which sends no heartbeat
+            break
+        except Exception as error:  # also of ending a claim that another worker gave away
+            if problems:
+                raise problems[0] from None
+            if results:
+                break
             if not is_lost(error):
                 raise
-            # It was cut off before its work began, and is queued for the next attempt.
-            retry_lost(lambda: put_back(turns, lambda one: one.number == number))
-
-
-def place_among_workers(study: Study) -> int:
-    """An offset for seeds that differs between workers; 0 for one that begins a study alone."""
-    own = f"{WORKER}{worker()}"
-    alone = not any(name.startswith(WORKER) and name != own for name in study.user_attrs)
-    return 0 if alone else crc32(own.encode()) >> 1
+            # It was cut off before the confirmation began.
+            retry_lost(lambda: put_back(confirmations, lambda one: one.number == number))
+    if not results:
+        raise TakenOverError
+    return results[0]
 
 
 def worker() -> str:

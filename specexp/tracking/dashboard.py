@@ -59,9 +59,9 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
     """
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedup, rate = f"{before}confirmed_{SPEEDUP}", f"{before}{TOKENS_PER_SECOND}"
-    places = {"study": "Group", "method": "method", "model": "model", "device": "device_name"}
-    won = [_bars(f"{word}confirmed speedup over AR by {by}", speedup, by=key) for by, key in places.items()]
-    fast = [_bars(f"{word}tokens per second by {by}", rate, by=places[by]) for by in ("model", "device")]
+    groups = {"study": "Group", "method": "method", "model": "model", "device": "device_name"}
+    won = [_bars(f"{word}confirmed speedup over AR by {by}", speedup, by=key) for by, key in groups.items()]
+    fast = [_bars(f"{word}tokens per second by {by}", rate, by=groups[by]) for by in ("model", "device")]
     title = f"{word}confirmed speedup by tokens per step".capitalize()
     return Dashboard(
         f"specexp {word}studies",
@@ -85,10 +85,6 @@ def describe_dashboard(
     Args:
         searched: Dotted keys of the search space, each an axis of the plot.
         modelled: Whether the study's seconds are a latency profile's.
-
-    Example:
-        >>> describe_dashboard("tree_shape", ["builder.init_args.nodes"], "me", "specexp").name
-        'specexp tree_shape'
     """
     before = MODELLED if modelled else ""
     speedup, word = f"{before}{SPEEDUP}", before.replace("_", " ")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import netrc
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 from urllib.parse import urlsplit
 
 Mode = Literal["online", "offline", "disabled"]
@@ -22,23 +23,19 @@ def logged_in() -> bool:
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
     named = os.environ.get("NETRC")
-    files = [Path(named).expanduser()] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
-    for file in files:
-        try:
+    for file in [Path(named).expanduser()] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]:
+        with suppress(OSError, netrc.NetrcParseError):
             if host in netrc.netrc(str(file)).hosts:
                 return True
-        except (OSError, netrc.NetrcParseError):
-            continue
     return False
 
 
-def asked_mode(mode: str | None = None) -> Mode:
+def wanted_mode(mode: str | None = None) -> Mode:
     """Return the mode as :func:`resolve_mode` does, but keep ``online`` without an account."""
     wanted = mode or os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
     wanted = {"dryrun": "offline", "run": "online"}.get(wanted, wanted)  # W&B's own older spellings
-    for known in MODES:
-        if wanted == known:
-            return known
+    if wanted in MODES:
+        return cast(Mode, wanted)
     where = "" if mode else "WANDB_MODE: "
     raise ValueError(f"{where}W&B mode {wanted!r} is not known: use one of {', '.join(MODES)}, or null")
 
@@ -46,19 +43,13 @@ def asked_mode(mode: str | None = None) -> Mode:
 def resolve_mode(mode: str | None = None) -> Mode:
     """Choose the mode of a command's runs: ``mode``, ``WANDB_MODE``, or online with an account and offline without.
 
-    Without an account ``online`` becomes ``offline``, so that W&B never prompts for one.
-
-    Raises:
-        ValueError: The mode is unknown.
-
-    Example:
-        >>> resolve_mode("disabled")
-        'disabled'
+    Without an account ``online`` becomes ``offline``, so that W&B never prompts for one. Raises ValueError if the mode
+    is unknown.
     """
-    asked = asked_mode(mode)
-    if asked == "online" and not logged_in():
+    wanted = wanted_mode(mode)
+    if wanted == "online" and not logged_in():
         log.warning(
             "W&B mode is online, but no account is logged in (`wandb login`): runs are written offline"
         )
         return "offline"
-    return asked
+    return wanted

@@ -36,23 +36,12 @@ def parameter_key(key: str, searched: Iterable[str]) -> str:
 
     A key that is itself the start of another searched one (``builder`` and ``builder.init_args.nodes``) becomes
     ``builder.name``, because one place cannot hold both a value and a mapping.
-
-    Example:
-        >>> parameter_key("builder", ["builder", "builder.init_args.nodes"])
-        'builder.name'
     """
     return f"{key}.name" if any(other.startswith(f"{key}.") for other in searched) else key
 
 
 def nest_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn dotted keys into the nested mapping that W&B shows under the same dotted keys.
-
-    A value that is a part (a mapping) becomes its ``name`` or class path.
-
-    Example:
-        >>> nest_parameters({"builder.init_args.nodes": 16})
-        {'builder': {'init_args': {'nodes': 16}}}
-    """
+    """Nest dotted keys as W&B shows them; a value that is a part (a mapping) becomes its ``name`` or class path."""
     nested: dict[str, Any] = {}
     for key, value in params.items():
         *above, last = parameter_key(key, params).split(".")
@@ -95,9 +84,7 @@ def table_columns(records: Sequence[Mapping[str, Any]]) -> tuple[list[str | int]
 
 
 def _one_type(values: list[Any]) -> list[Scalar]:
-    given = [value for value in values if value is not None]
-    if all(isinstance(value, bool) for value in given):
-        return values
-    if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in given):
+    types = {float if type(value) is int else type(value) for value in values if value is not None}
+    if types <= {float} or types <= {bool}:
         return values
     return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]

@@ -27,22 +27,14 @@ FINISH_SECONDS = 30.0
 
 
 class Guard:
-    """Turns every failure of W&B into one warning per kind of failure, so that the work goes on.
-
-    Example:
-        >>> guard = Guard()
-        >>> with guard("write a run"):
-        ...     raise OSError("disk full")
-        >>> guard.failures
-        {'write a run': 1}
-    """
+    """Turns failures of W&B into one warning per kind of failure, so that the work goes on."""
 
     def __init__(self) -> None:
         self.failures: dict[str, int] = {}
 
     @contextmanager
     def __call__(self, what: str) -> Iterator[None]:
-        """Run the block; if it raises, warn that ``what`` failed, once, and go on."""
+        """Run the block; if it raises, warn once that ``what`` failed, and go on."""
         try:
             yield
         # Broad on purpose: errors of wandb, sockets, disks, Pillow and a dead service process are not a closed set.
@@ -71,34 +63,21 @@ def staging_in(folder: Path) -> Iterator[None]:
 
 
 class TrackedRun:
-    """A run of W&B that may be missing. Its failures never reach the caller.
+    """A run of W&B, or None in mode ``disabled`` or if it failed to start. Its failures never reach the caller.
 
     As a context manager it finishes itself and lets the caller's exceptions pass. The summary's ``state`` is then
     ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it.
 
     Args:
-        run: None in mode ``disabled``, or if W&B failed to start it.
         folder: W&B's folder of the study, for runs that wait to be synced.
         unsent: Takes the run's own folder if its connection is lost before all was sent.
-
-    Example:
-        >>> with TrackedRun(None, Guard(), Path("runs")) as run:
-        ...     run.log({"speedup": 1.2})
     """
 
-    def __init__(
-        self, run: wandb.Run | None, guard: Guard, folder: Path, unsent: list[str] | None = None
-    ) -> None:
+    def __init__(self, run: wandb.Run | None, guard: Guard, folder: Path, unsent: list[str]) -> None:
         self._run, self._guard, self._folder, self._unsent = run, guard, folder, unsent
         self._state: str | None = None
 
-    @property
-    def url(self) -> str | None:
-        """Address of an online run, None offline."""
-        return self._run.url if self._run is not None else None
-
     def _write(self, what: str, write: Callable[[wandb.Run], object]) -> None:
-        """Call a function with the run, if there is one; a failure is reported as one to do ``what``."""
         if self._run is not None:
             with self._guard(what):
                 write(self._run)
@@ -189,7 +168,7 @@ class TrackedRun:
         with self._guard("finish a run"):
             run.finish(exit_code=exit_code)
             sent = True
-        if not sent and self._unsent is not None and not run.offline:
+        if not sent and not run.offline:
             with self._guard("tell where a run waits to be synced"):
                 self._unsent.append(os.path.relpath(Path(run.dir).parent))
 
@@ -212,11 +191,8 @@ class Tracker:
     Args:
         name: The study, which is the group of its runs.
         folder: ``<output>/<name>``; runs are written to ``<folder>/wandb``.
-        mode: See :func:`~specexp.tracking.mode.resolve_mode`.
+        mode: See :func:`~specexp.tracking.mode.resolve_mode`; ValueError if it is unknown.
         entity: The account's default if None.
-
-    Raises:
-        ValueError: The mode is unknown.
 
     Example:
         >>> tracker = Tracker("tree_shape", "runs/tree_shape", mode="disabled")
@@ -241,11 +217,7 @@ class Tracker:
         self._offline_runs = 0
         self._unsent: list[str] = []  # folders of online runs whose connection was lost
         self._url: str | None = None
-
-    @property
-    def failures(self) -> Mapping[str, int]:
-        """How often each operation failed."""
-        return self._guard.failures
+        self.failures: Mapping[str, int] = self._guard.failures  # how often each operation failed
 
     def trial(
         self, number: int, params: Mapping[str, Any], config: Mapping[str, Any] | None = None

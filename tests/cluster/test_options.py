@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from specexp.cluster.launch import ClusterOptions, take_options
 from specexp.config import ConfigError
-from specexp.sweep.command import checked_storage
+from specexp.sweep.command import run_study_workers
 
 
 def test_the_options_of_a_cluster_are_split_off() -> None:
@@ -47,12 +50,17 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         take_options(["--on", "slurm"])
 
 
-def test_a_study_of_many_machines_needs_a_database() -> None:
+@pytest.mark.parametrize(
+    ("on", "storage", "why"),
+    [
+        ("ray", None, "all workers must reach the study"),
+        ("slurm", "sqlite:///x.db", "serves one machine only"),
+    ],
+)
+def test_a_study_of_many_machines_needs_a_database(on: str, storage: str | None, why: str) -> None:
+    settings: Any = SimpleNamespace(storage=storage)
+    unused: Any = None
     with pytest.raises(
-        ConfigError,
-        match="--on ray needs a database, because all workers must reach the study: --storage postgresql:",
+        ConfigError, match=f"--on {on} needs a database, because .*{why}: --storage postgresql:"
     ):
-        checked_storage(None, ClusterOptions("ray"))
-    with pytest.raises(ConfigError, match="an SQLite file serves one machine only"):
-        checked_storage("sqlite:///x.db", ClusterOptions("slurm"))
-    assert checked_storage("sqlite:///x.db", ClusterOptions("local")) == "sqlite:///x.db"
+        run_study_workers(unused, settings, ClusterOptions(on), [], unused)

@@ -25,7 +25,7 @@ ROWS = [
     Row("run mine.yaml --dry-run", "question.jsonl", {"question.jsonl": '{"question_id": 1, "ca'}),
     dry("--latency.artifact gone/best", "latency ... gone/best"),
     study("--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is no SQLite database", files=NOTES),
-    study("--storage sqlite:///folder", "sweep.storage ... folder is no file", files={"folder/x": ""}),
+    study("--storage sqlite:///folder", "sweep.storage ... folder is no SQLite", files={"folder/x": ""}),
     study("--storage sqlite://", "sweep.storage ... is forgotten when the process ends"),
     study("--storage postgresql://me:***@host/x", "sweep.storage ... give --storage the URL"),
 ]
@@ -115,7 +115,7 @@ def test_no_file_and_no_output_of_a_study_tells_the_password_of_its_storage(
     kept = optuna.storages.InMemoryStorage()
     opened: Callable[..., object] = lambda url, folder, requeue: kept  # noqa: E731
     monkeypatch.setattr("specexp.sweep.session.open_storage", opened)
-    monkeypatch.setattr("specexp.sweep.command.check_storage", lambda url, error: None)
+    monkeypatch.setattr("specexp.sweep.storage.check_storage", lambda url, error: None)
     make(
         {"sweep.yaml": SWEEP.replace("n_trials: 3, confirm: null", "n_trials: 2, confirm: {best: 1}")},
         tmp_path,

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import specexp.sweep.storage as storage
-from helpers.fake_bench import FakeBench, opened, settings, sign_in
-from specexp.sweep.search import run_study
-from specexp.sweep.workers import others_running
+from helpers.fake_bench import FakeBench, opened, settings
+from specexp.sweep.search import Search
+from specexp.sweep.workers import others_running, sign_in
 
 TRIALS = 24
 
@@ -24,8 +24,8 @@ if __name__ == "__main__":
     chosen = settings(storage=url, n_trials=TRIALS)
     bench = FakeBench(seconds)
     study = opened(chosen, folder)
-    sign_in(study, chosen, folder, alone=False)
-    run_study(study, chosen, bench)
+    sign_in(study, chosen, alone=False)
+    Search(study, chosen, bench).run()
     while others_running(study):  # as before a confirmation
         time.sleep(0.5)
     print("\n".join(bench.measured))

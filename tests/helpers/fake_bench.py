@@ -14,11 +14,10 @@ from zlib import crc32
 from specexp.bench.publish import sole_writer
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
-from specexp.sweep.output import TrackedTrials
-from specexp.sweep.search import open_study, run_study
+from specexp.sweep.search import Search, open_study
 from specexp.sweep.storage import open_storage
 from specexp.sweep.trials import Candidate, Measurement, Report
-from specexp.sweep.workers import open_turns, requeue, resume
+from specexp.sweep.workers import requeue, sign_in
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy
@@ -106,26 +105,18 @@ def settings(**changes: Any) -> Sweep:
 
 
 def opened(
-    chosen: Sweep, folder: Path, workload: str = "workload", device: str = "", name: str = "fake"
+    chosen: Sweep, folder: Path, workload: str = "workload", device: str = "a CPU", name: str = "fake"
 ) -> OptunaStudy:
     storage = open_storage(chosen.storage, folder, requeue)
     return open_study(name, chosen, storage, workload, device)
 
 
-def sign_in(study: OptunaStudy, chosen: Sweep, folder: Path, *, alone: bool) -> int:
-    turns = open_turns(study.study_name, open_storage(chosen.storage, folder, requeue))
-    return resume(study, turns, chosen, alone=alone)
-
-
-def search(
-    folder: Path, bench: FakeBench, chosen: Sweep, name: str = "fake", watched: TrackedTrials | None = None
-) -> Any:
+def search(folder: Path, bench: FakeBench, chosen: Sweep, name: str = "fake") -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     with sole_writer(folder):
         study = opened(chosen, folder, name=name)
-        sign_in(study, chosen, folder, alone=chosen.storage is None)
-        after = None if watched is None else lambda study, trial: watched.end(trial)
-        run_study(study, chosen, bench, after, watched)
+        sign_in(study, chosen, alone=chosen.storage is None)
+        Search(study, chosen, bench).run()
     return study
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from helpers import made_artifacts as made
 from sweep.test_search_confirm import record
-from sweep.test_sweep import refused, small_experiment, target, write  # noqa: F401
+from sweep.test_sweep import small_experiment, target, write  # noqa: F401
 
 import specexp
 from specexp.artifacts import ArtifactError
@@ -29,7 +29,7 @@ from specexp.config.load import with_prompts_of
 from specexp.core.outcome import GenerationResult
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.sweep.command import main
-from specexp.sweep.confirmation import promoted
+from specexp.sweep.export import promoted
 from specexp.sweep.trials import Confirmed
 
 FREE = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}
@@ -140,7 +140,6 @@ def test_confirming_again_pools_the_measurements_and_keeps_what_the_interval_kee
     records = [json.loads(line) for line in Path("runs/small/confirm.jsonl").read_text().splitlines()]
     assert {one["sample"] for one in records} == {0, 1}, "the earlier confirmation was kept"
     assert json.loads(Path("artifacts/small/best.json").read_text()) == {"version": "v1"}
-    assert json.loads(Path("runs/small/concluded.json").read_text())["confirmations"] == 2
 
 
 def test_a_winner_exported_cold_states_what_a_first_request_gets(
@@ -190,16 +189,6 @@ def test_where_nothing_beats_plain_decoding_best_decodes_plainly_and_says_why(
     assert main([file, "--confirm-again", "--require-gain"]) == 3
     assert "still decodes plainly (artifacts/small/v2)" in " ".join(capsys.readouterr().out.split())
     assert not Path("artifacts/small/v3").exists()
-
-
-def test_a_kept_end_that_is_damaged_says_what_to_remove(
-    gained: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("runs/small/concluded.json").write_text("{}")
-    assert refused(capsys, gained) == (
-        "runs/small/concluded.json is not what a finished study keeps: remove it, and the best trials are confirmed "
-        "anew"
-    )
 
 
 @pytest.mark.parametrize(

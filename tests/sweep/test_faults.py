@@ -21,7 +21,7 @@ from helpers.shared_study import finished
 from helpers.waiting import wait_for
 from helpers.whole_study import WholeStudy
 
-from specexp.sweep.workers import CONFIRMATION
+from specexp.sweep.workers import CONFIRMATIONS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -161,10 +161,10 @@ def wait_for_confirmation(url: str) -> None:
 
     def claimed() -> bool:
         try:
-            turns = optuna.load_study(study_name="sweep: turns", storage=url).get_trials()
+            claims = optuna.load_study(study_name=f"sweep{CONFIRMATIONS}", storage=url).get_trials()
         except KeyError:
             return False
-        return any(turn.user_attrs.get("kind") == CONFIRMATION for turn in turns)
+        return any("worker" in claim.user_attrs for claim in claims)
 
     wait_for(claimed)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from helpers.fake_bench import FakeBench, opened, settings, sign_in
+from helpers.fake_bench import FakeBench, opened, settings
 from helpers.postgres import PASSWORD, Postgres
 from helpers.shared_study import check, finished
 from helpers.waiting import wait_for
@@ -23,11 +23,9 @@ from sqlalchemy import NullPool, create_engine, text
 
 from specexp.config import ConfigError
 from specexp.core.start import masked
-from specexp.sweep.search import run_study
-from specexp.sweep.storage import check_storage, open_storage
-from specexp.sweep.study_config import StudyError
-from specexp.sweep.trials import distinct_finished
-from specexp.sweep.workers import MAX_RETRIES, Turn, enqueue, in_turn, open_turns, requeue
+from specexp.sweep.search import Search
+from specexp.sweep.storage import check_storage
+from specexp.sweep.workers import MAX_RETRIES, enqueue, sign_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -77,39 +75,12 @@ def test_who_opens_a_study_while_the_server_restarts_waits_for_it(
         assert opening.result().study_name == "fake"
 
 
-def test_a_worker_that_waits_for_its_turn_waits_on_over_a_restart_of_the_server(
-    server: Postgres, url: str, tmp_path: Path
-) -> None:
-    turns = [open_turns("fake", open_storage(url, tmp_path, requeue)) for _ in range(2)]
-    began, ends, done = threading.Event(), threading.Event(), list[str]()
-
-    def first(turn: Turn) -> None:
-        began.set()
-        ends.wait()
-        assert turn.is_mine()
-        done.append("first")
-
-    with ThreadPoolExecutor(2) as pool:
-        one = pool.submit(in_turn, turns[0], "start", first, alone=False)
-        began.wait()
-        other = pool.submit(in_turn, turns[1], "start", lambda turn: done.append("other"), alone=False)
-        time.sleep(0.5)
-        server.stop()
-        server.start()
-        time.sleep(1.0)
-        assert not done
-        ends.set()
-        assert one.result()
-        assert other.result()
-    assert done == ["first", "other"]
-
-
 def test_a_search_goes_on_after_a_cut_within_any_statement(
     server: Postgres, url: str, tmp_path: Path
 ) -> None:
     chosen = settings(storage=url, n_trials=24)
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen, tmp_path, alone=False)
+    sign_in(study, chosen, alone=False)
     searching = threading.Thread(target=run, args=(study, chosen))
     searching.start()
     admin = create_engine(server.url(), poolclass=NullPool)
@@ -121,44 +92,20 @@ def test_a_search_goes_on_after_a_cut_within_any_statement(
     check(url, 1)
 
 
-def test_a_worker_on_another_kind_of_device_is_refused_by_name(url: str, tmp_path: Path) -> None:
-    opened(settings(storage=url), tmp_path, "workload", "NVIDIA H200")
-    with pytest.raises(StudyError, match="measures on NVIDIA H200, and this worker has NVIDIA A100"):
-        opened(settings(storage=url), tmp_path, "workload", "NVIDIA A100")
-
-
 def test_a_trial_whose_worker_dies_four_times_is_given_up(url: str, tmp_path: Path) -> None:
     chosen = settings(storage=url, enqueue=[])
     study = opened(chosen, tmp_path)
     enqueue(study, {"builder": "chain", "builder.init_args.nodes": 41}, {})
     for _ in range(MAX_RETRIES + 1):
         assert study.ask().suggest_categorical("builder", ["bush", "chain"]) == "chain"
-        sign_in(study, chosen, tmp_path, alone=True)
+        sign_in(study, chosen, alone=True)
     assert [trial.state for trial in study.trials] == [TrialState.FAIL] * (MAX_RETRIES + 1)
     assert "Chain/41" not in run(study, chosen).measured
 
 
-def test_two_workers_that_begin_together_ask_for_a_dead_ones_trial_once(url: str, tmp_path: Path) -> None:
-    chosen = settings(storage=url, enqueue=[])
-    studies = [opened(chosen, tmp_path) for _ in range(2)]
-    for number in range(4):
-        enqueue(studies[0], {"builder": "chain", "builder.init_args.nodes": 41 + number}, {})
-        studies[0].ask().suggest_categorical("builder", ["bush", "chain"])
-    both = threading.Barrier(2)
-
-    def begin(study: optuna.Study) -> int:
-        both.wait()
-        return sign_in(study, chosen, tmp_path, alone=True)
-
-    with ThreadPoolExecutor(2) as pool:
-        assert sum(pool.map(begin, studies)) == 4
-    states = Counter(trial.state for trial in studies[0].get_trials())
-    assert states == {TrialState.FAIL: 4, TrialState.WAITING: 4}
-
-
 def run(study: optuna.Study, chosen: object) -> FakeBench:
     bench = FakeBench()
-    run_study(study, chosen, bench)
+    Search(study, chosen, bench).run()
     return bench
 
 
@@ -175,25 +122,3 @@ def test_what_cannot_be_reached_is_told_in_one_sentence_without_the_password(
         assert "\n" not in str(caught.value)
         assert not {PASSWORD, "wr0ng"} & {*str(caught.value).replace(":", " ").replace("@", " ").split()}
         assert masked(url) in str(caught.value)
-
-
-def test_the_best_is_the_one_that_a_worker_alone_finds(url: str, tmp_path: Path) -> None:
-    space = {
-        "builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]},
-        "builder.init_args.nodes": {"type": "int", "low": 14, "high": 24},
-    }
-    found = []
-    for storage in (None, url):
-        chosen = settings(storage=storage, space=space, enqueue=[], n_trials=11)
-        study = opened(chosen, tmp_path)
-        threads = [threading.Thread(target=run, args=(study, chosen))] if storage is None else []
-        if storage is not None:
-            others = [opened(chosen, tmp_path) for _ in range(2)]
-            threads = [threading.Thread(target=run, args=(one, chosen)) for one in (study, *others)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        best = max(distinct_finished(study), key=lambda trial: trial.value)
-        found.append((best.user_attrs["digest"], best.value))
-    assert found[0] == found[1]

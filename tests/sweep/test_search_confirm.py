@@ -11,8 +11,9 @@ from helpers.made_records import record as made_record
 
 from specexp.bench.record import PromptRecord, SequenceGroup, read_records
 from specexp.bench.statistics import paired_speedup
+from specexp.bench.table import Table
 from specexp.sweep.conclusion import CONFIRM, Concluded, earlier_records, keep_records
-from specexp.sweep.confirmation import Confirmed, answer, select, sentences, table
+from specexp.sweep.confirmation import Confirmation, Confirmed, Watch, answer, select, sentences, table
 
 TREE = "80-node tree"
 CHAIN = {"rank_paths": [[0]], "nodes": 1, "depth": 1}
@@ -46,6 +47,10 @@ def measured(tree_seconds: tuple[float, ...]) -> tuple[list[Confirmed], list[Pro
     return [Confirmed(TREE, 0, (), attributes, 2.0, 4.0, over_ar, over_eager)], records
 
 
+def shown(confirmed: list[Confirmed], records: list[PromptRecord]) -> Table:
+    return table("study", None, Confirmation(confirmed, records, {}, Watch()))
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
@@ -58,14 +63,14 @@ def test_a_winner_that_is_not_faster_than_plain_decoding_is_called_so(
     seconds: tuple[float, ...], said: str | None
 ) -> None:
     confirmed, records = measured(seconds)
-    shown = table("study", None, confirmed, records)
-    first = [row["tree"] for row in shown.records()]
+    found = shown(confirmed, records)
+    first = [row["tree"] for row in found.records()]
     if said is None:
         assert first == [TREE, "AR (engine)", "hf-eager"]
-        assert "plain decoding" not in shown.notes[0]
+        assert "plain decoding" not in found.notes[0]
     else:
         assert first == ["AR (engine)", "hf-eager", TREE]
-        assert said in shown.notes[0]
+        assert said in found.notes[0]
 
 
 @pytest.mark.parametrize(("slowest", "fold"), [(37.0, "37-fold"), (2.0, None)])
@@ -77,15 +82,13 @@ def test_a_headline_says_where_plain_decoding_varied_much_between_prompts(
     said = answer(confirmed, records)
     sentence = f"time per token varied {fold} between prompts: the machine was busy, so read the intervals"
     assert (sentence in said) == (fold is not None)
-    assert any(sentence in note for note in table("study", None, confirmed, records).notes) == (
-        fold is not None
-    )
+    assert any(sentence in note for note in shown(confirmed, records).notes) == (fold is not None)
 
 
 def test_shares_of_eos_and_loops_and_equality_stand_under_the_table() -> None:
     confirmed, records = measured((0.5, 0.5, 0.5, 0.5))
     records[-1] = record(TREE, 3, 0.5, (5, 6, 7, 9))
-    notes = "\n".join(table("study", None, confirmed, records).notes)
+    notes = "\n".join(shown(confirmed, records).notes)
     assert "25 % end by EOS, 0 % in a loop" in notes
     assert "equal plain decoding's: 3/4, 1 DIFFER" in notes
 
@@ -104,10 +107,10 @@ def test_settings_of_groups_are_compared_with_every_known_one_and_say_how_busy_t
         for number, (name, chosen) in enumerate([("trial 7", ("scheduled", "n=3")), ("serial chain", ())])
     ]
 
-    shown = table("study", None, confirmed, records)
-    rows = {str(row["setting"]): row["target busy"] for row in shown.records()}
+    found = shown(confirmed, records)
+    rows = {str(row["setting"]): row["target busy"] for row in found.records()}
     assert rows == {"trial 7 (scheduled, n=3)": 0.75, "serial chain": 0.5, "AR (engine)": 0.9}
-    assert "outputs of the settings" in "\n".join(shown.notes)
+    assert "outputs of the settings" in "\n".join(found.notes)
     assert any("against the serial chain" in sentence for sentence in sentences(confirmed, records))
     assert not any("best chain" in sentence for sentence in sentences(confirmed, records))
 
@@ -146,7 +149,7 @@ def test_the_winner_is_compared_with_the_best_of_every_other_method() -> None:
     assert said == [
         "trial 1 (chain) against the best of bush (trial 2), prompt by prompt: 1.60x [1.60, 1.60], faster."
     ]
-    assert {row["method"] for row in table("study", None, confirmed, records).records()} > {"trial 2 (bush)"}
+    assert {row["method"] for row in shown(confirmed, records).records()} > {"trial 2 (bush)"}
 
 
 def kept(folder: Path, confirmations: int, measured_on: str = "these") -> Concluded:
@@ -154,10 +157,8 @@ def kept(folder: Path, confirmations: int, measured_on: str = "these") -> Conclu
     records = [
         made_record("engine", prompt, sample=sample) for prompt in range(2) for sample in range(confirmations)
     ]
-    found = Concluded("end", measured_on, confirmations, "said", True)
     keep_records(folder, None, measured_on, records)
-    found.save(folder)
-    return found
+    return Concluded("end", measured_on, confirmations, "said", True, "", None, "here:1", str(folder))
 
 
 def test_what_a_confirmation_left_that_was_never_concluded_is_replaced(tmp_path: Path) -> None:

@@ -48,14 +48,6 @@ def test_the_best_so_far_has_its_interval_and_the_rest_is_counted() -> None:
     assert standing.lines["time left"] == "about 70 s", "three took 30 s, seven are left"
 
 
-def test_all_prompts_are_rescaled_by_what_ar_takes_now() -> None:
-    reference = PlainSeconds({"a": 0.004, "b": 0.006})
-    assert reference.now("a") == 0.004
-    reference.observe("a", 0.005)
-    assert reference.drift == pytest.approx(1.25)
-    assert reference.now("b") == pytest.approx(0.0075)
-
-
 def test_one_disturbed_run_among_the_last_three_changes_nothing() -> None:
     reference = PlainSeconds({"a": 1.0})
     for seconds in (1.1, 9.0, 1.1):
@@ -69,10 +61,8 @@ def test_one_disturbed_run_among_the_last_three_changes_nothing() -> None:
 def test_a_resumed_study_keeps_the_seconds_of_its_own_workload(tmp_path: Path) -> None:
     path = tmp_path / "reference.json"
     PlainSeconds({"a": 0.25}).save(path, "workload")
-    kept = PlainSeconds.load(path, "workload")
-    assert kept is not None
-    assert kept.seconds_per_token == {"a": 0.25}
-    assert PlainSeconds.load(path, "another") is None
+    assert PlainSeconds.load(path, "workload").seconds_per_token == {"a": 0.25}
+    assert PlainSeconds.load(path, "another").seconds_per_token == {}
     path.write_text("{")
-    assert PlainSeconds.load(path, "workload") is None
-    assert PlainSeconds.load(tmp_path / "none.json", "workload") is None
+    assert PlainSeconds.load(path, "workload").seconds_per_token == {}
+    assert PlainSeconds.load(tmp_path / "none.json", "workload").seconds_per_token == {}

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import optuna
 import pytest
-from helpers.fake_bench import PROMPTS, FakeBench, opened, search, settings, sign_in
+from helpers.fake_bench import PROMPTS, FakeBench, opened, search, settings
 from optuna.trial import TrialState
 
 from specexp.bench.publish import FolderBusyError, sole_writer
-from specexp.sweep.journal import JournalFile
-from specexp.sweep.search import Candidate, Measurement, Report, run_study
+from specexp.sweep.search import Candidate, Measurement, Report, Search
+from specexp.sweep.storage import JournalFile
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
-from specexp.sweep.workers import enqueue
+from specexp.sweep.workers import enqueue, sign_in
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "fake_bench.py"
 
@@ -141,10 +141,10 @@ def test_the_last_point_of_a_grid_is_asked_for_again(tmp_path: Path) -> None:
     trial = study.ask()
     assert trial.suggest_categorical("builder", ["bush", "chain"]) == "chain"
     assert trial.suggest_int("builder.init_args.nodes", 1, 64) == 7
-    assert sign_in(study, chosen, tmp_path, alone=True) == 1
+    assert sign_in(study, chosen, alone=True) == 1
     assert study.trials[0].state is TrialState.FAIL
     bench = FakeBench()
-    run_study(study, chosen, bench)
+    Search(study, chosen, bench).run()
     assert bench.measured == ["Chain/7"]
 
 

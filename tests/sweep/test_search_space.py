@@ -109,14 +109,6 @@ def test_a_key_is_drawn_only_where_the_chosen_class_has_it() -> None:
     assert kinds == {("Bush", True), ("Chain", False)}
 
 
-def test_a_known_configuration_inside_the_space_becomes_its_parameters() -> None:
-    space = Space(settings())
-    inside = {**CHAIN, "builder.init_args.nodes": 7}
-    assert space.params_of(inside) == {"builder": "chain", "builder.init_args.nodes": 7}
-    assert space.params_of({"builder": {"class_path": "Elsewhere"}}) is None
-    assert space.params_of({**CHAIN, "builder.init_args.nodes": 65}) is None
-
-
 def test_a_number_stays_within_the_one_that_bounds_it_and_is_stored_as_drawn() -> None:
     study, pairs = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5)), set()
     for _ in range(30):
@@ -129,12 +121,6 @@ def test_a_number_stays_within_the_one_that_bounds_it_and_is_stored_as_drawn() -
         study.tell(trial, n - batch)
     assert any(batch == n > 1 for n, batch in pairs), "the bound itself is drawn"
     assert any(batch < n for n, batch in pairs)
-
-
-def test_a_bound_that_is_not_drawn_bounds_nothing() -> None:
-    space, study = space_of(BOUNDED), optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    drawn = {space.suggest(study.ask(), lambda key, overrides: key == BATCH)[BATCH] for _ in range(40)}
-    assert drawn == set(range(1, 9))
 
 
 def test_a_method_brings_its_parts_and_the_keys_of_these() -> None:

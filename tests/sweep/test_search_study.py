@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fake_bench import SECTION, FakeBench, opened, search, settings, sign_in
+from helpers.fake_bench import SECTION, FakeBench, opened, search, settings
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from specexp.config import ConfigError
 from specexp.sweep.sampler import ExploringSampler, build_pruner, build_sampler
-from specexp.sweep.search import PATIENCE, Candidate, Measurement, Report, run_study
+from specexp.sweep.search import PATIENCE, Candidate, Measurement, Report, Search
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trials import confirmable, distinct_finished, reason_of, state_of, write_trials
+from specexp.sweep.workers import sign_in
 
 FIXED: dict[str, Any] = {
     "builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}
@@ -102,20 +103,12 @@ def test_a_measured_constraint_makes_a_trial_infeasible(tmp_path: Path) -> None:
     assert study.best_trial.number == 1
 
 
-def test_several_objectives_are_not_pruned(tmp_path: Path) -> None:
-    objectives = {"speedup": "maximize", "nodes_per_step": "minimize"}
-    study = search(tmp_path, FakeBench(), enqueued(20, 2, n_trials=4, objectives=objectives))
-    assert [trial.values[1] for trial in study.trials[:2]] == [20, 2]
-    assert len(study.best_trials) >= 2
-    assert not any("pruned_at" in trial.user_attrs for trial in study.trials)
-
-
 def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path: Path) -> None:
     chosen = settings(space=FIXED, n_trials=5)
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen, tmp_path, alone=True)
+    sign_in(study, chosen, alone=True)
     bench = FakeBench()
-    said = run_study(study, chosen, bench)
+    said = Search(study, chosen, bench).run()
     assert said.startswith(
         "The space is exhausted: 3 distinct configurations were measured, 5 were asked for"
     )
@@ -134,7 +127,7 @@ def test_what_a_sampler_repeats_is_replaced_by_what_is_new(tmp_path: Path) -> No
     study = opened(chosen, tmp_path)
     study.sampler = ExploringSampler(Settled(), seed=0)
     bench = FakeBench()
-    assert run_study(study, chosen, bench) == ""
+    assert Search(study, chosen, bench).run() == ""
     assert bench.measured[0] == "Chain/64"
     assert len(set(bench.measured)) == len(bench.measured) == 20
     repeated = [trial for trial in study.trials if "duplicate_of" in trial.user_attrs]
@@ -154,7 +147,7 @@ def test_a_configuration_that_failed_is_not_measured_again(tmp_path: Path) -> No
     two = {**FIXED, "builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}}
     chosen = settings(space=two, n_trials=5, enqueue=[])
     study = opened(chosen, tmp_path)
-    assert "1 distinct configurations were measured" in run_study(study, chosen, Half())
+    assert "1 distinct configurations were measured" in Search(study, chosen, Half()).run()
     assert len(failed) == 1
     assert all("out of memory" in str(reason_of(one)) for one in study.trials if state_of(one) == "failed")
 
@@ -166,7 +159,7 @@ def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path: Path) -> None:
     chosen = settings(space=space, sampler=sampler, n_trials=9, enqueue=[])
     study = opened(chosen, tmp_path)
     bench = FakeBench()
-    assert "3 distinct configurations were measured, 9 were asked for" in run_study(study, chosen, bench)
+    assert "3 distinct configurations were measured, 9 were asked for" in Search(study, chosen, bench).run()
     assert sorted(bench.measured) == ["Chain/1", "Chain/2", "Chain/64"]
 
 
@@ -185,7 +178,7 @@ def test_a_study_is_not_mixed_with_another_space_workload_or_device(tmp_path: Pa
         opened(settings(space=FIXED), tmp_path)
     with pytest.raises(StudyError, match="another workload"):
         opened(settings(), tmp_path, "other")
-    with pytest.raises(StudyError, match="measures on an unnamed device, and this worker has another GPU"):
+    with pytest.raises(StudyError, match="measures on a CPU, and this worker has another GPU"):
         opened(settings(), tmp_path, "workload", device="another GPU")
 
 

@@ -66,14 +66,6 @@ def test_a_choice_that_goes_with_no_other_is_left_out(tmp_path: Path) -> None:
     assert choices_of(sweep, "builder") == ["chain", "wide"]
 
 
-def test_two_choices_that_do_not_go_together_are_named_and_stay(tmp_path: Path) -> None:
-    sweep, left_out, _ = left_of(tmp_path, ("PromptLookup", "ParametricTree"))
-    assert left_out == {
-        "drafter 'looked up' with builder 'wide'": "PromptLookup and ParametricTree do not go together"
-    }
-    assert choices_of(sweep, "builder") == ["chain", "wide", "grown"]
-
-
 def test_a_known_configuration_that_cannot_be_built_is_left_out(tmp_path: Path) -> None:
     sweep, left_out, _ = left_of(tmp_path, ("TokenRecycling", "Chain"))
     assert left_out["ours"] == "TokenRecycling and Chain do not go together"

@@ -1,4 +1,4 @@
-"""What W&B is told of a study, read back from the files of offline runs."""
+"""The W&B runs of a study, read back from the files of offline runs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,14 @@ from helpers.fake_bench import PROMPTS, FakeBench, search, settings
 from helpers.offline_runs import forget_account, offline_runs, records
 
 from specexp.bench.statistics import Speedup
-from specexp.config import Config, load_config
-from specexp.sweep.output import TrackedTrials, method_of, setting_of, summary_of
-from specexp.sweep.trials import Candidate, Confirmed, Measurement, Report
+from specexp.config import load_config
+from specexp.sweep.output import method_of, setting_of, summary_of, track_trial
+from specexp.sweep.trials import Confirmed
 from specexp.tracking import Tracker
 
 SPEEDUP = Speedup("trial 3", "engine", math.log(1.5), 1.5, 1.4, 1.6, 40)
 WINNER = Confirmed("trial 3", 3, (), {}, 2.5, 300.0, SPEEDUP, None)
-
-
-@pytest.fixture(autouse=True)
-def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    forget_account(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        """\
+FILE = """\
 name: mine
 data: {prompts: {class_path: StdlibFunctions, init_args: {split: validation}}}
 drafter: TokenRecycling
@@ -42,40 +31,20 @@ sweep:
   storage: postgresql://me:very-secret@host/db
   space: {builder.init_args.length: {type: int, low: 1, high: 8}}
 """
-    )
-    return load_config(file)
 
 
-class Watching(FakeBench):
-    """Counts the runs that are there when a trial's measurement begins; fails with 30 nodes."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-        self.runs: dict[int, int] = {}
-
-    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
-        self.runs[candidate.attributes["nodes"]] = len(list(self.folder.glob("wandb/offline-run-*")))
-        if candidate.attributes["nodes"] == 30:
-            raise RuntimeError("out of memory")
-        return super().measure(candidate, report, trial)
-
-
-def test_trials_are_written_as_they_run(tmp_path: Path) -> None:
-    """One that fails while it is measured, one that is refused before, one that is measured."""
-    known = [
-        {"name": f"chain {nodes}", "builder": {"class_path": "Chain", "init_args": {"nodes": nodes}}}
-        for nodes in (30, 13, 20)
-    ]
+def test_a_trial_is_a_run_with_a_step_for_each_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_account(monkeypatch, tmp_path)
+    chains = [{"builder": {"class_path": "Chain", "init_args": {"nodes": nodes}}} for nodes in (13, 20)]
+    study = search(tmp_path, FakeBench(), settings(enqueue=chains, n_trials=1))
     tracker = Tracker("fake", tmp_path)
-    watched = TrackedTrials(tracker, {"model": "stdlib", "device": "cpu"}, ["speedup"])
-    bench = Watching(tmp_path)
-    search(tmp_path, bench, settings(enqueue=known, n_trials=1), watched=watched)
-
-    assert bench.runs == {30: 1, 20: 3}
+    for trial in study.trials:
+        track_trial(tracker, trial, {"model": "stdlib", "device": "cpu"}, ["speedup"])
     assert tracker.failures == {}
-    _, refused, whole = runs = offline_runs(tmp_path)
-    assert [run["summary"]["state"] for run in runs] == ["failed", "failed", "complete"]
+    refused, whole = runs = offline_runs(tmp_path)
+    assert [run["summary"]["state"] for run in runs] == ["failed", "complete"]
     assert refused["summary"]["reason"] == "ValueError: thirteen nodes do not go together"
     assert all((run["config"]["model"], run["config"]["device"]) == ("stdlib", "cpu") for run in runs)
     history = [record["item"]["speedup"] for record in records(whole["folder"], "history")]
@@ -84,21 +53,9 @@ def test_trials_are_written_as_they_run(tmp_path: Path) -> None:
     assert whole["summary"]["speedup"] == pytest.approx(math.exp(whole["summary"]["log_speedup"]))
 
 
-def test_an_interrupted_trial_is_closed(tmp_path: Path) -> None:
-    class Interrupted(FakeBench):
-        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
-            report(0, 0.5)
-            raise KeyboardInterrupt
-
-    watched = TrackedTrials(Tracker("fake", tmp_path), {}, ["speedup"])
-    with pytest.raises(KeyboardInterrupt):
-        search(tmp_path, Interrupted(), settings(), watched=watched)
-    watched.interrupt()
-    (run,) = offline_runs(tmp_path)
-    assert (run["summary"]["state"], run["exit_code"]) == ("interrupted", 1)
-
-
-def test_runs_say_what_decodes_what_how_and_where(config: Config) -> None:
+def test_the_configuration_of_a_run_names_pair_device_and_versions_and_no_password(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(FILE)
+    config = load_config(tmp_path / "mine.yaml")
     setting = setting_of(config)
     assert {"pair", "verifier", "data", "generation", "device_name"} <= setting.keys()
     assert (setting["model"], setting["device"]) == ("stdlib", "cpu")
@@ -116,20 +73,14 @@ def test_runs_say_what_decodes_what_how_and_where(config: Config) -> None:
         ({"drafter": None}, None, "plain"),
     ],
 )
-def test_studies_are_taken_together_by_what_won(
+def test_studies_are_grouped_by_the_method_that_won(
     parts: dict[str, Any], choice: str | None, method: str
 ) -> None:
     config: Any = SimpleNamespace(get=parts.get)
     assert method_of(config, replace(WINNER, choice=choice)) == method
 
 
-def test_a_study_is_compared_by_its_winner() -> None:
-    assert summary_of(WINNER) == {
-        "winner": "trial 3",
-        "winner_trial": 3,
-        "confirmed_speedup": 1.5,
-        "confirmed_speedup_low": 1.4,
-        "confirmed_speedup_high": 1.6,
-        "tokens_per_second": 300.0,
-        "tokens_per_step": 2.5,
-    }
+def test_the_summary_of_a_study_has_the_winners_figures() -> None:
+    summary = summary_of(WINNER)
+    assert (summary["winner"], summary["winner_trial"], summary["tokens_per_step"]) == ("trial 3", 3, 2.5)
+    assert [summary[f"confirmed_speedup{end}"] for end in ("", "_low", "_high")] == [1.5, 1.4, 1.6]

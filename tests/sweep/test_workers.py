@@ -1,24 +1,29 @@
-"""Workers of a study in a database: they take turns, and one that died gives its turn and its trials back."""
+"""Workers of a study in a database: one of them confirms, and one that died gives its claim and its trials back."""
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import optuna
 import pytest
-from helpers.fake_bench import FakeBench, opened, settings, sign_in
+from helpers.fake_bench import FakeBench, opened, settings
 from optuna.trial import TrialState
 
 from specexp.sweep import conclusion, workers
 from specexp.sweep.conclusion import Conclusion
-from specexp.sweep.search import run_study
+from specexp.sweep.search import Search
 from specexp.sweep.storage import open_storage
 from specexp.sweep.trials import confirmable
-from specexp.sweep.workers import CONFIRMATION, Turn, in_turn, open_turns, requeue
+from specexp.sweep.workers import (
+    Claim,
+    TakenOverError,
+    claim_confirmation,
+    open_confirmations,
+    requeue,
+    sign_in,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Heartbeat of storage")
 
@@ -28,64 +33,55 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/study.db"
 
 
-def turns_of(url: str, folder: Path) -> optuna.Study:
-    return open_turns("fake", open_storage(url, folder, requeue))
+def confirmations_of(url: str, folder: Path) -> optuna.Study:
+    return open_confirmations("fake", open_storage(url, folder, requeue))
 
 
 def test_of_two_confirmations_one_is_left_to_the_other_worker(url: str, tmp_path: Path) -> None:
-    one, other = (turns_of(url, tmp_path) for _ in range(2))
-    confirmed = []
+    one, other = (confirmations_of(url, tmp_path) for _ in range(2))
 
-    def confirm(turn: Turn) -> None:
-        assert turn.is_mine()
-        confirmed.append("one")
-        assert not in_turn(other, CONFIRMATION, lambda turn: confirmed.append("other"), alone=False)
+    def confirm(claim: Claim) -> str:
+        claim.check()
+        with pytest.raises(TakenOverError):
+            claim_confirmation(other, lambda claim: "other", alone=False)
+        return "one"
 
-    assert in_turn(one, CONFIRMATION, confirm, alone=False)
-    assert confirmed == ["one"]
-    assert in_turn(other, CONFIRMATION, lambda turn: confirmed.append("later"), alone=False)
-    assert confirmed == ["one", "later"]
+    assert claim_confirmation(one, confirm, alone=False) == "one"
+    assert claim_confirmation(other, lambda claim: "later", alone=False) == "later"
 
 
-def test_other_work_waits_for_the_turns_before_it(url: str, tmp_path: Path) -> None:
-    one, other = (turns_of(url, tmp_path) for _ in range(2))
-    began, done = threading.Event(), list[str]()
-
-    with ThreadPoolExecutor(1) as pool:
-
-        def first(turn: Turn) -> None:
-            waiting = pool.submit(in_turn, other, "start", lambda turn: done.append("other"), alone=False)
-            began.set()
-            with pytest.raises(TimeoutError):
-                waiting.result(3 * workers.TURN_SECONDS)
-            done.append("first")
-
-        assert in_turn(one, CONFIRMATION, first, alone=False)
-        assert began.is_set()
-    assert done == ["first", "other"]
-
-
-def test_a_turn_of_a_dead_process_is_ended_and_its_owner_learns_of_it(url: str, tmp_path: Path) -> None:
-    turns = turns_of(url, tmp_path)
-    dead = turns.ask()
+def test_the_claim_of_a_dead_process_is_ended_and_its_owner_learns_of_it(url: str, tmp_path: Path) -> None:
+    confirmations = confirmations_of(url, tmp_path)
+    dead = confirmations.ask()
     dead.set_user_attr("worker", workers.worker().partition(":")[0] + ":999999999")
-    dead.set_user_attr("kind", CONFIRMATION)
-    done = []
-    assert in_turn(turns, CONFIRMATION, done.append, alone=False)
-    assert len(done) == 1
-    assert not Turn(turns, dead).is_mine()
+    assert claim_confirmation(confirmations, lambda claim: "confirmed", alone=False) == "confirmed"
+    with pytest.raises(TakenOverError):
+        Claim(confirmations, dead).check()
 
 
-def test_an_error_within_a_turn_is_raised_and_the_turn_ends(url: str, tmp_path: Path) -> None:
-    turns = turns_of(url, tmp_path)
+def test_an_error_within_a_claim_is_raised_and_the_claim_ends(url: str, tmp_path: Path) -> None:
+    confirmations = confirmations_of(url, tmp_path)
 
-    def fail(turn: Turn) -> None:
-        turns.tell(0, state=TrialState.FAIL)  # as another worker that missed its heart
+    def fail(claim: Claim) -> None:
+        confirmations.tell(0, state=TrialState.FAIL)  # as another worker does when heartbeats are missing
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        in_turn(turns, CONFIRMATION, fail, alone=False)
-    assert in_turn(turns, CONFIRMATION, lambda turn: None, alone=False)
+        claim_confirmation(confirmations, fail, alone=False)
+    assert claim_confirmation(confirmations, lambda claim: 1, alone=False) == 1
+
+
+def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url: str, tmp_path: Path) -> None:
+    chosen = settings(n_trials=3, storage=url)
+    studies = [opened(chosen, tmp_path) for _ in range(2)]
+    sign_in(studies[0], chosen, alone=False)
+    for trial in studies[0].trials:  # as if the other worker had not seen them
+        studies[0].enqueue_trial(trial.user_attrs["queued"], user_attrs=trial.user_attrs)
+    benches = [FakeBench(), FakeBench()]
+    for study, bench in zip(studies, benches, strict=True):
+        Search(study, chosen, bench).run()
+    measured = [digest for bench in benches for digest in bench.measured]
+    assert len(measured) == len(set(measured)) == 3
 
 
 def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirmation(
@@ -93,11 +89,11 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
 ) -> None:
     chosen = settings(n_trials=3, storage=url, confirm={"best": 1})
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen, tmp_path, alone=False)
+    sign_in(study, chosen, alone=False)
     dying = study.ask()
     dying.set_user_attr("worker", "elsewhere:1")
     bench = FakeBench()
-    run_study(study, chosen, bench)
+    Search(study, chosen, bench).run()
     name = dying.user_attrs["known"]
     assert name not in [trial.user_attrs.get("known") for trial in confirmable(study)]
 
@@ -106,7 +102,7 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
 
     confirmed: list[str] = []
 
-    def conclude(self: Conclusion, study: Any, turn: Turn) -> str:
+    def conclude(self: Conclusion, study: Any, claim: Claim) -> str:
         confirmed.extend(trial.user_attrs.get("known", "") for trial in confirmable(self.trials))
         return "concluded"
 
@@ -114,9 +110,9 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
     monkeypatch.setattr(Conclusion, "conclude", conclude)
     config: Any = SimpleNamespace(workload=dict)
     output: Any = SimpleNamespace(say=lambda sentence: None, folder=tmp_path)
-    end = Conclusion(study, chosen, config, output)
     ours: Any = None
-    found: Any = end.in_turn(ours, turns_of(url, tmp_path), lambda: run_study(study, chosen, bench))
+    end = Conclusion(study, confirmations_of(url, tmp_path), chosen, config, output)
+    found: Any = end.in_turn(ours, lambda: Search(study, chosen, bench).run())
     assert found == "concluded"
     assert study.trials[dying.number].state is TrialState.FAIL
     assert name in confirmed
