@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -80,18 +79,6 @@ def test_a_recording_of_three_shards_is_that_of_one_machine_bit_by_bit(experimen
     coverage = [{"class_path": "Chain", "init_args": {"length": 3}}]
     sections = {"turns_per_file": 3, "live_sample": 0, "coverage": coverage}
     path = experiment(drafter=DRAFT, record=sections, generation={"max_new_tokens": 4})
-    check_shards_record_the_same(path, tmp_path, 3)
-
-
-@pytest.mark.slow
-def test_a_recording_of_64_prompts(experiment, tmp_path: Path) -> None:
-    questions = tmp_path / "many.jsonl"
-    rows = [{"question_id": n, "category": "math", "turns": [f"ab{n} ab{n}"]} for n in range(64)]
-    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    prompts = {"class_path": "MTBench", "init_args": {"path": str(questions)}}
-    path = experiment(
-        drafter=DRAFT, data={"prompts": prompts}, record={"live_sample": 0, "turns_per_file": 10}
-    )
     check_shards_record_the_same(path, tmp_path, 3)
 
 

@@ -154,7 +154,6 @@ class TestOpenVino:
         ("drafts", "settings", "said"),
         [
             ("model", {"num_assistant_token": 3}, "did you mean 'engine.init_args.settings.num_assistant"),
-            ("model", {"num_assistant_tokens": 0}, "num_assistant_tokens must be >= 1, got 0"),
             ("prompt-lookup", {"num_assistant_tokens": 2}, "it takes exactly max_ngram_size and num_ass"),
         ],
     )
