@@ -7,7 +7,7 @@ import netrc
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 from urllib.parse import urlsplit
 
 Mode = Literal["online", "offline", "disabled"]
@@ -35,7 +35,7 @@ def wanted_mode(mode: str | None = None) -> Mode:
     wanted = mode or os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
     wanted = {"dryrun": "offline", "run": "online"}.get(wanted, wanted)  # W&B's own older spellings
     if wanted in MODES:
-        return cast(Mode, wanted)
+        return wanted
     where = "" if mode else "WANDB_MODE: "
     raise ValueError(f"{where}W&B mode {wanted!r} is not known: use one of {', '.join(MODES)}, or null")
 
