@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ def save_plots(study: optuna.Study, objectives: list[str], folder: Path) -> None
         for name in objectives
     ]
     first: dict[str, Any] = {"target_name": names[0], **_first_value(study)}
-    pictures = {
+    pictures: dict[str, Callable[[], Any]] = {
         "history": lambda: plots.plot_optimization_history(complete, **first),
         "slice": lambda: plots.plot_slice(searched, **first),
     }
