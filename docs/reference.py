@@ -1,4 +1,4 @@
-"""The reference: every part, key, metric, artifact kind, format and command, from what the code itself says."""
+"""The reference: every part, key, metric, artifact kind, format and command, generated from the code."""
 
 import inspect
 import re
@@ -22,18 +22,14 @@ from specexp.deploy.hugging_face import custom_generate
 PACKAGE = Path(specexp.__file__).parent
 FAMILIES = {
     "specexp.core.contracts.Drafter": ("drafters", "Drafters", "propose candidates for nodes of a tree"),
-    "specexp.core.contracts.TreeBuilder": (
-        "builders",
-        "Tree builders",
-        "say which candidates become nodes",
-    ),
-    "specexp.core.contracts.Verifier": ("verifiers", "Verifiers", "say what is accepted"),
-    "specexp.core.contracts.Controller": ("controllers", "Controllers", "say how much to draft"),
+    "specexp.core.contracts.TreeBuilder": ("builders", "Tree builders", "choose nodes from the candidates"),
+    "specexp.core.contracts.Verifier": ("verifiers", "Verifiers", "accept drafted tokens"),
+    "specexp.core.contracts.Controller": ("controllers", "Controllers", "limit how much is drafted"),
 }
 
 
 def write_reference(folder: Path) -> None:
-    """Write all pages; those of an earlier build are gone."""
+    """Write all pages and delete those of an earlier build."""
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.md"):
         old.unlink()
@@ -62,7 +58,7 @@ def write_reference(folder: Path) -> None:
 def _other(contract: str) -> tuple[str, str, str]:
     name = contract.rpartition(".")[2]
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
-    return words.replace(" ", "-"), f"{words.capitalize()}: the parts", f"are what `{contract}` says"
+    return words.replace(" ", "-"), f"{words.capitalize()}: the parts", f"implement `{contract.rpartition('.')[2]}`"
 
 
 def _family(contract: str, title: str, what: str) -> str:
@@ -94,14 +90,14 @@ def _metrics() -> str:
     head = "| " + " | ".join(column.title for column in table.columns) + " |"
     rows = ["| " + " | ".join(_cell(str(cell)) for cell in row) + " |" for row in table.rows]
     rule = "|" + "---|" * len(table.columns)
-    text = "Objectives, constraints, tables and W&B name them so."
+    text = "Objectives, constraints, tables and W&B use these names."
     return "\n".join(["# Metrics", "", text, "", head, rule, *rows]) + "\n"
 
 
 def _artifacts() -> str:
     found = [
         "# Kinds of artifacts",
-        "What studies leave and deployments load: a folder.",
+        "A study exports an artifact as a folder, and a deployment loads it.",
     ]
     for name, kind in all_kinds().items():
         found += [f"## {name}", *_prose(kind)]
@@ -125,7 +121,7 @@ def _formats() -> str:
 def _commands() -> str:
     found = [
         "# Commands",
-        "Each answers `--help`; those that take a file `--help KEY` and `--print-config` too.",
+        "Each has `--help`. Commands that take a file also have `--help KEY` and `--print-config`.",
     ]
     for name, (home, _) in COMMANDS.items():
         module = import_module(home)
@@ -136,14 +132,14 @@ def _commands() -> str:
 
 
 def _python() -> str:
-    """What programs import: the package's own names, Hugging Face's entrance, and the tests that parts inherit."""
-    found = ["# In Python", "What a program imports; parts are on their families' pages."]
+    """Public names of the package, the entry for Hugging Face, and the tests that parts inherit."""
+    found = ["# In Python", "Names to import in a program. Parts are on the pages of their families."]
     imported = [(specexp, name) for name in specexp.__all__] + [(custom_generate, "custom_generate")]
     for module, name in imported:
         made = getattr(module, name)
         call = f"{module.__name__}.{name}{_signature(made)}"
         found += [f"## {name}", f"```python\n{call}\n```", *_prose(made), *_methods(made)]
-    found += ["# Tests that parts inherit", "Of `specexp.testing`; they need pytest."]
+    found += ["# Tests that parts inherit", "They are in `specexp.testing` and need pytest."]
     for file in sorted((PACKAGE / "testing").glob("[!_]*.py")):
         module = import_module(f"specexp.testing.{file.stem}")
         for name, made in vars(module).items():
@@ -163,7 +159,7 @@ def _methods(made: Any) -> Iterable[str]:
 
 
 def _signature(made: Callable[..., Any]) -> str:
-    """The arguments, without their annotations, which the text explains."""
+    """Return the arguments without annotations."""
     try:
         arguments = inspect.signature(made).parameters.values()
     except ValueError:
@@ -186,9 +182,10 @@ def _prose(made: type | Callable[..., Any]) -> Iterable[str]:
 
 
 def _arguments(made: Callable[..., Any]) -> str:
-    found = arguments(made)
-    if not found:
-        return "It has no arguments."
+    meaning = argument_docs(made)
+    arguments = arguments_of(made) or {}
+    if not arguments:
+        return "No arguments."
     rows = ["| argument | values | default | meaning |", "|---|---|---|---|"]
     for one in found:
         cells = (f"`{one.name}`", one.allowed, f"`{one.default}`", one.meaning)

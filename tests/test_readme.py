@@ -73,7 +73,7 @@ NEEDS = {
     "replay: Sweeps without models": ["replay: What does a step cost here?"],
     "replay: One recording, many devices": [
         "replay: What does a step cost here?",
-        "replay: Replay: record once, then ask what if",
+        "replay: Record once, then ask what if",
     ],
 }
 FIRST_BLOCK = "README: Deploy the result"

@@ -2,7 +2,7 @@
 
 A whole pass is one call of C++ (``llama_pass.cpp``): projections of the same input fused, weights in panels, keys and
 values where :class:`~specexp.core.cache.SlotCache` has them, trees of several slots in one pass without padding, any
-number of rows and keys. ``docs/compiled.md`` has its speed, and what else was tried.
+number of rows and keys. ``docs/compiled.md`` compares it with alternatives.
 """
 
 from __future__ import annotations
