@@ -58,7 +58,7 @@ def write_reference(folder: Path) -> None:
 def _other(contract: str) -> tuple[str, str, str]:
     name = contract.rpartition(".")[2]
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
-    return words.replace(" ", "-"), f"{words.capitalize()}: the parts", f"implement `{contract.rpartition('.')[2]}`"
+    return words.replace(" ", "-"), f"{words.capitalize()}: the parts", f"implement `{name}`"
 
 
 def _family(contract: str, title: str, what: str) -> str:

@@ -1,7 +1,9 @@
 """One new file in its family's folder is a part: a configuration names it, and it is found, checked and run."""
 
+import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,103 +14,18 @@ import yaml
 
 import specexp
 
+EXAMPLES = {
+    "drafters/repeat_last.py": ("extending", "RepeatLast"),
+    "builders/comb.py": ("families", "Comb"),
+    "verifiers/never.py": ("families", "Never"),
+    "controllers/every_second.py": ("families", "EverySecond"),
+    "data/greetings.py": ("families", "Greetings"),
+    "data/tasks/vowels.py": ("thoughts", "Vowels"),
+    "data/searches/straight.py": ("families", "Straight"),
+    "scheduling/pairs.py": ("families", "Pairs"),
+}
+"""Page and class of the examples that the documentation has."""
 FILES = {
-    "drafters/repeat_last.py": """
-import numpy as np
-from specexp.core.dialogue import Candidates
-from specexp.core.contracts import Drafter
-
-
-class RepeatLast(Drafter):
-    @property
-    def max_candidates(self):
-        return 1
-
-    def propose(self, context, request):
-        return Candidates(request.tokens[request.rows][:, np.newaxis])
-""",
-    "builders/two_in_a_row.py": """
-from specexp.builders.static_tree import StaticTree
-
-
-class TwoInARow(StaticTree):
-    def __init__(self):
-        super().__init__([[0], [0, 0]])
-""",
-    "verifiers/second_best.py": """
-from specexp.core.contracts import DeterministicVerifier
-
-
-class SecondBest(DeterministicVerifier):
-    def target_token(self, context, logits, position):
-        return int(logits.topk(2).indices[1])
-""",
-    "controllers/every_other_step.py": """
-from specexp.core.dialogue import Plan
-from specexp.core.contracts import Controller
-
-
-class EveryOtherStep(Controller):
-    uses_seconds = False
-
-    def plan(self, context):
-        return Plan(max_depth=context.steps % 2)
-""",
-    "data/counting.py": """
-from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
-
-
-class Counting(PromptSet):
-    def load(self):
-        return prompt_rows([PromptRow(str(n), "numbers", [f"{n} {n + 1}"]) for n in range(3)], where="Counting")
-""",
-    "data/tasks/spelling.py": """
-from specexp.data.tasks.task import Check, Ending, Item, Task
-
-
-class Spelling(Task):
-    name, depth, paper_items, unparsable, value_ending = "Spelling", 2, 1, 0.0, Ending(("\\n",), 2)
-
-    def load(self):
-        return [Item("0", 0, "cat", ())]
-
-    def thought_prompt(self, item, thoughts, last=False):
-        return f"{item.problem} {' '.join(thoughts)}"
-
-    def thought_ending(self, last=False):
-        return Ending(("\\n",), 3)
-
-    def value_prompt(self, item, thoughts):
-        return f"{thoughts[-1]} is "
-
-    def read_value(self, answer):
-        return None
-
-    def check(self, item, thoughts):
-        return Check(False, "no spelling is checked")
-""",
-    "data/searches/first_thought.py": """
-from specexp.data.searches.search import Search
-
-
-class FirstThought(Search):
-    thoughts = 1
-
-    def max_expansions(self, depth):
-        return depth - 1
-
-    def grow(self, tree, levels):
-        states = (tree.root,)
-        for _ in range(levels):
-            states = yield from self.expand(tree, states)
-""",
-    "scheduling/in_turns.py": """
-from specexp.scheduling.strategies import SerialSpeculative
-
-
-class InTurns(SerialSpeculative):
-    pass
-""",
     "artifacts/kinds/tree_size.py": """
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.parts import PARTS
@@ -151,6 +68,21 @@ class Sized(StaticTree):
 }
 
 
+def example(page: str, name: str) -> str:
+    """The source of a class of a page, with the imports that it uses."""
+    text = (Path(__file__).parents[1] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    body = ast.parse("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))).body
+    (made,) = [node for node in body if isinstance(node, ast.ClassDef) and node.name == name]
+    used = {node.id for node in ast.walk(made) if isinstance(node, ast.Name)}
+    imports = [
+        node
+        for node in body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and used & {one.asname or one.name for one in node.names}
+    ]
+    return "\n".join(ast.unparse(node) for node in [*imports, made])
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with one more file in every family's folder."""
@@ -158,7 +90,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = Path(specexp.__file__).parent.resolve()
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(source, root / "specexp", copy_function=os.symlink, ignore=skip)
-    for name, text in FILES.items():
+    examples = {name: example(*found) for name, found in EXAMPLES.items()}
+    for name, text in (FILES | examples).items():
         (root / "specexp" / name).write_text(text)
     return root
 
@@ -197,7 +130,7 @@ def write(package: Path, model_folder: str, name: str, **sections: object) -> No
         "question": "Is it found?",
         "pair": {"target": model_folder, "target_dtype": "float32"},
         "drafter": "RepeatLast",
-        "builder": "TwoInARow",
+        "builder": "Comb",
         "generation": {"max_new_tokens": 6},
         "baselines": ["engine"],
         "trainer": {"enable_progress_bar": False},
@@ -211,7 +144,7 @@ def write(package: Path, model_folder: str, name: str, **sections: object) -> No
 def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_folder: str) -> None:
     lookup = {"class_path": "PromptLookup", "init_args": {"candidates": 2}}
     sized = {"class_path": "Sized", "init_args": {"size": "artifacts/size/best-tree"}}
-    task = {"class_path": "TaskItems", "init_args": {"tasks": [{"class_path": "Spelling"}]}}
+    task = {"class_path": "TaskItems", "init_args": {"tasks": [{"class_path": "Vowels"}]}}
     study = {
         "n_trials": 1,
         "space": {"builder.init_args.size": {"type": "int", "low": 1, "high": 2}},
@@ -219,21 +152,21 @@ def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_
         "confirm": {"best": 1, "data": {"max_prompts": 1}},
         "export": {"to": "artifacts/size", "kind": "tree-size"},
     }
-    counting = {"prompts": "Counting"}
+    greetings = {"prompts": "Greetings"}
     sections = {
-        "parts": {"verifier": "SecondBest", "controller": "EveryOtherStep", "data": counting},
+        "parts": {"verifier": "Never", "controller": "EverySecond", "data": greetings},
         "thoughts": {
-            "execution": "InTurns",
+            "execution": "Pairs",
             "data": {"prompts": task},
-            "reasoning": {"search": "FirstThought"},
+            "reasoning": {"search": "Straight"},
         },
         "sweep": {
             "sweep": study,
             "builder": "Sized",
             "drafter": lookup,
-            "data": {**counting, "max_prompts": 1},
+            "data": {**greetings, "max_prompts": 1},
         },
-        "taken": {"data": counting, "builder": sized, "drafter": lookup},
+        "taken": {"data": greetings, "builder": sized, "drafter": lookup},
     }
     for name, content in sections.items():
         write(package, model_folder, name, **content)
@@ -250,8 +183,8 @@ def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_
     def read(name: str) -> list[dict[str, str]]:
         return [json.loads(line) for line in (runs / name / "records.jsonl").read_text().splitlines()]
 
-    assert {record["prompt_id"] for record in read("parts")} == {"0", "1", "2"}
-    assert {record["category"] for record in read("thoughts")} == {"Spelling"}
+    assert {record["prompt_id"] for record in read("parts")} == {"0", "1"}
+    assert {record["category"] for record in read("thoughts")} == {"Vowels"}
     assert json.loads(exported["out"]) == {"nodes": 2}
     assert "dropped the tree's form" in exported["err"]
     assert "size: artifacts/size/best-tree" in (runs / "taken" / "config.yaml").read_text()

@@ -168,7 +168,7 @@ def _as_gguf(pair: ModelPair, folder: Path) -> ModelPair:
             written[role] = str(folder / f"{role}.gguf")
             precision: Any = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(model.dtype, "f32")
             write_gguf(model, pair.tokenizer, Path(written[role]), precision)
-    # llama.cpp keeps keys and values in float16 unless told otherwise.
+    # llama.cpp keeps keys and values in float16 unless set otherwise.
     cache = "float32" if pair.target.dtype == torch.float32 else "float16"
     made = load_pair(written["target"], written.get("draft"), target_dtype=cache, draft_dtype=cache)
     return replace(made, name=pair.name)

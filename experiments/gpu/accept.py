@@ -59,7 +59,7 @@ SHAPES = {
 
 @dataclass
 class Run:
-    """Where it runs, and what was found.
+    """The device of a run, and its findings.
 
     Attributes:
         missed: figures that miss their bounds.

@@ -163,7 +163,7 @@ async def soak(
     growth = max(size for _, size in sizes[-5:]) / warm - 1
     minutes = (time.monotonic() - began) / 60
     print(f"{clients.done} requests in {minutes:.1f} minutes, {clients.odd} of them odd")
-    print(f"wrong texts or statuses: {len(clients.wrong)}; told to come again: {clients.full}; {left}")
+    print(f"wrong texts or statuses: {len(clients.wrong)}; refused while full: {clients.full}; {left}")
     print(f"memory after the warm-up {warm / 1e6:.0f} MB, at the end {growth:+.1%}; lost at SIGTERM: {lost}")
     for one in clients.wrong[:5]:
         print(one)

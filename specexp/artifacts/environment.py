@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, git commit, device, threads. Importing this imports no torch."""
+"""The environment of a result: versions, git commit, device, threads. Importing this imports no torch."""
 
 from __future__ import annotations
 

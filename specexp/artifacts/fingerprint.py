@@ -1,4 +1,4 @@
-"""Whether an artifact belongs to a model and a tokenizer."""
+"""Fingerprints that bind an artifact to a model and a tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which code an artifact may run: specexp's own parts, and installed packages that the user names.
+"""The code that an artifact may run: specexp's own parts, and installed packages that the user names.
 
 The hashes of an artifact show that it arrived as it was written, not who wrote it. So a foreign class path is refused
 before anything is imported, and a trusted package must be installed: never in the artifact's folder, nor in the
@@ -96,7 +96,7 @@ def _is_installed(package: str, folder: Path) -> bool:
 
 
 def site_folders() -> list[Path]:
-    """Where this interpreter's packages are installed."""
+    """Return the folders of this interpreter's installed packages."""
     named = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
     if site.ENABLE_USER_SITE:
         named.add(site.getusersitepackages())

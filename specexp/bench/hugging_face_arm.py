@@ -40,8 +40,8 @@ _LOWEST = -1e30
 class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
     """Turns a greedy ``generate`` into keyed sampling: the argmax of ``s_t + g_t`` is the sample.
 
-    Removed tokens (top-k, top-p) get a very low finite score: prompt lookup calls the processor with made-up
-    scores to see which candidates are forbidden, which ``-inf`` means. The temperature is above 0; ``key`` is the noise
+    Removed tokens (top-k, top-p) get a very low finite score: prompt lookup calls the processor with dummy
+    scores and takes ``-inf`` as a forbidden candidate. The temperature is above 0; ``key`` is the noise
     stream of the sequence, ``place_key(seed, sequence, "target")``.
     """
 

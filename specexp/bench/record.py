@@ -64,7 +64,7 @@ def _arguments_of(kind: type) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where an output first parts from plain decoding's, and whether that is excused."""
+    """The first difference of an output from plain decoding's."""
 
     index: int  # number of the token, from 0 over all turns
     # distance of plain decoding's two best tokens there, in logits + T * noise, or to the top-k / top-p cut

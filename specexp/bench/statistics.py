@@ -21,7 +21,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Speedup:
-    """How much faster an arm is than a baseline, prompt by prompt."""
+    """The speedup of an arm over a baseline on the same prompts."""
 
     arm: str
     baseline: str

@@ -1,4 +1,4 @@
-"""What dynamic builders know of a tree under construction: every sampling made so far, and every one that may follow.
+"""A dynamic tree under construction: every sampling made so far, and every one that may follow.
 
 A *sampling* is the decision to take one more candidate below a node. Its *key* decides whether it is worth it:
 

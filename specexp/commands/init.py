@@ -21,7 +21,7 @@ from specexp.config.next_step import command_line
 from specexp.core.messages import counted
 
 FEWEST_PROMPTS = 6
-"""A search on half of them and a confirmation on the other half cannot be told from chance with fewer."""
+"""A search on half of them and a confirmation on the other half cannot be distinguished from chance with fewer."""
 _SEARCHED, _CONFIRMED = 16, 24
 """Prompts of a search, and of its confirmation, if there are as many."""
 _EXAMPLES = 50

@@ -1,6 +1,6 @@
 """Artifacts with the parts that they record, ready to decode with: what a deployment loads.
 
-An artifact is untrusted unless the user says otherwise: a class outside specexp's own families is refused before
+An artifact is untrusted unless the user trusts its package: a class outside specexp's own families is refused before
 anything is imported, and a path outside the artifact's folder and the working directory before it is read.
 """
 

@@ -48,7 +48,7 @@ class Pair(Section):
 
 
 class Generation(Section):
-    """How much is generated, the same for every arm.
+    """Lengths, samples and seed of the generation, the same for every arm.
 
     Attributes:
         max_new_tokens: Most tokens of a turn; never exceeded.
@@ -66,7 +66,7 @@ class Generation(Section):
 
 
 class Reasoning(Section):
-    """How items of reasoning tasks are searched.
+    """The search of reasoning tasks.
 
     Attributes:
         search: Which states of the tree of thoughts are expanded.
@@ -96,7 +96,7 @@ class Tracking(Section):
 
 
 class Verify(Section):
-    """How much ``specexp.verify`` tests.
+    """The size of the tests of ``specexp.verify``.
 
     Attributes:
         level: Probability that an exact composition is refused.
@@ -165,7 +165,7 @@ class Record(Section):
 
 
 class WhatIf(Section):
-    """Which static tree ``specexp.what_if`` finds for each of several devices.
+    """The devices and trees that ``specexp.what_if`` compares.
 
     Attributes:
         profiles: Latency profiles: their arguments, or an ``artifact`` to take them from.
@@ -257,7 +257,7 @@ class TableExport(Section):
 
 
 class Fit(Section):
-    """How ``specexp.fit`` lets a controller learn on the prompts of ``data``.
+    """The learning of a controller by ``specexp.fit`` on the prompts of ``data``.
 
     Attributes:
         epochs: How often every prompt is decoded.

@@ -18,7 +18,7 @@ METHOD = "method"
 """Key of ``sweep.space`` with whole methods as choices: a drafter with its builder and controller."""
 PARTS_OF_A_METHOD = ("drafter", "builder", "controller")
 SEARCHABLE = (*PARTS_OF_A_METHOD, "execution", "engine", METHOD)
-"""What a study may vary: sections, or with ``method`` several of them at once. Target, prompts, verifier and lengths
+"""Sections that a study may vary; ``method`` varies several at once. Target, prompts, verifier and lengths
 are the same for all trials of a study: plain decoding is measured once for them."""
 Way = Literal["maximize", "minimize"]
 
@@ -34,7 +34,7 @@ def overrides_of(key: str, value: Any) -> dict[str, Any]:
 
 
 class _Range(Section):
-    """Numbers of a search space.
+    """A range of numbers in a search space.
 
     Attributes:
         type: ``int`` or ``float``.
@@ -150,7 +150,7 @@ class Categorical(Section):
 
     @cached_property
     def by_label(self) -> dict[Any, Any]:
-        """Value by its label, which is what a study stores. A method's value holds its parts by section."""
+        """Values by label; a study stores the labels. The value of a method maps sections to parts."""
         return {
             _label(choice): {key: inner for key, inner in choice.items() if key != "name"}
             if _is_named(choice)

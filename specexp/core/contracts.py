@@ -299,8 +299,8 @@ class DeterministicVerifier(Verifier):
         return [self.target_token(*one) for one in zip(contexts, logits, positions, strict=True)]
 
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
-        """``[m, V]`` scores whose argmax is the target's token after every row, by operations of tensors alone, so that
-        the device is waited for once a step; None to be asked for token after token.
+        """Return ``[m, V]`` scores with the target's token of each row as argmax, or None to call :meth:`target_token`.
+        They are computed by tensor operations, so that a step waits for the device once.
 
         Args:
             logits: ``[m, V]`` the target's answers.

@@ -70,7 +70,7 @@ def library(
     except OSError as error:
         raise CannotCompileError(f"{file} cannot be loaded ({first_line(error)}): delete it") from error
     with suppress(OSError):  # the folder may be read-only
-        os.utime(file)
+        os.utime(file)  # the oldest by use is removed first
     return loaded
 
 
@@ -121,7 +121,7 @@ def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) ->
                 why = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr)
                 raise CannotCompileError(f"{compiler} cannot compile {source.name}: {why.strip():.200}")
             made.chmod(0o700)  # whatever the umask is
-            made.replace(file)
+            made.replace(file)  # atomic: another process never loads half a library
     except OSError as error:
         raise CannotCompileError(
             f"{source.name} cannot be compiled into {file.parent}: {first_line(error)}"

@@ -98,7 +98,7 @@ def _plain(name: str) -> str:
 
 
 def _letters(one: str, other: str) -> float:
-    """How alike two words are spelt, from 0 to 1."""
+    """Return the similarity of two spellings, from 0 to 1."""
     return SequenceMatcher(None, one, other).ratio()
 
 

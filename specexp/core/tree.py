@@ -23,7 +23,7 @@ NO_CANDIDATE = -1
 
 
 class NodeKind(IntEnum):
-    """How a node's token was chosen, which decides how rejection sampling may accept it."""
+    """The choice of a node's token: point mass or draw. Rejection sampling accepts the two by different rules."""
 
     POINT_MASS = 0
     """A deterministic choice: a top-k candidate, a retrieved token."""
@@ -123,7 +123,7 @@ class TreeShape:
         mask = np.eye(self.parents.size, dtype=np.bool_)
         for row, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
-                mask[row] |= mask[parent]
+                mask[row] |= mask[parent]  # complete already: parents stand before children
         return mask
 
     @cached_property
@@ -151,7 +151,7 @@ class TreeShape:
         while stack:
             row = stack.pop()
             order.append(row)
-            stack.extend(reversed(self.children[row]))
+            stack.extend(reversed(self.children[row]))  # the first child is popped first
         return tuple(order)
 
     def path(self, row: int) -> tuple[int, ...]:
@@ -164,7 +164,7 @@ class TreeShape:
 
     def select(self, keep: NDArray[np.bool_]) -> TreeShape:
         """Return the shape of the rows where ``keep`` ``[n + 1]`` is true; a kept row's parent must be kept."""
-        new_row = np.cumsum(keep) - 1
+        new_row = np.cumsum(keep) - 1  # [n + 1] its row in the selection
         parents = self.parents[keep]
         if not keep[parents[1:]].all():
             raise ValueError("a selection must keep the parent of every node it keeps")
@@ -246,7 +246,7 @@ class TokenTree:
         drawn = None if self.draws is None else self.draws.get(row)
         if drawn is None:
             return self.shape.children[row]
-        tried = set(drawn)
+        tried = set(drawn)  # point masses follow the draws
         return (*drawn, *(child for child in self.shape.children[row] if child not in tried))
 
     def select(self, keep: NDArray[np.bool_]) -> TokenTree:

@@ -94,7 +94,7 @@ class PartWrapper(Part):
 
 
 class DrafterWrapper(PartWrapper, Drafter):
-    """A drafter that asks others."""
+    """A drafter that calls others."""
 
     inner: tuple[Drafter, ...]
     wants_prefill_logits = folded(any)
@@ -129,7 +129,7 @@ class BuilderWrapper(TreeBuilder):
 
 
 class ControllerWrapper(PartWrapper, Controller):
-    """A controller that asks others."""
+    """A controller that calls others."""
 
     inner: tuple[Controller, ...]
     plans_threshold = folded(any)

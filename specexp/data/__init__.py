@@ -1,4 +1,4 @@
-"""Prompts to decode: a prompt set says where they come from, a workload which of them and in which order.
+"""Prompts to decode: a prompt set defines their source, a workload which of them and in which order.
 
 Importing this package imports neither Lightning nor ``datasets``; the Lightning side is
 ``specexp.data.prompts``.

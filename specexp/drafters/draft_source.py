@@ -89,7 +89,7 @@ class DraftSource(ABC):
         """Run one pass; return the answer of every new node, as :meth:`candidates` takes it."""
 
     def feed_together(self, asked: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
-        """Return :meth:`feed` of several sources of a team."""
+        """Return :meth:`feed` of several sources that share their passes."""
         return [source.feed(context, fed) for source, context, fed in asked]
 
     @abstractmethod
@@ -105,7 +105,7 @@ class DraftSource(ABC):
     def candidates_together(
         self, scoring: Scoring, asked: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
-        """Return :meth:`candidates` of several sources of a team."""
+        """Return :meth:`candidates` of several sources that share their passes."""
         return [
             source.candidates(scoring, context, request, answers)
             for source, context, request, answers in asked

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a draft model's answers become candidates: the arguments of a :class:`~specexp.drafters.DraftModel`."""
+    """Rules that rank a draft model's logits: the arguments of a :class:`~specexp.drafters.DraftModel`."""
 
     temperature: float | None = None
     top_k: int | None = None

@@ -22,7 +22,7 @@ PATTERNS = {
     "qwen2": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}",
     "llama-bpe": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",
 }
-"""How text is cut before byte pairs are merged, by llama.cpp's name for it."""
+"""Regular expressions that cut a text before byte pairs are merged, by llama.cpp's names."""
 TOKEN_KINDS = {"normal": 1, "control": 3, "own": 4, "unused": 5}
 """Types of tokens in the GGUF standard, where ``own`` is user-defined."""
 _ROLES = {"bos": "bos", "eos": "eos", "pad": "padding"}
@@ -116,7 +116,7 @@ def _from_lists(file: LlamaFile) -> Any:
         models.BPE(
             vocab={token: number for number, token in enumerate(tokens)},
             merges=[tuple(merge.split(" ", 1)) for merge in merges],
-            ignore_merges=name == "llama-bpe",
+            ignore_merges=name == "llama-bpe",  # as Llama 3: a word of the vocabulary is one token
         )
     )
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=name == "gpt-2")

@@ -326,7 +326,7 @@ def check_once(device: torch.device) -> None:
     Raises:
         CannotRunError: captured passes do not work there.
     """
-    driver = Path("/proc/driver/nvidia/version")  # no interface of torch tells it
+    driver = Path("/proc/driver/nvidia/version")  # torch has no interface for it
     about = [
         str(torch.cuda.get_device_properties(device)),
         driver.read_text() if driver.exists() else "",
@@ -349,7 +349,7 @@ def check_device(device: torch.device, replayer: type[Replayer] | None = None) -
     """Compare trees in captured passes with the model's own code, with poisoned outputs, and forbid hidden waits.
 
     Raises:
-        CannotRunError: one sentence that says what failed.
+        CannotRunError: the failure in one sentence.
     """
     config = LlamaConfig(
         vocab_size=512,

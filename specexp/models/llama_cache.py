@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specexp.models.llama_file import LlamaFile
 
 MAX_IDS = 256
-"""Sequence ids that llama.cpp knows: lanes times leaves are no more."""
+"""Number of sequence ids of llama.cpp, the limit of lanes times leaves."""
 _CELLS = 512  # of the first context; llama.cpp pads to 256
 _AT_ONCE = 512  # rows of a pass that are computed together
 _FEW_IDS = 8  # every pass compares all pairs of ids
@@ -145,7 +145,7 @@ class LlamaCache(Slots):
         """As :meth:`~specexp.models.llama_ids.IdCells.new_ids`.
 
         Raises:
-            LlamaCppError: llama.cpp knows no more.
+            LlamaCppError: llama.cpp has no more.
         """
         if count > len(self._free) and self._ids < MAX_IDS:
             needed = self._ids + count - len(self._free)

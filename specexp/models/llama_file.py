@@ -73,7 +73,7 @@ def _listener(functions: Any) -> Any:
 
 @dataclass(frozen=True)
 class LlamaSettings:
-    """How a file is run.
+    """The settings of llama.cpp for a file.
 
     Attributes:
         cache: precision of the keys and values that are kept.

@@ -28,7 +28,7 @@ class IdCells(Protocol):
         """Take an id, or :data:`ANY`, from the cells of the positions from ``start`` on; a cell without any is free."""
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Give a second id to the cells of an id at the positions from ``start`` up to ``end``."""
+        """Add the id ``target`` to the cells of ``source`` at the positions from ``start`` up to ``end``."""
 
     def new_ids(self, count: int) -> list[int]:
         """Return ids that no cell carries."""
@@ -85,7 +85,7 @@ class Branches:
         open_at = {row: branch for branch, row in enumerate(self.tips)}
         for parent in parents:
             row = len(self.parents)
-            branch = open_at.pop(parent, None)
+            branch = open_at.pop(parent, None)  # a first child continues its parent's branch
             if branch is None:
                 branch = len(self.tips)
                 self.tips.append(row)
@@ -181,9 +181,9 @@ class SlotIds:
         place = {row: depth for depth, row in enumerate(rows)}
         alone = self._memory.others_are_empty(self)
         if alone:
-            self._memory.remove(ANY, end)
+            self._memory.remove(ANY, end)  # one call for all ids, where no other slot loses tokens
         for sequence, tip in zip(self._ids, tree.tips, strict=True):
-            row = tip
+            row = tip  # up to the deepest accepted row of the branch
             while row >= 0 and row not in place:
                 row = tree.parents[row]
             kept = self.length + (place[row] + 1 if row >= 0 else 0)
@@ -247,7 +247,7 @@ class SlotIds:
         for branch in range(len(self._ids), count):
             sequence = next(spare)
             row = -1 if parted is None else parted.get(branch, -1)
-            source, end = main, self.length
+            source, end = main, self.length  # a branch from the root carries the committed tokens only
             if tree is not None and row >= 0:
                 source, end = self._ids[tree.first[row]], self.length + tree.depths[row] + 1
             if self._known[sequence] < end:
@@ -257,4 +257,4 @@ class SlotIds:
 
     def _tree_is_over(self) -> None:
         self._tree, self._ids = None, []
-        self._known = dict(sorted(self._known.items(), key=lambda item: -item[1]))
+        self._known = dict(sorted(self._known.items(), key=lambda item: -item[1]))  # main: the first one

@@ -77,7 +77,7 @@ class LlamaWeights:
         config, body = model.config, model.model
         self._panel = 2 * int(kernels.lanes())
         self._pairs = bool(kernels.has_pairs())
-        self._kept: list[torch.Tensor] = []
+        self._kept: list[torch.Tensor] = []  # C++ holds bare addresses: these must live as long
         self._state = _state(model)
         self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -100,11 +100,11 @@ class LlamaWeights:
             head=self._panels(model.lm_head.weight),
             of=self._layers,
         )
-        inner = self._whole(config.intermediate_size)
+        inner = self._whole(config.intermediate_size)  # buffers hold whole panels
         projected = self._whole((heads + 2 * kv_heads) * head_dim)
         self.widths = (
             config.hidden_size,
-            max(projected, 2 * inner),
+            max(projected, 2 * inner),  # one buffer for qkv, then for gate and up
             head_dim,
             max(heads * head_dim, inner),
         )
@@ -125,7 +125,7 @@ class LlamaWeights:
         return Layer(
             qkv=self._panels(torch.cat([projection.weight for projection in projections])),
             out=self._panels(attention.o_proj.weight),
-            gate_up=self._keep(torch.stack((gate, up), dim=1).contiguous()),
+            gate_up=self._keep(torch.stack((gate, up), dim=1).contiguous()),  # [panels, 2, inputs, outputs]
             down=self._panels(down),
             bias=self._numbers(self._padded(torch.cat(biases))) if biases else None,
             norm_attention=self._numbers(layer.input_layernorm.weight),
@@ -145,7 +145,7 @@ class LlamaWeights:
         panels = padded.view(-1, self._panel, padded.shape[1]).transpose(1, 2)  # [panels, inputs, outputs]
         if self.dtype == torch.bfloat16:
             count, inputs, outputs = panels.shape
-            paired = (
+            paired = (  # two numbers of bfloat16 share a word of 32 bits
                 panels.reshape(count, inputs // 2, 2, outputs)
                 if self._pairs
                 else panels.reshape(count, inputs, 2, outputs // 2)
@@ -155,11 +155,11 @@ class LlamaWeights:
 
     def _whole(self, size: int) -> int:
         """The next multiple of a panel."""
-        return -(-size // self._panel) * self._panel
+        return -(-size // self._panel) * self._panel  # rounds up
 
     def _padded(self, values: torch.Tensor) -> torch.Tensor:
         missing: Sequence[int] = [
-            *([0] * (2 * values.dim() - 1)),
+            *([0] * (2 * values.dim() - 1)),  # torch pads from the last dimension to the first
             self._whole(values.shape[0]) - values.shape[0],
         ]
         return torch.nn.functional.pad(values, missing)

@@ -31,7 +31,7 @@ def pack(weights: dict[str, torch.Tensor], folder: Path) -> None:
     for name, weight in weights.items():
         if weight.ndim == 2:
             scale = weight.float().abs().amax(dim=1).clamp(min=1e-12) / 127  # [rows]
-            packed[name] = (weight.float() / scale[:, None]).round().to(torch.int8)
+            packed[name] = (weight.float() / scale[:, None]).round().to(torch.int8)  # [rows, columns]
             packed[name + _SCALE] = scale
         else:
             packed[name] = weight.to(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Where the models of a pair come from: embedded models, folders, GGUF files and hub ids. Imports no torch."""
+"""The sources of models: embedded models, folders, GGUF files and hub ids. Imports no torch."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def check_reachable(role: str, source: str) -> bool:
 
 @cache  # or each model of a pair would wait for it
 def _why_unreachable(endpoint: str) -> str:
-    """Why the hub cannot be reached; empty if it answers anything."""
+    """Return the reason why the hub cannot be reached; empty if it can."""
     from huggingface_hub import get_session
 
     try:

@@ -61,7 +61,7 @@ def placement(
             f"is {device_map!r}, which splits the target over the processes of torchrun, and this is one alone: "
             "start several with torchrun --nproc-per-node N"
         )
-    elif heads % processes:
+    elif heads % processes:  # each process holds whole heads
         why = f"is {device_map!r} over {processes} processes, which must divide the {heads} heads of keys"
     if why:
         raise PairError(key, f"{key} {why}")

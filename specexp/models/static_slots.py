@@ -42,7 +42,7 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
         heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         layers = text.num_hidden_layers
-        shape = (2 * layers, 1, heads, 1, width)
+        shape = (2 * layers, 1, heads, 1, width)  # keys of layer i at 2 i, its values at 2 i + 1
         self.storage = torch.zeros(shape, dtype=model.dtype, device=model.device)
         self.lengths = [0]
         self.moves: dict[int, list[tuple[int, int]]] = {}
@@ -73,7 +73,7 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
     @override
     def commit(self, slot: int, rows: Sequence[int]) -> None:
         past = self.lengths[slot]
-        moved = [(past + row, past + place) for place, row in enumerate(rows) if row != place]
+        moved = [(past + row, past + place) for place, row in enumerate(rows) if row != place]  # staged
         if moved:
             self.moves[slot] = moved
         self.lengths[slot] = past + len(rows)
@@ -85,7 +85,7 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
             moved = self.moves.pop(slot, [])
             if moved:
                 sources, places = torch.tensor(moved, device=self.storage.device).T
-                self.storage[:, slot, :, places] = self.storage[:, slot, :, sources]
+                self.storage[:, slot, :, places] = self.storage[:, slot, :, sources]  # reads all, then writes
 
     @override
     def truncate(self, slot: int, length: int) -> None:
@@ -97,7 +97,7 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
     @inference
     def fork(self, source: int, target: int, length: int) -> None:
         self.flush([source])
-        self.moves.pop(target, None)
+        self.moves.pop(target, None)  # its rows are overwritten
         self.storage[:, target, :, :length] = self.storage[:, source, :, :length]
         self.lengths[target] = length
 
@@ -112,11 +112,11 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Write ``[lanes, heads, rows, head_dim]``; return the window's keys and values."""
         first, lanes, end = self._window
-        rows = self._written[:, None, :, None].expand(keys.shape)
+        rows = self._written[:, None, :, None].expand(keys.shape)  # [lanes, heads, rows, head_dim]
         found = []
         for kind, new in enumerate((keys, values)):
             window = self.storage[2 * layer + kind, first : first + lanes]
-            window.scatter_(2, rows, new)
+            window.scatter_(2, rows, new)  # row numbers are data, so that a graph can replay it
             found.append(window[:, :, :end])
         return tuple(found)
 
@@ -142,7 +142,7 @@ def explicit_attention(
     """Two products with a float32 softmax between them: the oracle of the others."""
     groups = query.shape[1] // key.shape[1]
     packed, tiled = _packed(query, groups), mask.repeat(1, 1, groups, 1)
-    weights = ((packed @ key.transpose(2, 3)).float() * scale + tiled).softmax(-1)
+    weights = ((packed @ key.transpose(2, 3)).float() * scale + tiled).softmax(-1)  # [b, kv heads, g * m, n]
     return (weights.to(value.dtype) @ value).reshape(query.shape)
 
 

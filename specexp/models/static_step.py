@@ -54,7 +54,7 @@ class Law(NamedTuple):
     """The reading of a step's logits for a verifier.
 
     Attributes:
-        law: of the verifier, which tells verifiers apart.
+        law: of the verifier, which differs between verifiers.
         learned: best tokens of every row that drafters learn.
         positions: whose noise the verifier adds, from the next token on; 0 if it adds none.
     """
@@ -228,7 +228,7 @@ class Step:
         return found if self.hidden is None else [*found, self.hidden]
 
     def addresses(self) -> list[int]:
-        """Where everything lies that a graph would hold."""
+        """Return the addresses of all tensors that a graph holds."""
         tensors = [*self.outputs(), self._inputs.bytes_there, self.noise, self.cache.storage]
         return [tensor.data_ptr() for tensor in tensors]
 
@@ -271,7 +271,7 @@ class Replayer(ABC):
     """Runs a step again and again.
 
     Attributes:
-        measures: whether its speed tells which attention is the fastest.
+        measures: whether its speed chooses the fastest attention.
     """
 
     measures = False

@@ -48,7 +48,7 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
 
 @dataclass(frozen=True)
 class FittedPass:
-    """A pass as a profile states it."""
+    """The fitted costs of a pass, as a latency profile stores them."""
 
     prefix: int  # tokens in the cache
     ms: dict[int, float]  # milliseconds at that prefix, by tokens fed

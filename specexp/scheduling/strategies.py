@@ -23,7 +23,7 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Execution(metaclass=Checked):
-    """How several sequences are decoded on one target. Its constructor is its configuration; it holds no model.
+    """A strategy to decode several sequences on one target. Its constructor is its configuration; it holds no model.
 
     A sequence's output is the same under every strategy with ``Greedy`` and ``KeyedSampling``, and with
     ``RejectionSampling`` if its drafter and controller keep nothing from one sequence to the next.
@@ -91,7 +91,7 @@ class Serial(SerialSpeculative):
 
 
 class Batched(Execution):
-    """Decodes ``n`` sequences in step: each drafts, and one target pass answers all (SEED, Fig. 1 d).
+    """Decodes ``n`` sequences in lockstep: each drafts, and one target pass verifies all drafts (SEED, Fig. 1 d).
 
     A draft model drafts for all of them in one pass a level. Nothing overlaps: the target waits for the last draft, and
     all wait for the target. Without a drafter it is batched plain decoding. A sequence that ends makes room for the

@@ -162,7 +162,7 @@ class DraftWorker:
         self._memories = {}
 
     def _lost(self) -> BaseException:
-        """Return the error that a part raised in the worker, or one that says how the worker ended."""
+        """Return the error that a part raised in the worker, or one with the reason why the worker ended."""
         with suppress(EOFError, OSError):
             while True:
                 message = receive_message(self.connection)

@@ -336,7 +336,7 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
 
 
 def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
-    """Return the verdict. A misprediction of replay comes before it, a busy machine after it."""
+    """Return the verdict: first a warning if replay mispredicted, then the winner, then a warning of a busy machine."""
     best = confirmed[0]
     verdict = (
         f"{best.label} decodes {best.over_ar} as fast as plain decoding, with the same output."

@@ -35,7 +35,7 @@ SHARED = ("pair", "data", "verifier", "generation")
 
 
 class StudyError(RuntimeError):
-    """A study that cannot go on; the sentence says why and what to do."""
+    """A study that cannot go on; the sentence gives the reason and the remedy."""
 
 
 def digest_of(value: Any) -> str:

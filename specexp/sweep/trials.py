@@ -137,7 +137,7 @@ def name_of_trial(trial: FrozenTrial) -> str:
 
 
 def reason_of(trial: FrozenTrial) -> str | None:
-    """Why a trial failed or is not feasible; None if neither is the case."""
+    """Return the reason why a trial failed or is not feasible; None if neither is the case."""
     if trial.state is TrialState.FAIL:
         return str(trial.user_attrs.get("reason", "the process that ran it ended"))
     return trial.user_attrs.get("infeasible")

@@ -32,7 +32,7 @@ CONCLUDED = "concluded"
 """The attribute of a claim with the conclusion of its study."""
 
 MAX_RETRIES = 3
-"""How often a trial is measured again after its worker died, because its configuration may kill every worker."""
+"""Limit of repeats of a trial after its worker died, because its configuration may kill every worker."""
 
 Result = TypeVar("Result")
 

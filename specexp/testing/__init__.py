@@ -15,7 +15,7 @@ under pytest; nothing has to be registered::
 - tree builder: :class:`specexp.testing.builders.TreeBuilderContract`, ``make_builder()``;
   ``DrawingTreeBuilderContract`` for one that draws
 - verifier: :class:`specexp.testing.verifiers.VerifierContract`, ``make_verifier()``; ``LosslessVerifierContract`` and
-  ``DeterministicVerifierContract`` for one that says it is so
+  ``DeterministicVerifierContract`` for one that declares it
 - controller: :class:`specexp.testing.controllers.ControllerContract`, ``make_controller()``;
   ``FrozenControllerContract`` for one that does not learn
 - analysis: :class:`specexp.testing.analyses.AnalysisContract`, ``make_analysis()``

@@ -118,8 +118,8 @@ class DrafterContract(LearnedStateContract):
         assert announced or not fed
 
     def test_what_it_learns_from_is_declared(self) -> None:
-        """One that declares ``nothing`` answers the same whatever the target said, if the same tokens were committed;
-        one that declares ``accepted``, whatever it said after nodes that were not accepted.
+        """With ``nothing``, its candidates depend only on the committed tokens. With ``accepted``, they do not depend
+        on the target's logits after nodes that were not accepted.
         """
         first, second = self.new(), self.new()
         known = {one.learns_from for one in _with_inner(first)}

@@ -93,7 +93,7 @@ COMPOSITIONS: dict[str, Callable[[], Parts]] = {
     "lookup": lambda: Parts(PromptLookup(), Chain(3)),
     "union": lambda: Parts(Union([PromptLookup(), TokenRecycling(k=2)]), StaticTree(TREE)),
 }
-"""What drafts; those with *carry* learn from one sequence for the others."""
+"""Parts by name; those with *carry* learn from one sequence for the others."""
 DRAWN: dict[str, Callable[[], Parts]] = {
     "chain, drawn": lambda: Parts(DraftModel(draft_model()), Chain(3, candidates="drawn")),
     "k-config, drawn": lambda: Parts(DraftModel(draft_model()), KConfig([2, 2, 1], candidates="drawn")),

@@ -1,4 +1,4 @@
-"""What drafters and controllers promise of the state they learn, as tests that both contracts inherit."""
+"""Tests of the learned state of drafters and controllers, which both contracts inherit."""
 
 import json
 from typing import Any, ClassVar, Literal

@@ -1,4 +1,4 @@
-"""Whether W&B runs go over the network, into a folder, or nowhere."""
+"""The mode of W&B runs: over the network, into a folder, or disabled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a server's or an engine's speculation is lossless: its answers with it and without, at temperature 0."""
+"""Tests of a server's or an engine's speculation: its answers with it and without, at temperature 0."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Compared:
         if not repeats:
             gap, why = None, "plain decoding does not give its own answer twice"
         elif gap is None:
-            why = "there are no log-probabilities of the token, so a near tie cannot be told from a mistake"
+            why = "there are no log-probabilities of the token, so a near tie cannot be distinguished from an error"
         elif gap < -tolerance:
             why = f"{source} prefers the speculative token by {-gap:.3g}, so it is not the model that decodes plainly"
         else:
@@ -163,7 +163,7 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
     """Run ``python -m specexp.verify --endpoint URL``.
 
     Returns:
-        Its exit code: 0 no answer is wrong, 1 one is, 2 the server cannot be asked, 3 an answer cannot be judged.
+        Its exit code: 0 no answer is wrong, 1 one is, 2 the server cannot be reached, 3 an answer cannot be judged.
     """
     with collected_result(arguments) as result:
         output = ""

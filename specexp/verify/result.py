@@ -17,7 +17,7 @@ Decision = Literal["found", "excluded", "undecided"]
 
 @dataclass
 class StepEndings:
-    """How the steps of a composition ended: a branch of a verifier that no step took was not tested."""
+    """Counts of how steps ended. A branch of a verifier that no step took was not tested."""
 
     steps: int = 0  # steps that the limit of tokens cut short are not counted below
     tokens: int = 0

@@ -17,7 +17,7 @@ POWER = 0.95
 SHARE = 0.25
 """Share of a level that is tested at, since chi-square's tail is only nearly that of counts."""
 LOOKS = 2
-"""How often a joint is tested: at half of its samples, and at all of them."""
+"""Number of tests of a joint: at half of its samples, and at all of them."""
 MISS = (1 - POWER) / LOOKS
 """Probability with which one look misses a deviation of the stated size."""
 

@@ -118,7 +118,7 @@ class ModelledLatency(Analysis):
             if record.arm == arm and not record.error and record.new_tokens:
                 seconds = self._seconds(record)
                 if seconds is None:
-                    reason = f"nobody watched how many tokens {arm} fed in its passes"
+                    reason = f"{arm} did not count the tokens of its passes"
                     return Speedup.refuse(arm, PLAIN, reason)
                 plain = self.profile.plain_seconds(record.prompt_tokens, record.new_tokens)
                 ratios.append((record.prompt_id, float(np.log(plain / seconds))))

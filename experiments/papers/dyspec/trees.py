@@ -114,7 +114,7 @@ class TreeSizes(DraftingAnalysis[Sizes]):
 
 
 class AcceptanceVector(DraftingAnalysis[NDArray[np.int64]]):
-    """How likely each child of a visited node is the accepted one, in the order tried: the input of Sequoia's trees
+    """Acceptance rates of the children of a visited node, in the order tried: the input of Sequoia's trees
     (Chen et al. 2024, section 3).
 
     Only nodes with at least ``width`` draws below them count, and of these the first ``width``; a token drawn again

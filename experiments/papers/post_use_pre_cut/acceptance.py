@@ -1,4 +1,4 @@
-"""What becomes of drafted tokens: utilisation, its growth while a controller learns, and acceptance by confidence
+"""Acceptance of drafted tokens: utilisation, its growth while a controller learns, and acceptance by confidence
 (Post-use & Pre-cut, table 4, figures 4 and 2c).
 """
 

@@ -50,7 +50,7 @@ class Step(NamedTuple):
     accepted: int
     drafted: int
     passes: int
-    """Of the draft model."""
+    """Passes of the draft model."""
     ended: bool
     """Whether the output ended inside the draft, without a bonus token."""
 
@@ -115,8 +115,8 @@ Groups = dict[tuple[str, str], Points]
 
 
 class OptimalLength(DraftingAnalysis[list[Step]]):
-    """How long a draft should have been, step by step (:func:`local_optima`), and how long it should always be: the one
-    length that decodes the same tokens at the least cost (:func:`speed_of`).
+    """The best draft length of each step (:func:`local_optima`), and the best fixed one: the length that decodes the
+    same tokens at the least cost (:func:`speed_of`).
 
     Costs are of this run: the mean step and draft pass of an arm over the mean step of plain decoding. A second table
     has the speed of arms that are chains of a fixed length, by category where it has 3 prompts.

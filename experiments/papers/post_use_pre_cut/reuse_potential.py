@@ -21,7 +21,7 @@ from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 
 AFTER = ("after draft passes", "after target passes")
-"""Whose tokens are counted: the drafted ones, and the output's."""
+"""Tokens that are counted: the drafted ones, and the output's."""
 SHORTEST = 2
 STEPS_A_POINT = 8
 FEWEST = 20
@@ -168,7 +168,7 @@ class ReusePotential(DraftingAnalysis[Seen]):
         return figure
 
     def _draw_bars(self, axes: Axes, sums: Counts, number: int, colour: str) -> None:
-        """Of each phrase length the share found, and of it the share that only rejected drafts held."""
+        """Draw the share of phrases found by length, and the part of it that only rejected drafts held."""
         tokens, covered, unread = (100 * sums[:, SHORTEST:] / max(int(sums[0, SHORTEST]), 1)).tolist()
         if not tokens[0]:
             return

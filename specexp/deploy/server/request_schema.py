@@ -153,7 +153,7 @@ class GenerationRequest(BaseModel):
 
     @property
     def top_log_probs(self) -> int | None:
-        """How many of the target's best tokens are listed with each token; None for no probabilities."""
+        """Return the number of best tokens to list with each token; None for no probabilities."""
         raise NotImplementedError
 
 

@@ -108,7 +108,7 @@ def _act(
 
 
 def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = None) -> Recording:
-    """Record the experiment of a file and print how close replay comes to a live sample.
+    """Record the experiment of a file and compare its replay with a live sample.
 
     The worker of a shard that ends last merges all shards. ``pair`` are models loaded already.
 

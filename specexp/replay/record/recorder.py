@@ -63,7 +63,7 @@ class Coverage:
 
 
 def _without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:
-    """Return the builders inside one that ask for single tokens; itself if it asks for nothing else."""
+    """Return the builders inside ``builder`` that request single tokens, or itself if it requests no phrases."""
     if builder.phrase_length == 1:
         return [builder]
     return [one for inner in builder.inner for one in _without_phrases(inner)]
@@ -334,8 +334,8 @@ class _Turn:
 class RecordingSource(ModelSource):
     """A draft model that writes its answers into a trie, and is run only where an answer is not known yet.
 
-    The tokens that a step feeds wait until an unknown answer is asked for, and then go into one pass. So the model may
-    fall behind the sequence. The drafter then feeds it the committed tokens it lacks, as after any step.
+    Tokens that a step feeds are buffered until an unknown answer is needed, and are then fed in one pass. The model may
+    thus fall behind the sequence. The drafter then feeds it the committed tokens it lacks, as after any step.
 
     At least ``width`` candidates are kept of every answer, and ``spine_width`` after tokens of the turn's answer.
     """

@@ -84,7 +84,7 @@ def test_passes_that_nobody_watched_are_modelled_only_where_their_tokens_are_kno
     assert rows["plain"]["modelled s/token"] == pytest.approx(0.1)
     assert rows["lookup"]["modelled s/token"] is rows["assisted"]["modelled s/token"] is None
     said = rows["assisted"]["modelled vs plain decoding"]
-    assert said == "refused: nobody watched how many tokens assisted fed in its passes"
+    assert said == "refused: assisted did not count the tokens of its passes"
     one = LatencyProfile("one figure", {1: 100}, {1: 10}, step_ms=5)
     rows = rows_of(ModelledLatency(one), records)
     assert rows["assisted"]["modelled s/token"] == pytest.approx((4 * 0.105 + 12 * 0.01) / 12)

@@ -1,0 +1,114 @@
+"""Plain words: rules for docstrings, comments, messages, pages and names that a program can check.
+
+A rule of ``LIMITS`` has violations: lower its limit with them. All other rules have none.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CLAUSE = r"(What|Whatever|Who|Whom|Whose|Whoever|Which|How|Where|When|Why|Of|Those)\b"
+UNCLEAR = r"\b(told(?! apart)|tells|hears?|heard|nobody|somebody(?!/)|whoever|thereby|foresee|onward)\b|—"
+NAMES = r"_*(told|seen|asked|said|alone|places|heard|foresee|onward|standing|nobody)_*"
+LIMITS = {
+    r"\bwhose\b": 152,
+    r"\b(says|said|asks|asked|knows)\b": 56,
+    r"\b(?<!there )(is|are) no\b": 55,
+    r"\bbeside\b": 30,
+    r"^Whether\b": 59,
+    "sentences of docstrings above 30 words": 71,
+    "names that do not explain themselves": 149,
+}
+ONE_THING = {"GSM8K"}  # the benchmark, as prompts to continue and as a task to reason about
+REPLACED = r"twin|carries|makes_do|HitCounter|record_hits|Strategy|write_whole|teach|taught|is_grouped"
+"""Names for which the glossary has another word."""
+
+
+def sources() -> list[Path]:
+    return [path for top in ("specexp", "experiments") for path in sorted((ROOT / top).rglob("*.py"))]
+
+
+@cache
+def prose() -> list[tuple[str, str, str]]:
+    """The kind (``docstring``, ``message``, ``comment`` or ``page``), place and text of all prose."""
+    return [*pages(), *(one for path in sources() for one in prose_of(path))]
+
+
+def pages() -> Iterator[tuple[str, str, str]]:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        if path.name != "changelog.md":  # it quotes names that are gone
+            text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+            yield "page", path.name, text
+
+
+def prose_of(path: Path) -> Iterator[tuple[str, str, str]]:
+    code = path.read_text(encoding="utf-8")
+    docstrings: set[ast.expr] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Expr):
+            docstrings.add(node.value)  # before its value is walked
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            kind = "docstring" if node in docstrings else "message"
+            yield kind, f"{path.relative_to(ROOT)}:{node.lineno}", node.value.strip()
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            yield "comment", f"{path.relative_to(ROOT)}:{token.start[0]}", token.string
+
+
+def long_sentences(kind: str) -> list[str]:
+    found: list[str] = []
+    for where, text in [(where, text) for one, where, text in prose() if one == kind]:
+        before_lists = re.split(r"^\s*(?:Args|Attributes|Example|Raises|Returns|Yields):$", text, flags=re.M)
+        for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:-|\d\.) )|\||::\n", before_lists[0]):
+            sentences = re.split(r"(?<=[.!?])\s+", " ".join(paragraph.split()))
+            found += [f"{where}: {one}" for one in sentences if len(one.split()) > 30]
+    return found
+
+
+def test_docstrings_and_pages_are_plain() -> None:
+    texts = Counter(kind for kind, _, _ in prose())
+    assert min(texts["docstring"], texts["message"], texts["comment"]) > 500
+    assert [one for one in prose() if one[0] == "docstring" and re.match(CLAUSE, one[2])] == []
+    assert [(where, found[0]) for _, where, text in prose() if (found := re.search(UNCLEAR, text))] == []
+    assert long_sentences("page") == []
+
+
+@pytest.mark.parametrize("pattern", list(LIMITS)[:-2])
+def test_words_with_a_plainer_one_become_fewer(pattern: str) -> None:
+    found = [where for _, where, text in prose() for _ in re.findall(pattern, text)]
+    assert len(found) <= LIMITS[pattern], found
+
+
+def test_long_sentences_become_fewer() -> None:
+    found = long_sentences("docstring")
+    assert len(found) <= LIMITS["sentences of docstrings above 30 words"], found
+
+
+def test_names_explain_themselves_and_are_not_shared() -> None:
+    files: dict[str, list[str]] = defaultdict(list)
+    unclear: list[str] = []
+    replaced: list[str] = []
+    for path in sources():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            name = getattr(
+                node, "name", getattr(node, "arg", getattr(node, "id", getattr(node, "attr", None)))
+            )
+            where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {name}"
+            if isinstance(name, str) and not isinstance(getattr(node, "ctx", None), ast.Load):
+                unclear += [where] * bool(re.fullmatch(NAMES, name, re.I))
+                replaced += [where] * bool(hasattr(node, "name") and re.fullmatch(REPLACED, name))
+        for node in tree.body if path.is_relative_to(ROOT / "specexp") else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                files[node.name].append(str(path))
+    assert len(unclear) <= LIMITS["names that do not explain themselves"], unclear
+    assert replaced == []
+    assert {name: shared for name, shared in files.items() if len(shared) > 1 and name not in ONE_THING} == {}
