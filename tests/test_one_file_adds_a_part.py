@@ -130,7 +130,7 @@ def write(package: Path, model_folder: str, name: str, **sections: object) -> No
         "question": "Is it found?",
         "pair": {"target": model_folder, "target_dtype": "float32"},
         "drafter": "RepeatLast",
-        "builder": "Comb",
+        "builder": "Chain",
         "generation": {"max_new_tokens": 6},
         "baselines": ["engine"],
         "trainer": {"enable_progress_bar": False},
@@ -157,6 +157,8 @@ def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_
         "parts": {"verifier": "Never", "controller": "EverySecond", "data": greetings},
         "thoughts": {
             "execution": "Pairs",
+            "builder": "Comb",
+            "drafter": lookup,
             "data": {"prompts": task},
             "reasoning": {"search": "Straight"},
         },
