@@ -182,9 +182,8 @@ def _prose(made: type | Callable[..., Any]) -> Iterable[str]:
 
 
 def _arguments(made: Callable[..., Any]) -> str:
-    meaning = argument_docs(made)
-    arguments = arguments_of(made) or {}
-    if not arguments:
+    found = arguments(made)
+    if not found:
         return "No arguments."
     rows = ["| argument | values | default | meaning |", "|---|---|---|---|"]
     for one in found:

@@ -68,7 +68,7 @@ class Documented(NamedTuple):
         """Yield the schemas of the values that it may be."""
         waiting = [self.schema]
         for one in waiting:  # which grows
-            waiting += one.get("anyOf", one.get("oneOf", []))
+            waiting += one.get("anyOf") or one.get("oneOf") or []
             if "$ref" in one:
                 waiting.append(self.definitions[one["$ref"].rpartition("/")[2]])
         return (one for one in waiting if not {"anyOf", "oneOf", "$ref"} & one.keys())

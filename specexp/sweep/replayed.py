@@ -24,9 +24,8 @@ from specexp.replay.backend import (
     recorded_turns,
     tokenizer_of,
 )
-from specexp.replay.play.fidelity import fidelity_note, fixed_shape_of, is_plain_static
+from specexp.replay.play.fidelity import fidelity_note, static_shape
 from specexp.replay.play.ranks import RankTable
-from specexp.replay.play.replay_arm import recorded_turns
 from specexp.sweep.confirmation import predicted_sentence
 from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig

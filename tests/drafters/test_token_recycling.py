@@ -16,6 +16,7 @@ from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape, root_tree
 from specexp.drafters import TokenRecycling, token_recycling
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import bigram_model
+from specexp.verifiers import KeyedSampling
 
 VOCABULARY = 6
 NONE = NO_CANDIDATE

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 def all_formats() -> dict[str, type[ExportFormat]]:
     """Return the class of each format by its name."""
-    from specexp.deploy.export import formats
-
-    return classes_in(formats, ExportFormat, "name")
+    return classes_with("specexp.deploy.export.formats", "name")
 
 
 @dataclass(frozen=True)
