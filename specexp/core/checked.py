@@ -417,6 +417,8 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
         return key, f" must be one of {context['expected_tags']}, got {context['tag']!r}" if (
             "tag" in context
         ) else " is missing"
+    if kind.endswith("too_short") and not value:
+        return key, " must not be empty"
     if "should have" in first["msg"]:  # too long, too short
         return key, f": {first['msg'].partition(' after validation')[0]}"
     wanted = " or ".join(dict.fromkeys(_expected(one["msg"]) for one in details))

@@ -102,7 +102,7 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], str]] = [
     (("static-tree", {}), "payloads has no 'tree.json'"),
     (("schedule", {"parts.json": made.PARTS}), r"payloads has no 'schedule\.json', which a schedule needs"),
     (tree([[0]], **{"../up.json": 1}), r"payloads\.\.\./up\.json: must be a plain"),
-    (tree([]), "List should have at least 1 item"),
+    (tree([]), "must not be empty"),
     (tree([[0, 1]]), r"\[0\] is missing"),
     (tree([[0], [0]]), "twice"),
     (tree([[True]]), r"tree\.json: 0\.0 must be an integer, got True"),

@@ -54,7 +54,7 @@ def test_an_experiment_names_the_file(tmp_path, experiment) -> None:
         ("a.py", "a = [[0]", r"is no Python file of plain lists \(SyntaxError\)"),
         ("a.json", "[[0], [-1]]", "1.0 must be >= 0, got -1"),
         ("a.json", "[[0], [0, 0, 0]]", "0, 0"),
-        ("a.json", "[]", "List should have at least 1 item"),
+        ("a.json", "[]", "must not be empty"),
         ("a.json", '{"tree": []}', "is no tree; a list of rank paths, a growmap, or an object with tree_adj"),
         (
             "a.json",

@@ -63,7 +63,7 @@ def nodes(**entry: object) -> dict[str, Any]:
         (nodes(type="int", low=3, high=2), "low 3 is above high 2"),
         (nodes(type="float", low=0.0, high=2.0, log=True), "must be above 0"),
         (nodes(type="float", low=1.0, high=2.0, log=True, step=0.1), "do not go together"),
-        (choices("builder.init_args.nodes"), "choices: List should have at least 1 item"),
+        (choices("builder.init_args.nodes"), "choices must not be empty"),
         (choices("builder.init_args.nodes", {"class_path": "Chain"}), "needs a name"),
         (choices("builder.init_args.nodes", "a", "a"), "two choices are called 'a'"),
         (bounded_by("execution.init_args.m"), f"{BATCH}: at_most must be an earlier integer"),

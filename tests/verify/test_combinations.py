@@ -181,7 +181,7 @@ def test_a_sampled_joint_is_the_targets(drafter, builder):
             for name in ("static_drawn", "spec_infer", "dyspec_greedy_drawn", "dyspec_threshold_drawn")
         ),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_neither_the_kind_of_node_nor_a_cut_draft_changes_the_joint(builder, verifier, draft):
     make = BUILDERS[builder]
