@@ -34,7 +34,7 @@ ends them."""
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Where workers are started."""
+    """The place of workers."""
 
     on: str  # one of :data:`CLUSTERS`
     workers: int = 1

@@ -417,7 +417,7 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
         return key, f" must be one of {context['expected_tags']}, got {context['tag']!r}" if (
             "tag" in context
         ) else " is missing"
-    if kind.endswith("too_short") and not value:
+    if kind.endswith("too_short") and context["min_length"] == 1:
         return key, " must not be empty"
     if "should have" in first["msg"]:  # too long, too short
         return key, f": {first['msg'].partition(' after validation')[0]}"

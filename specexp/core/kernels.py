@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from specexp.core.messages import first_line
-from specexp.core.runtime import CannotRunError
 
 
 def cache_folder(what: str) -> Path:
@@ -30,6 +29,10 @@ FLAGS = (
 )
 MOST_KEPT = 8
 """Libraries kept in the cache; the least recently used ones are deleted."""
+
+
+class CannotRunError(ValueError):
+    """A runtime cannot run this model, or not on this machine."""
 
 
 class CannotCompileError(CannotRunError):

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 OutcomeObserver = Callable[[Outcome], None]
 Stop = Callable[[Sequence[int]], bool]
 """Whether the output ends with these new tokens. Called after each token, however many were accepted together."""
-Clock = Callable[[Outcome], Mapping[str, float]]
-"""Modelled seconds of a step by phase."""
+Clock = Callable[[Outcome], Mapping[str, float]]  # modelled seconds of a step by phase
 _ROOM_AHEAD = 4096  # new tokens that the cache has room for from the start; it grows for longer outputs
 
 
@@ -84,12 +83,11 @@ class Drafting:
         if plan.max_depth is None or plan.max_depth > depth:
             plan = replace(plan, max_depth=depth)
         shape = self.builder.shape_of(plan)
-        if shape is not None and self.drafter is not None:
-            tokens = self.drafter.fill(self.context, shape)
-            if tokens is not None:
-                tree = TokenTree(shape, tokens)
-                return tree if tokens.min() >= 0 else tree.select(tokens >= 0)
-        return (yield from self.builder.build(self.context.root, plan))
+        tokens = None if shape is None or self.drafter is None else self.drafter.fill(self.context, shape)
+        if shape is None or tokens is None:
+            return (yield from self.builder.build(self.context.root, plan))
+        tree = TokenTree(shape, tokens)
+        return tree if tokens.min() >= 0 else tree.select(tokens >= 0)
 
     def stops(self, request: Request, pass_tokens: tuple[int, ...]) -> bool:
         """Whether the controller ends the draft before a request that costs a draft pass."""
@@ -145,11 +143,7 @@ class _GrowingTree:
 
 
 def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
-    """Build the next tree of one sequence, or the trees of several sequences whose drafters are a team.
-
-    Args:
-        draftings: one a sequence, each with the greatest useful depth of its tree.
-    """
+    """Build the next tree, at most as deep as stated, of one sequence, or of several whose drafters are a team."""
     trees = [_GrowingTree(drafting, depth) for drafting, depth in draftings]
     while growing := [tree for tree in trees if tree.request is not None]:
         started = perf_counter()

@@ -199,10 +199,6 @@ class Target(ABC):
         """Wait for the device before a clock is read."""
 
 
-class CannotRunError(ValueError):
-    """A runtime cannot run this model, or not on this machine."""
-
-
 class Runtime(Target):
     """A model that runs: the target of a loop, or a draft model.
 

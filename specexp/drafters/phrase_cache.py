@@ -17,7 +17,7 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE
 from specexp.core.wrappers import DrafterWrapper
-from specexp.drafters.phrases import Phrase, PhraseStore
+from specexp.drafters.phrases import LONGEST, Phrase, PhraseStore
 
 Initialisation = Literal["empty", "prompt"]
 StatePolicy = Literal["cold", "carry", "preloaded"]
@@ -64,7 +64,7 @@ class PhraseCache(DrafterWrapper):
     def __init__(
         self,
         drafter: Drafter | None = None,
-        phrase_length: Annotated[int, Field(ge=2, le=64)] = 5,
+        phrase_length: Annotated[int, Field(ge=2, le=LONGEST)] = 5,
         max_keys: Annotated[int, Field(ge=1)] = 1000,
         max_phrases: Annotated[int, Field(ge=1)] = 20,
         ride: Annotated[int, Field(ge=0, le=256)] = 3,

@@ -15,6 +15,7 @@ from specexp.core.tree import NO_CANDIDATE
 Phrase = tuple[int, ...]
 """Tokens that follow a key."""
 
+LONGEST = 64  # tokens of a phrase
 ENTRIES = ("counts", "keys", "phrases", "uses")
 
 
@@ -153,6 +154,10 @@ class PhraseStore:
                 raise ValueError(
                     f"the saved {name} must be integers {shape}, got {array.dtype} {list(array.shape)}"
                 )
+        if arrays["phrases"].shape[1] > LONGEST:  # an empty array may claim any width
+            raise ValueError(
+                f"the saved phrases have {arrays['phrases'].shape[1]} columns; at most {LONGEST} are allowed"
+            )
         counts, keys, phrases, uses = (arrays[name].astype(np.int64) for name in ENTRIES)
         if keys.size > self.max_keys or counts.max(initial=0) > self.max_phrases:
             raise ValueError(

@@ -206,8 +206,9 @@ class CompiledModel(Runtime):
     def _choices(
         self, slots: Sequence[int], trees: Sequence[TokenTree], count: int
     ) -> tuple[_Reading, dict[int, Read]]:
-        """What a pass over ``count`` rows is to read, and where it will stand. Lanes of one temperature draw together;
-        if the pass has other lanes too, only greedy ones are read."""
+        """Return the reading of a pass over ``count`` rows, and its results by slot. Lanes of one temperature draw together;
+        if the pass has other lanes too, only greedy ones are read.
+        """
         readers = {slot: reader for slot in slots if (reader := self._readers.get(slot)) is not None}
         temperatures = {_temperature(reader) for reader in readers.values()}
         temperature = temperatures.pop() if len(temperatures) == 1 and len(readers) == len(slots) else 0.0

@@ -23,9 +23,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from typing_extensions import override
 
 from specexp.core.cache import additive_mask, check_attention, context_limit
+from specexp.core.kernels import CannotRunError
 from specexp.core.language_model import LanguageModel, is_spread, tolerance, tree_error
 from specexp.core.messages import type_and_line
-from specexp.core.runtime import CannotRunError, Growth, PassReader, Runtime, check_model, inference
+from specexp.core.runtime import Growth, PassReader, Runtime, check_model, inference
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.static_slots import ATTENTIONS, StaticSlots, bucket, key_bucket, with_static_attention
 from specexp.models.static_step import MOVES, EagerReplay, GraphReplay, Law, Replayer, Shape, Step

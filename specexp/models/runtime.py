@@ -10,7 +10,8 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from specexp.core.runtime import CannotRunError, Runtime
+from specexp.core.kernels import CannotRunError
+from specexp.core.runtime import Runtime
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

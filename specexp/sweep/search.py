@@ -90,7 +90,7 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
     return study
 
 
-class Search:
+class StudySearch:
     """The search of one worker; its call is Optuna's objective.
 
     A failing trial, and one whose parts do not go together, keeps its reason in the user attribute ``reason``. A trial

@@ -33,7 +33,7 @@ from specexp.core.start import masked
 from specexp.sweep.dry_run import check_prompts, open_models, without_impossible
 from specexp.sweep.output import StudyOutput, next_steps, setting_of, track_trial
 from specexp.sweep.sampler import check_sampler
-from specexp.sweep.search import Search, open_study
+from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.space import directions_of
 from specexp.sweep.storage import check_journal, open_storage, retry_lost
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
@@ -214,7 +214,7 @@ class Session:
             bar.stage("search", self.settings.n_trials, done=done, prompts=prompts)
             progress.update(trials)
             bar.show(progress)
-            exhausted = Search(trials, self.settings, study, after).run()
+            exhausted = StudySearch(trials, self.settings, study, after).run()
         if exhausted:
             trials.set_user_attr("exhausted", True)
             self.output.say(exhausted)

@@ -182,7 +182,10 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
             result.next = {
                 0: "experiments/engines/compare.yaml measures a server against others",
                 1: f"{file} belongs into an issue of the server",
-            }.get(report.exit_code, "a server that returns logprobs tells a near tie from a mistake")
+            }.get(
+                report.exit_code,
+                "with a server that returns logprobs, near ties are told apart from mistakes",
+            )
     return result.exit_code
 
 

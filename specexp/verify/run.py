@@ -61,7 +61,7 @@ _TASKS = 256
 
 
 @dataclass(frozen=True)
-class Claim:
+class LosslessClaim:
     """One composition and its claim."""
 
     arm: ComposedArm
@@ -112,7 +112,7 @@ def our_arms(config: Config) -> tuple[Config, list[str]]:
     return apply_overrides(Config(layers, config.file), overrides, "specexp.verify"), titles
 
 
-def claims_of(config: Config) -> list[Claim]:
+def claims_of(config: Config) -> list[LosslessClaim]:
     """Return every composition of a file, as of :func:`our_arms`, with its claim.
 
     Raises:
@@ -130,7 +130,7 @@ def claims_of(config: Config) -> list[Claim]:
                 "and nothing can be verified",
             )
         law = float(processors.temperature), processors.top_k, processors.top_p
-        claims.append(Claim(arm, verifier, law))
+        claims.append(LosslessClaim(arm, verifier, law))
     return claims
 
 
@@ -171,7 +171,7 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
 
 def _verify(
     config: Config,
-    claims: Sequence[Claim],
+    claims: Sequence[LosslessClaim],
     backend: LiveBackend,
     prompts: Sequence[Prompt],
     skipped: Sequence[str],
@@ -211,7 +211,12 @@ def _verify(
 
 
 def _finding(
-    claim: Claim, toys: _Toys, arm: EngineArm, plain: _Reference, prompts: Sequence[Prompt], samples: int
+    claim: LosslessClaim,
+    toys: _Toys,
+    arm: EngineArm,
+    plain: _Reference,
+    prompts: Sequence[Prompt],
+    samples: int,
 ) -> Finding:
     """Run the tests of a composition. An exception of a part is noted, and the other tests go on."""
     checks: list[LosslessCheck] = []
@@ -259,7 +264,7 @@ class _Reference:
 
     def __init__(
         self,
-        claim: Claim,
+        claim: LosslessClaim,
         spec: ArmSpec,
         backend: LiveBackend,
         few: Sequence[Prompt],
@@ -328,7 +333,7 @@ class _Toys:
     """The tests of one composition on the toy targets, begun; none, and the reason, if it goes with no toy."""
 
     def __init__(
-        self, claim: Claim, plain: _Reference, vocabulary: int, run_chunks: RunChunks, bar: StageBar
+        self, claim: LosslessClaim, plain: _Reference, vocabulary: int, run_chunks: RunChunks, bar: StageBar
     ) -> None:
         self.tests: list[JointTest | EqualityTest] = []
         self.not_tested: str | None = None

@@ -256,7 +256,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class ToyLaw:
-    """How the target is sampled, and the width of the toy."""
+    """The sampling of the target, and the width of the toy."""
 
     temperature: float = 1.0  # with 0 there is one possible output
     top_k: int | None = None

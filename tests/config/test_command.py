@@ -91,7 +91,7 @@ def test_help_of_an_unknown_key_names_the_nearest(key: str) -> None:
         explain(key)
 
 
-@pytest.mark.parametrize("key", keys_below(Experiment))
+@pytest.mark.parametrize("key", list(keys_below(Experiment)))
 def test_every_key_of_the_sections_has_a_meaning(key: str) -> None:
     lines = explain(key).splitlines()
     assert "default: " not in lines[1], f"{key} is not described"

@@ -83,12 +83,6 @@ def test_parts_in_other_places(model: PreTrainedModel, given: tuple[Any, ...], s
         custom_generate(given)
 
 
-@pytest.mark.parametrize("given", [None, 3], ids=["nothing", "a number"])
-def test_neither_artifact_nor_parts(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"pass what specexp\.load_artifact gave, or drafter and builder"):
-        custom_generate(given)
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

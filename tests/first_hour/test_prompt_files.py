@@ -44,7 +44,7 @@ ROWS = [
     ),
     file(f'{GOOD}{{"text": "b"}}\n', "row 2 has no 'prompt' (its fields are text)"),
     file(f'{GOOD}{{"prompt": ""}}\n', "my.jsonl: row 2, key 'prompt': expected a text ... found ''"),
-    file('{"prompt": "\\ud800"}\n', "my.jsonl: cannot be read ... surrogate pair"),
+    file('{"prompt": "\\ud800"}\n', "my.jsonl: cannot be read ... surrogates not allowed"),
     file('{"id": 1, "prompt": "a"}\n' * 2, "rows 1 and 2 share the prompt id '1'"),
     file(said(role="wizard", content="a"), "message 1 has the role 'wizard'; roles are developer"),
     file(said(role="user", content=[IMAGE]), "message 1 holds {'type': 'image_url' ... only text is read"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import specexp.sweep.storage as storage
 from helpers.fake_bench import FakeBench, opened, settings
-from specexp.sweep.search import Search
+from specexp.sweep.search import StudySearch
 from specexp.sweep.workers import others_running, sign_in
 
 TRIALS = 24
@@ -25,7 +25,7 @@ if __name__ == "__main__":
     bench = FakeBench(seconds)
     study = opened(chosen, folder)
     sign_in(study, chosen, alone=False)
-    Search(study, chosen, bench).run()
+    StudySearch(study, chosen, bench).run()
     while others_running(study):  # as before a confirmation
         time.sleep(0.5)
     print("\n".join(bench.measured))

@@ -14,7 +14,7 @@ from zlib import crc32
 from specexp.bench.publish import sole_writer
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
-from specexp.sweep.search import Search, open_study
+from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.storage import open_storage
 from specexp.sweep.trials import Candidate, Measurement, Report
 from specexp.sweep.workers import requeue, sign_in
@@ -116,7 +116,7 @@ def search(folder: Path, bench: FakeBench, chosen: Sweep, name: str = "fake") ->
     with sole_writer(folder):
         study = opened(chosen, folder, name=name)
         sign_in(study, chosen, alone=chosen.storage is None)
-        Search(study, chosen, bench).run()
+        StudySearch(study, chosen, bench).run()
     return study
 
 

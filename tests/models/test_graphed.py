@@ -14,11 +14,12 @@ from helpers.small_models import FULL_ATTENTION, build
 from specexp.builders import Chain, KConfig, TokenRecyclingTree
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
+from specexp.core.kernels import CannotRunError
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.noise import gumbel, place_key
 from specexp.core.parts import Parts, join_target
-from specexp.core.runtime import CannotRunError, PassReader, Runtime
+from specexp.core.runtime import PassReader, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.models.graphed import GraphedModel, check_device

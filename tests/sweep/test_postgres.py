@@ -23,7 +23,7 @@ from sqlalchemy import NullPool, create_engine, text
 
 from specexp.config import ConfigError
 from specexp.core.start import masked
-from specexp.sweep.search import Search
+from specexp.sweep.search import StudySearch
 from specexp.sweep.storage import check_storage
 from specexp.sweep.workers import MAX_RETRIES, enqueue, sign_in
 
@@ -105,7 +105,7 @@ def test_a_trial_whose_worker_dies_four_times_is_given_up(url: str, tmp_path: Pa
 
 def run(study: optuna.Study, chosen: object) -> FakeBench:
     bench = FakeBench()
-    Search(study, chosen, bench).run()
+    StudySearch(study, chosen, bench).run()
     return bench
 
 

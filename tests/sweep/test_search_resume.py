@@ -19,7 +19,7 @@ from helpers.fake_bench import PROMPTS, FakeBench, opened, search, settings
 from optuna.trial import TrialState
 
 from specexp.bench.publish import FolderBusyError, sole_writer
-from specexp.sweep.search import Candidate, Measurement, Report, Search
+from specexp.sweep.search import Candidate, Measurement, Report, StudySearch
 from specexp.sweep.storage import JournalFile
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
 from specexp.sweep.workers import enqueue, sign_in
@@ -144,7 +144,7 @@ def test_the_last_point_of_a_grid_is_asked_for_again(tmp_path: Path) -> None:
     assert sign_in(study, chosen, alone=True) == 1
     assert study.trials[0].state is TrialState.FAIL
     bench = FakeBench()
-    Search(study, chosen, bench).run()
+    StudySearch(study, chosen, bench).run()
     assert bench.measured == ["Chain/7"]
 
 

@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 
 from specexp.config import ConfigError
 from specexp.sweep.sampler import ExploringSampler, build_pruner, build_sampler
-from specexp.sweep.search import PATIENCE, Candidate, Measurement, Report, Search
+from specexp.sweep.search import PATIENCE, Candidate, Measurement, Report, StudySearch
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trials import confirmable, distinct_finished, reason_of, state_of, write_trials
 from specexp.sweep.workers import sign_in
@@ -108,7 +108,7 @@ def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path: Path) -> N
     study = opened(chosen, tmp_path)
     sign_in(study, chosen, alone=True)
     bench = FakeBench()
-    said = Search(study, chosen, bench).run()
+    said = StudySearch(study, chosen, bench).run()
     assert said.startswith(
         "The space is exhausted: 3 distinct configurations were measured, 5 were asked for"
     )
@@ -127,7 +127,7 @@ def test_what_a_sampler_repeats_is_replaced_by_what_is_new(tmp_path: Path) -> No
     study = opened(chosen, tmp_path)
     study.sampler = ExploringSampler(Settled(), seed=0)
     bench = FakeBench()
-    assert Search(study, chosen, bench).run() == ""
+    assert StudySearch(study, chosen, bench).run() == ""
     assert bench.measured[0] == "Chain/64"
     assert len(set(bench.measured)) == len(bench.measured) == 20
     repeated = [trial for trial in study.trials if "duplicate_of" in trial.user_attrs]
@@ -147,7 +147,7 @@ def test_a_configuration_that_failed_is_not_measured_again(tmp_path: Path) -> No
     two = {**FIXED, "builder.init_args.nodes": {"type": "int", "low": 1, "high": 2}}
     chosen = settings(space=two, n_trials=5, enqueue=[])
     study = opened(chosen, tmp_path)
-    assert "1 distinct configurations were measured" in Search(study, chosen, Half()).run()
+    assert "1 distinct configurations were measured" in StudySearch(study, chosen, Half()).run()
     assert len(failed) == 1
     assert all("out of memory" in str(reason_of(one)) for one in study.trials if state_of(one) == "failed")
 
@@ -159,7 +159,9 @@ def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path: Path) -> None:
     chosen = settings(space=space, sampler=sampler, n_trials=9, enqueue=[])
     study = opened(chosen, tmp_path)
     bench = FakeBench()
-    assert "3 distinct configurations were measured, 9 were asked for" in Search(study, chosen, bench).run()
+    assert (
+        "3 distinct configurations were measured, 9 were asked for" in StudySearch(study, chosen, bench).run()
+    )
     assert sorted(bench.measured) == ["Chain/1", "Chain/2", "Chain/64"]
 
 

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from specexp.sweep import conclusion, workers
 from specexp.sweep.conclusion import Conclusion
-from specexp.sweep.search import Search
+from specexp.sweep.search import StudySearch
 from specexp.sweep.storage import open_storage
 from specexp.sweep.trials import confirmable
 from specexp.sweep.workers import (
@@ -79,7 +79,7 @@ def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url: st
         studies[0].enqueue_trial(trial.user_attrs["queued"], user_attrs=trial.user_attrs)
     benches = [FakeBench(), FakeBench()]
     for study, bench in zip(studies, benches, strict=True):
-        Search(study, chosen, bench).run()
+        StudySearch(study, chosen, bench).run()
     measured = [digest for bench in benches for digest in bench.measured]
     assert len(measured) == len(set(measured)) == 3
 
@@ -93,7 +93,7 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
     dying = study.ask()
     dying.set_user_attr("worker", "elsewhere:1")
     bench = FakeBench()
-    Search(study, chosen, bench).run()
+    StudySearch(study, chosen, bench).run()
     name = dying.user_attrs["known"]
     assert name not in [trial.user_attrs.get("known") for trial in confirmable(study)]
 
@@ -112,7 +112,7 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
     output: Any = SimpleNamespace(say=lambda sentence: None, folder=tmp_path)
     ours: Any = None
     end = Conclusion(study, confirmations_of(url, tmp_path), chosen, config, output)
-    found: Any = end.in_turn(ours, lambda: Search(study, chosen, bench).run())
+    found: Any = end.in_turn(ours, lambda: StudySearch(study, chosen, bench).run())
     assert found == "concluded"
     assert study.trials[dying.number].state is TrialState.FAIL
     assert name in confirmed

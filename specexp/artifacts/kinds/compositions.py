@@ -224,7 +224,7 @@ class DraftLengthsArtifact(Artifact):
 
 
 class PlainVerdict(Section):
-    """Why nothing is drafted.
+    """The reason to draft nothing.
 
     Attributes:
         reason: One sentence, with the figures and their interval.

@@ -45,7 +45,7 @@ Best = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of every answer is kept."""
+    """The part of every answer that is kept."""
 
     builders: Sequence[TreeBuilder]  # run once at every root
     candidates: int  # the draft's candidates kept after every token of the answer, at least
