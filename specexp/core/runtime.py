@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
+from specexp.core.kernels import CannotRunError
 from specexp.core.messages import shown
 from specexp.core.tree import TokenTree
 

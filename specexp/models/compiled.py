@@ -206,8 +206,8 @@ class CompiledModel(Runtime):
     def _choices(
         self, slots: Sequence[int], trees: Sequence[TokenTree], count: int
     ) -> tuple[_Reading, dict[int, Read]]:
-        """Return the reading of a pass over ``count`` rows, and its results by slot. Lanes of one temperature draw together;
-        if the pass has other lanes too, only greedy ones are read.
+        """Return the reading of a pass over ``count`` rows, and its results by slot. Lanes of one temperature draw
+        together; if the pass has other lanes too, only greedy ones are read.
         """
         readers = {slot: reader for slot in slots if (reader := self._readers.get(slot)) is not None}
         temperatures = {_temperature(reader) for reader in readers.values()}
