@@ -16,13 +16,12 @@ from typing_extensions import override
 
 from specexp.core.checked import Checked
 from specexp.core.context import Context
-from specexp.core.dialogue import Build, Candidates, DraftState, Plan, Request, Verdict
+from specexp.core.dialogue import Build, Candidates, DraftState, Filled, Plan, Request, Verdict
 from specexp.core.outcome import Outcome
 from specexp.core.sampling import Processors, highest, highest_of
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -129,9 +128,10 @@ class Drafter(Part):
     def propose(self, context: Context, request: Request) -> Candidates:
         """Answer a builder's request, without changing what later answers depend on."""
 
-    def fill(self, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
-        """Return ``[n + 1]`` the tokens of a whole tree, the root's first, -1 where there is no candidate, as requests
-        depth by depth would fill it; None to be asked.
+    def fill(self, context: Context, shape: TreeShape) -> Filled | None:
+        """Fill a whole tree, whose rows are ordered by depth, as requests depth by depth would; None to get requests.
+
+        A drafter that runs a model is called only if its sequence drafts alone and no controller ends drafts early.
         """
         return None
 

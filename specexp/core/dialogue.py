@@ -175,6 +175,20 @@ PLAIN = "plain"
 Selection = Literal["top-k", "drawn"]
 """Candidates that become nodes: the drafter's best, or draws from its distribution without replacement."""
 
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The tokens of a whole tree of a known shape, from a drafter that needs no requests.
+
+    Attributes:
+        tokens: ``[n + 1]`` the root's first, -1 where there is no candidate.
+        pass_tokens: tokens fed in each forward pass of a draft model.
+    """
+
+    tokens: NDArray[np.int64]
+    pass_tokens: tuple[int, ...] = ()
+
+
 Build = Generator[Request, Candidates | None, TokenTree]
 """Yields requests, receives their candidates (None: stop drafting here), returns the tree."""
 

@@ -7,7 +7,7 @@ made elsewhere (:mod:`specexp.scheduling`) and the target may be a recording.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from secrets import randbits
@@ -21,7 +21,7 @@ import torch
 from specexp.core.checked import check_arguments
 from specexp.core.context import Context
 from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, TreeBuilder, Verifier, follow
-from specexp.core.dialogue import Build, Candidates, DraftState, Request, Verdict
+from specexp.core.dialogue import Candidates, DraftState, Plan, Request, Verdict
 from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
 from specexp.core.runtime import PassReader, Read
@@ -62,6 +62,7 @@ class Drafting:
         self.learned_candidates = 0 if self.drafter is None else self.drafter.learned_candidates
         # most controllers never stop a draft: skip the call for those
         self._may_stop = type(self.controller).keep_drafting is not Controller.keep_drafting
+        self._needs_requests = self._may_stop or self.controller.needs_log_probs
 
     def begin(self, prefill: Outcome | None) -> None:
         """Start the parts, once the prompt is known."""
@@ -75,19 +76,32 @@ class Drafting:
             self.drafter.observe(outcome)
         self.controller.observe(outcome)
 
-    def build(self, depth: int) -> Build:
-        """Build one tree at most ``depth`` deep."""
+    def build(self, depth: int, alone: bool) -> Generator[Request, Candidates | None, Draft]:
+        """Build one tree at most ``depth`` deep; ``alone`` if no other sequence shares the draft passes."""
         if self.builder is None or depth == 0:
-            return root_tree(self.context.root)
+            return Draft(root_tree(self.context.root))
         plan = self.controller.plan(self.context)
         if plan.max_depth is None or plan.max_depth > depth:
             plan = replace(plan, max_depth=depth)
+        filled = self._filled(plan, alone)
+        if filled is None:
+            return Draft((yield from self.builder.build(self.context.root, plan)))
+        return filled
+
+    def _filled(self, plan: Plan, alone: bool) -> Draft | None:
+        drafter = self.drafter
+        if drafter is None or self.builder is None:
+            return None
+        if drafter.runs_model and (self._needs_requests or not alone):
+            return None
         shape = self.builder.shape_of(plan)
-        tokens = None if shape is None or self.drafter is None else self.drafter.fill(self.context, shape)
-        if shape is None or tokens is None:
-            return (yield from self.builder.build(self.context.root, plan))
-        tree = TokenTree(shape, tokens)
-        return tree if tokens.min() >= 0 else tree.select(tokens >= 0)
+        started = perf_counter()
+        filled = None if shape is None else drafter.fill(self.context, shape)
+        if shape is None or filled is None:
+            return None
+        tokens, tree = filled.tokens, TokenTree(shape, filled.tokens)
+        tree = tree if tokens.min() >= 0 else tree.select(tokens >= 0)
+        return Draft(tree, filled.pass_tokens, perf_counter() - started)
 
     def stops(self, request: Request, pass_tokens: tuple[int, ...]) -> bool:
         """Whether the controller ends the draft before a request that costs a draft pass."""
@@ -101,11 +115,11 @@ class Drafting:
 class _GrowingTree:
     """A tree under construction: the builder's open request, None once the tree is complete, and the costs so far."""
 
-    def __init__(self, drafting: Drafting, depth: int) -> None:
+    def __init__(self, drafting: Drafting, depth: int, alone: bool) -> None:
         self.drafting = drafting
         self.request: Request | None = None
-        self._build = drafting.build(depth)
-        self._tree: TokenTree | None = None
+        self._build = drafting.build(depth, alone)
+        self._built: Draft | None = None
         self._pass_tokens: tuple[int, ...] = ()
         self._draft_seconds = self._build_seconds = 0.0
         self._advance(None)
@@ -119,8 +133,14 @@ class _GrowingTree:
 
     @property
     def draft(self) -> Draft:
-        assert self._tree is not None
-        return Draft(self._tree, self._pass_tokens, self._draft_seconds, self._build_seconds)
+        built = self._built
+        assert built is not None
+        return Draft(
+            built.tree,
+            self._pass_tokens + built.pass_tokens,
+            self._draft_seconds + built.draft_seconds,
+            self._build_seconds - built.draft_seconds,
+        )
 
     def take(self, answer: Candidates, seconds: float) -> None:
         if not isinstance(answer, Candidates):  # a drafter's None would silently end the draft
@@ -138,13 +158,14 @@ class _GrowingTree:
                 while self.drafting.stops(self.request, self._pass_tokens):
                     self.request = self._build.send(None)
             except StopIteration as finished:
-                self.request, self._tree = None, finished.value
+                self.request, self._built = None, finished.value
         self._build_seconds += perf_counter() - started
 
 
 def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
     """Build the next tree, at most as deep as stated, of one sequence, or of several whose drafters are a team."""
-    trees = [_GrowingTree(drafting, depth) for drafting, depth in draftings]
+    alone = len(draftings) == 1
+    trees = [_GrowingTree(drafting, depth, alone) for drafting, depth in draftings]
     while growing := [tree for tree in trees if tree.request is not None]:
         started = perf_counter()
         questions = [tree.question for tree in growing]

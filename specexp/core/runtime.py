@@ -23,7 +23,7 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.kernels import CannotRunError
 from specexp.core.messages import shown
-from specexp.core.tree import TokenTree
+from specexp.core.tree import TokenTree, TreeShape
 
 if TYPE_CHECKING:
     import torch
@@ -275,6 +275,28 @@ class Runtime(Target):
     @abstractmethod
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
         """Feed new rows of growing trees, committing nothing; return ``[m, V]`` logits of each tree."""
+
+    def draft(
+        self,
+        slot: int,
+        pending: NDArray[np.int64],
+        shape: TreeShape,
+        temperature: float,
+        noise: torch.Tensor | None,
+    ) -> NDArray[np.int64] | None:
+        """Draft a whole tree without returning to Python between its levels.
+
+        Feed the pending tokens, the root last, then the nodes of :func:`~specexp.core.tree.fed_nodes`, committing
+        nothing. A node gets the candidate of its rank by logit, or by logit / temperature + noise.
+
+        Args:
+            shape: its rows are ordered by depth.
+            noise: ``[depth, V]`` of the positions behind the root, in float32.
+
+        Returns:
+            ``[n + 1]`` the tokens of the tree, or None if this runtime drafts pass by pass.
+        """
+        return None
 
     @override
     def length(self, slot: int) -> int:

@@ -175,6 +175,11 @@ class TreeShape:
         return part
 
 
+def fed_nodes(shape: TreeShape) -> NDArray[np.int64]:
+    """Return the rows of the nodes with children, the root left out: those that a draft model is fed."""
+    return np.unique(shape.parents[shape.parents > 0])
+
+
 ROOT_ONLY = TreeShape([-1], [-1])
 """The shape of plain decoding: nothing drafted."""
 ROOT_ONLY.recurs = True

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from weakref import WeakSet
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter, LearnsFrom
-from specexp.core.dialogue import Candidates, Request
+from specexp.core.dialogue import Candidates, Filled, Request
 from specexp.core.outcome import Outcome
 from specexp.core.runtime import Runtime
+from specexp.core.tree import TreeShape, fed_nodes
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
 from specexp.drafters.ranking import Scoring, answered_in_part
 
@@ -53,6 +55,7 @@ class DraftModel(Drafter):
     gives_log_probs = True
     learns_from: LearnsFrom = "nothing"
     runs_model = True
+    _filled: tuple[TreeShape, NDArray[np.int64]] | None  # a tree drafted at once, and its fed nodes
 
     def __init__(
         self,
@@ -165,6 +168,17 @@ class DraftModel(Drafter):
     def propose(self, context: Context, request: Request) -> Candidates:
         return self.propose_together([(self, context, request)])[0]
 
+    @override
+    def fill(self, context: Context, shape: TreeShape) -> Filled | None:
+        pending = len(context) - self.source.length
+        tokens = self.source.draft(self._scoring, context, shape)
+        if tokens is None:
+            return None
+        inner = fed_nodes(shape)
+        self._pending, self._filled = pending, (shape, inner)
+        counts = np.bincount(shape.depths[inner], minlength=2)[1:].tolist()  # [depth - 1]
+        return Filled(tokens, (pending, *(count for count in counts if count)))
+
     @property
     @override
     def team(self) -> Hashable:
@@ -202,7 +216,13 @@ class DraftModel(Drafter):
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        if self._answers:
+        if self._filled is not None:
+            shape, inner = self._filled
+            accepted = outcome.accepted if outcome.tree.shape is shape else ()
+            fed = [int(np.searchsorted(inner, row)) for row in accepted if row in inner]
+            kept = [*range(self._pending), *(self._pending + index for index in fed)]
+            self.source.commit(kept[: len(outcome.context) - 1 - self.source.length])
+        elif self._answers:
             node, kept = 0, list(range(self._pending))
             for row in outcome.accepted:
                 child = self._children.get((node, int(outcome.tree.tokens[row])))
@@ -237,6 +257,9 @@ class DraftModel(Drafter):
         return max(min(common, prompt.size - 1, self.source.length), 0)
 
     def _forget_tree(self) -> None:
+        self._filled: tuple[TreeShape, NDArray[np.int64]] | None = (
+            None  # a tree drafted at once, and its fed nodes
+        )
         self._pending = 0  # committed tokens the step's first pass feeds, the root last
         self._children: dict[tuple[int, int], int] = {}  # (fed node, token) -> fed node; the root is node 0
         self._answers: list[Any] = []  # of each fed node, as the source gave it

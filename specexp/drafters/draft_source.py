@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.runtime import Growth
 from specexp.core.sampling import check_logits, on_host
+from specexp.core.tree import TreeShape
 from specexp.drafters.ranking import Ranking, Scoring, ToRank
 
 if TYPE_CHECKING:
@@ -91,6 +93,13 @@ class DraftSource(ABC):
     def feed_together(self, asked: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
         """Return :meth:`feed` of several sources that share their passes."""
         return [source.feed(context, fed) for source, context, fed in asked]
+
+    def draft(self, scoring: Scoring, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
+        """Return ``[n + 1]`` the tokens of a whole tree behind the root; None if it must be drafted pass by pass.
+
+        See :meth:`~specexp.core.runtime.Runtime.draft` for the rows that are fed.
+        """
+        return None
 
     @abstractmethod
     def commit(self, rows: Sequence[int]) -> None:
@@ -197,6 +206,18 @@ class ModelSource(DraftSource):
             first = 0 if fed.known else fed.pending - 1
             answers.append([(logits, index) for index in range(first, len(fed.tokens))])
         return answers
+
+    @override
+    def draft(self, scoring: Scoring, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
+        temperature = context.noise_temperature if scoring.coupled else 0.0
+        pending = context.token_ids[self.length :]
+        fits = len(context) + shape.max_depth - 1 <= self.context_limit
+        if not fits or scoring.temperature == 0 or (scoring.top_k, scoring.top_p) != (None, None):
+            return None
+        noise = None
+        if temperature > 0:
+            noise = context.target_noise(len(context), shape.max_depth, self.vocab_size)
+        return self.model.draft(self.slot, pending, shape, temperature, noise)
 
     @override
     def commit(self, rows: Sequence[int]) -> None:

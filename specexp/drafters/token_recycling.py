@@ -15,7 +15,7 @@ from typing_extensions import override
 from specexp.core.checked import Reference
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter
-from specexp.core.dialogue import Candidates, Request
+from specexp.core.dialogue import Candidates, Filled, Request
 from specexp.core.kernels import CannotCompileError, library
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, TreeShape
@@ -102,7 +102,7 @@ class TokenRecycling(Drafter):
         return self._matrix
 
     @override
-    def fill(self, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
+    def fill(self, context: Context, shape: TreeShape) -> Filled | None:
         own = type(self).propose is TokenRecycling.propose  # not a subclass's own rule
         kernels = _kernels() if own else None
         if kernels is None:
@@ -116,7 +116,7 @@ class TokenRecycling(Drafter):
         form = (shape.parents.ctypes.data, shape.ranks.ctypes.data, shape.depths.ctypes.data, tokens.size)
         table = (self._matrix.ctypes.data, logits, *self._matrix.shape)
         kernels.fill(*table, noise, context.noise_temperature, *form, tokens.ctypes.data)
-        return tokens
+        return Filled(tokens)
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:

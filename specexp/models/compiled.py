@@ -24,7 +24,7 @@ from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import tolerance, tree_error
 from specexp.core.runtime import Growth, PassReader, Read, Runtime, TokenRule, inference
-from specexp.core.tree import TokenTree, TreeShape
+from specexp.core.tree import TokenTree, TreeShape, fed_nodes
 from specexp.models.llama_weights import LlamaWeights, check_model, kernels_of
 from specexp.verifiers import KeyedSampling
 
@@ -52,7 +52,21 @@ class _Reading(ctypes.Structure):
         ("best", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("rounded", "tokens", "scores", "noise")),
         ("temperature", ctypes.c_float),
+        ("draws", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("drawn", "drawn_scores")),
+    ]
+
+
+class _Growing(ctypes.Structure):
+    """As ``Growing`` in C++."""
+
+    _fields_ = [
+        ("levels", ctypes.c_int64),
+        ("widest", ctypes.c_int64),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("rows", "nodes", "parents", "ranks", "places", "given", "tokens")
+        ),
     ]
 
 
@@ -60,6 +74,47 @@ class _Cache(ctypes.Structure):
     """As ``Cache`` in C++."""
 
     _fields_ = [("storage", ctypes.c_void_p), ("slots", ctypes.c_int64), ("capacity", ctypes.c_int64)]
+
+
+class _GrowingForm:
+    """A tree's shape as C++ drafts it behind so many pending tokens, in slot 0 with nothing before them.
+
+    Attributes:
+        numbers: ``[7, m]`` of the rows that are fed, in the order of ``_NUMBERS``: pending tokens, nodes with children.
+        visible: ``[m * m]`` which of these rows see each other.
+        levels: passes.
+        widest: most rows that are answered in a pass.
+        best: candidates of a row.
+        addresses: of the arrays of ``Growing`` up to ``places``.
+    """
+
+    def __init__(self, shape: TreeShape, pending: int) -> None:
+        inner = fed_nodes(shape)
+        self.levels = shape.max_depth
+        own = np.arange(pending + inner.size)
+        visible = np.tri(own.size, dtype=np.bool_)
+        visible[pending:, pending:] = shape.ancestor_mask[np.ix_(inner, inner)]
+        self.visible = visible.ravel().view(np.uint8)
+        depths = np.concatenate((own[:pending], shape.depths[inner] + pending - 1))
+        none = np.zeros_like(own)
+        self.numbers = np.stack((none, depths, none, own, none, own * own.size, own + 1))
+        place = np.full(shape.parents.size, -1)
+        place[inner] = own[pending:]
+        parents = place[shape.parents[1:]]
+        parents[shape.parents[1:] == 0] = pending - 1
+        levels = np.arange(self.levels + 1)
+        rows = np.concatenate(([0], np.searchsorted(shape.depths[inner], levels[1:]) + pending))
+        nodes = np.searchsorted(shape.depths[1:], levels, side="right")
+        self.widest = max(1, int(np.diff(rows)[1:].max(initial=1)))
+        self.best = int(shape.ranks.max()) + 1
+        self._arrays = (
+            rows,
+            nodes,
+            parents,
+            shape.ranks[1:].copy(),
+            place[1:].copy(),
+        )  # C++ has bare addresses
+        self.addresses = [one.ctypes.data for one in self._arrays]
 
 
 class CompiledModel(Runtime):
@@ -126,6 +181,7 @@ class CompiledModel(Runtime):
         self._visible = np.ones(256, dtype=np.uint8)
         self._make_buffers(16)
         self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
+        self._growths: WeakKeyDictionary[TreeShape, dict[int, _GrowingForm]] = WeakKeyDictionary()
         self._stored: torch.Tensor | None = None
         self._readers: dict[int, PassReader] = {}  # by slot, those whose verifier a pass can read for
 
@@ -222,7 +278,7 @@ class CompiledModel(Runtime):
         if temperature:
             noise = np.empty(count, dtype=np.uint64)  # addresses
             chosen, highest = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float32)
-            reading.noise, reading.temperature = noise.ctypes.data, temperature
+            reading.noise, reading.temperature, reading.draws = noise.ctypes.data, temperature, 1
             reading.kept = noise  # which C++ reads after this
             reading.drawn, reading.drawn_scores = chosen.ctypes.data, highest.ctypes.data
         reads, first = {}, 0
@@ -279,6 +335,73 @@ class CompiledModel(Runtime):
             uncommitted[slot] += size
             first, seen = first + size, seen + size * rows
         return list(torch.split(self._forward(first, first), sizes))
+
+    @override
+    @inference
+    def draft(
+        self,
+        slot: int,
+        pending: NDArray[np.int64],
+        shape: TreeShape,
+        temperature: float,
+        noise: torch.Tensor | None,
+    ) -> NDArray[np.int64] | None:
+        known = self._growths.setdefault(shape, {})
+        form = known.get(pending.size)
+        if form is None:
+            form = known[pending.size] = _GrowingForm(shape, pending.size)
+        past, count = self.cache.lengths[slot], form.numbers.shape[1]
+        self.cache.reserve(0, slot + 1)
+        self._make_room(past + count, slot + 1)
+        self._room(count, form.visible.size)
+        self._visible[: form.visible.size] = form.visible
+        own = self._numbers[:, :count]
+        np.add(form.numbers, np.array([[0], [past], [slot], [past], [past], [0], [0]]), out=own)
+        own[0, : pending.size] = pending
+        tokens = np.empty(shape.parents.size, dtype=np.int64)
+        tokens[0] = pending[-1]
+        chosen = np.empty((form.widest, form.best), dtype=np.int64)
+        scores = np.empty(chosen.shape, dtype=np.float32)
+        logits = torch.empty((form.widest, self._weights.outputs))
+        reading = _Reading()
+        if self.dtype == torch.bfloat16:
+            rounded = torch.empty(logits.shape, dtype=self.dtype)
+            reading.rounded = rounded.data_ptr()
+        if noise is None:
+            reading.best, reading.tokens, reading.scores = form.best, chosen.ctypes.data, scores.ctypes.data
+        else:
+            step = 4 * noise.stride(0)  # bytes of a position's noise
+            levels = (ctypes.c_void_p * form.levels)(
+                *(noise.data_ptr() + step * level for level in range(form.levels))
+            )
+            reading.noise, reading.temperature = ctypes.addressof(levels), temperature
+            reading.draws, reading.drawn, reading.drawn_scores = (
+                form.best,
+                chosen.ctypes.data,
+                scores.ctypes.data,
+            )
+        growing = _Growing(
+            form.levels,
+            form.widest,
+            *form.addresses,
+            given=self._numbers.ctypes.data,
+            tokens=tokens[1:].ctypes.data,
+        )
+        is_nan = self._kernels.grow(
+            ctypes.byref(self._weights.model),
+            ctypes.byref(self._rows),
+            self._cache(),
+            ctypes.byref(reading),
+            ctypes.byref(growing),
+            self._addresses,
+            ctypes.c_void_p(logits.data_ptr()),
+            torch.get_num_threads(),
+        )
+        if is_nan:
+            return None  # pass by pass, which says what is wrong
+        self.passes += form.levels
+        self.cache.uncommitted[slot] = count
+        return tokens
 
     @override
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:

@@ -314,8 +314,17 @@ struct Reading {  // of the logits, for whoever decides and learns
     float* scores;              // [answered, best] their logits; NaN first where a logit of the row is none
     const float* const* noise;  // [answered] rows of [vocabulary]; null if nothing is drawn
     float temperature;
-    int64_t* drawn;             // [answered] the token of the highest logit / temperature + noise
-    float* drawn_scores;        // [answered]
+    int64_t draws;              // tokens drawn of every row, those with the highest logit / temperature + noise
+    int64_t* drawn;             // [answered, draws]
+    float* drawn_scores;        // [answered, draws]
+};
+
+struct Growing {  // a tree whose levels of nodes with children are fed one after the other
+    int64_t levels, widest;                   // answers to at most `widest` rows at once
+    const int64_t *rows, *nodes;              // [levels + 1] first row of each level, first of the nodes below it
+    const int64_t *parents, *ranks, *places;  // of each node: row of its parent, rank there, own row or -1
+    int64_t* given;                           // tokens of all rows; those of the nodes are filled in
+    int64_t* tokens;                          // of each node
 };
 
 struct Cache {  // [2 * layers, slots, kv_heads, capacity, head_dim]
@@ -600,7 +609,8 @@ struct Pass {
             if (best) choose(Given{from}, best, reading.tokens + row * best, reading.scores + row * best);
             if (reading.noise) {
                 const Noisy noisy{from, reading.noise[row], reading.temperature};
-                choose(noisy, 1, reading.drawn + row, reading.drawn_scores + row);
+                const long place = row * reading.draws;
+                choose(noisy, reading.draws, reading.drawn + place, reading.drawn_scores + place);
             }
         }
     }
@@ -669,6 +679,37 @@ extern "C" void forward(const Model* model, const Rows* rows, const Cache* cache
 #else
     run_all<Words>(model, rows, cache, reading, buffers, logits, threads);
 #endif
+}
+
+// Drafts a whole tree: feeds level after level, and gives each node the candidate of its rank. The reading has room for
+// the answers to one level, and the noise of the level's first row is that of all its rows. Returns 1 for NaN logits.
+extern "C" int grow(const Model* model, const Rows* rows, const Cache* cache, const Reading* reading,
+                    const Growing* growing, float* const* buffers, float* logits, int threads) {
+    std::vector<const float*> noise(growing->widest);
+    for (long level = 0; level < growing->levels; ++level) {
+        const long first = growing->rows[level], count = growing->rows[level + 1] - first;
+        const long answered = level ? count : 1;  // of the pending tokens only the root has children
+        const Rows part{count, answered, rows->tokens + first, rows->positions + first, rows->slots + first,
+                        rows->places + first, rows->pasts + first, rows->starts + first, rows->lengths + first,
+                        rows->visible};
+        Reading own = *reading;
+        if (reading->noise) {
+            for (long row = 0; row < answered; ++row) noise[row] = reading->noise[level];
+            own.noise = noise.data();
+        }
+        forward(model, &part, cache, &own, buffers, logits, threads);
+        const long best = reading->noise ? reading->draws : reading->best, last = first + count - answered;
+        const int64_t* chosen = reading->noise ? reading->drawn : reading->tokens;
+        const float* scores = reading->noise ? reading->drawn_scores : reading->scores;
+        for (long row = 0; row < answered; ++row)
+            if (scores[row * best] != scores[row * best]) return 1;
+        for (long node = growing->nodes[level]; node < growing->nodes[level + 1]; ++node) {
+            const int64_t token = chosen[(growing->parents[node] - last) * best + growing->ranks[node]];
+            growing->tokens[node] = token;
+            if (growing->places[node] >= 0) growing->given[growing->places[node]] = token;
+        }
+    }
+    return 0;
 }
 
 // Moves these rows of a slot's last pass to directly behind its `past` committed ones; they are in ascending order.
