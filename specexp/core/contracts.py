@@ -8,7 +8,7 @@ correct. Parts that contain parts of their own family build on :mod:`specexp.cor
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -18,7 +18,7 @@ from specexp.core.checked import Checked
 from specexp.core.context import Context
 from specexp.core.dialogue import Build, Candidates, DraftState, Plan, Request, Verdict
 from specexp.core.outcome import Outcome
-from specexp.core.sampling import Processors, highest, highest_of
+from specexp.core.sampling import Processors, highest
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 if TYPE_CHECKING:
@@ -265,15 +265,6 @@ class Verifier(metaclass=Checked):
             logits: ``[n + 1, V]`` the target's answer after every row.
         """
 
-    @property
-    def law(self) -> Hashable:
-        """A key: verifiers with an equal law decide together (:meth:`verify_together`). None: for one sequence only."""
-        return None
-
-    def verify_together(self, steps: Sequence[tuple[Context, TokenTree, torch.Tensor]]) -> list[Verdict]:
-        """Decide the steps of several sequences, each as :meth:`verify` would."""
-        return [self.verify(*step) for step in steps]
-
     def processed_scores(self, logits: torch.Tensor) -> NDArray[Any]:
         """Return ``[V]`` scores of one position, without noise, where :attr:`keyed_scores`."""
         raise NotImplementedError
@@ -288,15 +279,16 @@ class DeterministicVerifier(Verifier):
 
     sampling = "deterministic"
 
+    @property
+    def law(self) -> Hashable:
+        """A key: verifiers with an equal law have equal :meth:`scores`, so that one pass reads for several of them.
+        None: for no others.
+        """
+        return None
+
     @abstractmethod
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
         """Return the target's token at an absolute position, from ``[V]`` logits at the position before."""
-
-    def target_tokens(
-        self, contexts: Sequence[Context], logits: torch.Tensor, positions: Sequence[int]
-    ) -> list[int]:
-        """Return :meth:`target_token` of several sequences, from ``[m, V]`` logits on the host."""
-        return [self.target_token(*one) for one in zip(contexts, logits, positions, strict=True)]
 
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
         """Return ``[m, V]`` scores with the target's token of each row as argmax, or None to call :meth:`target_token`.
@@ -310,57 +302,20 @@ class DeterministicVerifier(Verifier):
 
     @override
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        return self.verify_together([(context, tree, logits)])[0]
-
-    @override
-    def verify_together(self, steps: Sequence[tuple[Context, TokenTree, torch.Tensor]]) -> list[Verdict]:
-        def tokens_after(reached: Sequence[tuple[int, int]]) -> list[int]:
-            contexts = [steps[number][0] for number, _ in reached]
-            depth = int(steps[reached[0][0]][1].shape.depths[reached[0][1]])
-            positions = [len(context) + depth for context in contexts]
-            if len(reached) == 1:  # spares the copy
-                [(number, row)] = reached
-                return [self.target_token(contexts[0], steps[number][2][row], positions[0])]
-            import torch
-
-            rows = torch.stack([steps[number][2][row] for number, row in reached])
-            return self.target_tokens(contexts, rows, positions)
-
-        return walk([tree for _, tree, _ in steps], tokens_after)
+        depths = tree.shape.depths
+        return follow(
+            tree, lambda row: self.target_token(context, logits[row], len(context) + int(depths[row]))
+        )
 
 
-def walk(
-    trees: Sequence[TokenTree], tokens_after: Callable[[Sequence[tuple[int, int]]], Iterable[int]]
-) -> list[Verdict]:
-    """Follow the target's tokens down several trees, one level of all of them at a time.
-
-    Args:
-        tokens_after: returns the target's tokens after ``(tree, row)`` pairs of one depth.
-    """
-    accepted: list[list[int]] = [[] for _ in trees]
-    bonus = [0] * len(trees)
-    reached = [(number, 0) for number in range(len(trees))]
-    while reached:
-        further = []
-        for (number, row), token in zip(reached, tokens_after(reached), strict=True):
-            child = trees[number].child_with_token(row, token)
-            if child is None:
-                bonus[number] = token
-            else:
-                accepted[number].append(child)
-                further.append((number, child))
-        reached = further
-    return [Verdict(tuple(rows), token) for rows, token in zip(accepted, bonus, strict=True)]
-
-
-def follow(tree: TokenTree, tokens: Sequence[int]) -> Verdict:
-    """Follow the target's tokens ``[n + 1]`` after every row down one tree."""
+def follow(tree: TokenTree, token_after: Callable[[int], int]) -> Verdict:
+    """Accept the nodes that have the target's tokens, from the root down, given the target's token after a row."""
     accepted: list[int] = []
     row = 0
-    while (child := tree.child_with_token(row, tokens[row])) is not None:
+    while (child := tree.child_with_token(row, token := token_after(row))) is not None:
         accepted.append(child)
         row = child
-    return Verdict(tuple(accepted), tokens[row])
+    return Verdict(tuple(accepted), token)
 
 
 class ArgmaxVerifier(DeterministicVerifier):
@@ -378,12 +333,6 @@ class ArgmaxVerifier(DeterministicVerifier):
     @override
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
         return highest(logits)
-
-    @override
-    def target_tokens(
-        self, contexts: Sequence[Context], logits: torch.Tensor, positions: Sequence[int]
-    ) -> list[int]:
-        return highest_of(logits)
 
     @override
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor:

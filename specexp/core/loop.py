@@ -351,36 +351,19 @@ class LaneVerdict(NamedTuple):
     top: Top | None = None
 
 
-def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneVerdict]:
-    """Decide a step of several lanes. Lanes of one law on the host are decided together, and share the time.
-
-    Args:
-        answers: ``[n + 1, V]`` logits for the tree of each lane.
-    """
-    decisions: dict[int, LaneVerdict] = {}
-    groups: dict[Hashable, list[int]] = {}
-    for number, (lane, logits) in enumerate(zip(lanes, answers, strict=True)):
-        started = perf_counter()
-        read = lane.read or _read(lane, logits)
-        if read is None:  # the verifier looks at the logits itself, and moves what it needs from a device
-            law = lane.verifier.law if on_host(logits) else None
-            groups.setdefault((None, number) if law is None else (law,), []).append(number)
-            continue
+def decide(lane: Lane, logits: torch.Tensor) -> LaneVerdict:
+    """Get the verdict on a lane's tree from the target's answer, ``[n + 1, V]`` logits."""
+    started = perf_counter()
+    read = lane.read or _read(lane, logits)
+    if read is not None:
         check_best(read.highest, "target", lane.context)
-        decisions[number] = LaneVerdict(follow(lane.tree, read.tokens.tolist()), read.top)
-        lane.result.seconds["verify"] += perf_counter() - started
-    for numbers in groups.values():
-        started = perf_counter()
-        steps = [(lanes[number].context, lanes[number].tree, answers[number]) for number in numbers]
-        for context, _, logits in steps:
-            if logits.numel():  # a recording has none
-                check_logits(logits, "target", context)
-        verifier = lanes[numbers[0]].verifier
-        verdicts = verifier.verify_together(steps) if len(steps) > 1 else [verifier.verify(*steps[0])]
-        decisions |= zip(numbers, map(LaneVerdict, verdicts), strict=True)
-        for number in numbers:
-            lanes[number].result.seconds["verify"] += (perf_counter() - started) / len(numbers)
-    return [decisions[number] for number in range(len(lanes))]
+        decision = LaneVerdict(follow(lane.tree, read.tokens.tolist().__getitem__), read.top)
+    else:  # the verifier reads the logits itself, and moves what it needs from a device
+        if logits.numel():  # a recording has none
+            check_logits(logits, "target", lane.context)
+        decision = LaneVerdict(lane.verifier.verify(lane.context, lane.tree, logits))
+    lane.result.seconds["verify"] += perf_counter() - started
+    return decision
 
 
 def _read(lane: Lane, logits: torch.Tensor) -> Read | None:
@@ -459,9 +442,8 @@ class Decoding:
         self.target.synchronize()
         self.charge_pass(lanes, trees, started, perf_counter())
         hidden: Sequence[torch.Tensor | None] = self.target.hidden or [None] * len(lanes)
-        decisions = decide(lanes, answers)
-        for lane, decision, logits, states in zip(lanes, decisions, answers, hidden, strict=True):
-            outcome = lane.absorb(decision, logits, states)
+        for lane, logits, states in zip(lanes, answers, hidden, strict=True):
+            outcome = lane.absorb(decide(lane, logits), logits, states)
             if lane.ended:
                 self.remove(lane)  # before it learns, which may fail
             self.learn(lane, outcome)

@@ -75,12 +75,6 @@ def highest(scores: torch.Tensor) -> int:
     return int(scores.float().numpy(force=True).argmax())  # five times faster than torch's
 
 
-def highest_of(scores: torch.Tensor) -> list[int]:
-    """Return :func:`highest` of each row of ``[m, V]`` scores on the host."""
-    found: list[int] = scores.float().numpy(force=True).argmax(axis=1).tolist()
-    return found
-
-
 def on_host(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is in the host's memory, so that reading it waits for no device."""
     return tensor.device.type == "cpu"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
-from specexp.core.sampling import Processors, highest, highest_of
+from specexp.core.sampling import Processors, highest
 
 if TYPE_CHECKING:
     import torch
@@ -76,15 +76,3 @@ class KeyedSampling(DeterministicVerifier):
     def law(self) -> Hashable:
         own = type(self) is KeyedSampling  # a subclass may have another rule
         return (KeyedSampling, *self.processors.settings.values()) if own else None
-
-    @override
-    def target_tokens(
-        self, contexts: Sequence[Context], logits: torch.Tensor, positions: Sequence[int]
-    ) -> list[int]:
-        if self.temperature == 0:
-            return highest_of(logits)
-        import torch
-
-        places = zip(contexts, positions, strict=True)
-        noise = [context.target_noise(position, 1, logits.shape[1]) for context, position in places]
-        return highest_of(self.processors.scores(logits).float() + torch.cat(noise))
