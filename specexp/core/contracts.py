@@ -57,11 +57,8 @@ class Part(metaclass=Checked):
         return self if self.shares_state else deepcopy(self)
 
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Start a sequence or, with ``context.continued``, a later turn.
-
-        Args:
-            prefill: step 0, with logits of every prompt position or hidden states if the drafter wants them; else
-                None.
+        """Start a sequence or, with ``context.continued``, a later turn. ``prefill`` is step 0 if the drafter wants
+        logits of every prompt position, or hidden states; else None.
         """
         if self.state == "cold" and not context.continued:
             self.reset()
@@ -83,8 +80,9 @@ class Part(metaclass=Checked):
     def check_entries(self, state: Mapping[str, Any], entries: Sequence[str]) -> None:
         """Raise ``ValueError`` unless the state has exactly these entries."""
         if sorted(state) != sorted(entries):
-            expected = f"has the entries {sorted(entries)}" if entries else "has no entries"
-            raise ValueError(f"the state of {type(self).__name__} {expected}, but {sorted(state)} was given")
+            raise ValueError(
+                f"the state of {type(self).__name__} must have the entries {sorted(entries)}, got {sorted(state)}"
+            )
 
 
 class Drafter(Part):
@@ -102,9 +100,8 @@ class Drafter(Part):
             target's answers after accepted nodes or all nodes. A wrapper declares what it adds to its inner drafters.
         learned_candidates: number of the target's best tokens learned per node; 0 if none, or unknown.
         runs_model: whether a draft model is run.
-        scoring: how candidates are chosen from a draft model's answers
-            (:class:`~specexp.drafters.ranking.Scoring`), if a
-            recording of these answers can take the model's place.
+        scoring: how candidates are chosen from a draft model's answers (:class:`~specexp.drafters.ranking.Scoring`),
+            if a recording of these answers can take the model's place.
         inner: the wrapped drafters.
     """
 
@@ -130,8 +127,8 @@ class Drafter(Part):
         """Answer a builder's request, without changing what later answers depend on."""
 
     def fill(self, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
-        """Return ``[n + 1]`` the tokens of a whole tree, the root's first, -1 where there is no candidate, as requests
-        depth by depth would fill it; None to be asked.
+        """Return ``[n + 1]`` the tokens of a whole tree, the root's first and -1 where there is no candidate, as
+        requests depth by depth would fill it. None: call :meth:`propose`.
         """
         return None
 
@@ -242,7 +239,7 @@ class Verifier(metaclass=Checked):
         processors: temperature, top-k and top-p of the target's distribution; None if unknown.
         noise_temperature: temperature at which tokens are keyed by :meth:`Context.target_noise`, which a coupled
             drafter adds too; 0 if tokens take no noise, None if their noise is not the context's.
-        keyed_scores: whether a token is the argmax of :meth:`processed_scores` plus that noise.
+        keyed_scores: whether a token is the argmax of :meth:`DeterministicVerifier.scores` with that noise.
     """
 
     lossless: ClassVar[bool] = True
@@ -265,14 +262,6 @@ class Verifier(metaclass=Checked):
             logits: ``[n + 1, V]`` the target's answer after every row.
         """
 
-    def processed_scores(self, logits: torch.Tensor) -> NDArray[Any]:
-        """Return ``[V]`` scores of one position, without noise, where :attr:`keyed_scores`."""
-        raise NotImplementedError
-
-    def noisy_scores(self, context: Context, logits: torch.Tensor, position: int) -> NDArray[Any]:
-        """Return ``[V]`` scores of an absolute position, with its noise, where :attr:`keyed_scores`."""
-        raise NotImplementedError
-
 
 class DeterministicVerifier(Verifier):
     """A verifier whose output does not depend on the draft: it follows the target's tokens down the tree."""
@@ -281,8 +270,8 @@ class DeterministicVerifier(Verifier):
 
     @property
     def law(self) -> Hashable:
-        """A key: verifiers with an equal law have equal :meth:`scores`, so that one pass reads for several of them.
-        None: for no others.
+        """A key: verifiers with an equal law have equal :meth:`scores`, so that one pass reads for several sequences.
+        None: no other verifier has them.
         """
         return None
 
@@ -291,8 +280,8 @@ class DeterministicVerifier(Verifier):
         """Return the target's token at an absolute position, from ``[V]`` logits at the position before."""
 
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
-        """Return ``[m, V]`` scores with the target's token of each row as argmax, or None to call :meth:`target_token`.
-        They are computed by tensor operations, so that a step waits for the device once.
+        """Return ``[m, V]`` scores whose argmax is the target's token, or None to call :meth:`target_token`. They are
+        computed by tensor operations, so that a step waits for the device once.
 
         Args:
             logits: ``[m, V]`` the target's answers.
@@ -302,19 +291,22 @@ class DeterministicVerifier(Verifier):
 
     @override
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        depths = tree.shape.depths
-        return follow(
-            tree, lambda row: self.target_token(context, logits[row], len(context) + int(depths[row]))
-        )
+        def token_after(row: int) -> int:
+            return self.target_token(context, logits[row], len(context) + int(tree.shape.depths[row]))
+
+        return follow(tree, token_after)
 
 
 def follow(tree: TokenTree, token_after: Callable[[int], int]) -> Verdict:
-    """Accept the nodes that have the target's tokens, from the root down, given the target's token after a row."""
+    """Accept the nodes that have the target's tokens, from the root down. ``token_after`` maps a row to the target's
+    token after it.
+    """
     accepted: list[int] = []
-    row = 0
-    while (child := tree.child_with_token(row, token := token_after(row))) is not None:
+    row, token = 0, token_after(0)
+    # a draft token is accepted here: the node has the target's own token
+    while (child := tree.child_with_token(row, token)) is not None:
         accepted.append(child)
-        row = child
+        row, token = child, token_after(child)
     return Verdict(tuple(accepted), token)
 
 
