@@ -113,13 +113,13 @@ class LatencyProfile(metaclass=Checked):
                 "a latency profile needs a name, such as its models and device, or an artifact to take it from"
             )
         lanes = {f"lanes_ms of {lanes}": ms for lanes, ms in self.lanes_ms.items()}
-        for what, ms in {"target_ms": self.target_ms, "draft_ms": self.draft_ms or {1: 0.0}, **lanes}.items():
-            if 1 not in ms:
+        for what, ms in {"target_ms": self.target_ms, "draft_ms": self.draft_ms, **lanes}.items():
+            if 1 not in ms and (ms or what in lanes):
                 raise ValueError(
-                    f"{what} of latency profile {self.name!r} must have milliseconds for 1 token"
+                    f"{what} of latency profile {self.name!r} states no milliseconds for 1 token"
                 )
-        if min(self.target_ms.values()) <= 0:
-            raise ValueError(f"target_ms of latency profile {self.name!r} must have milliseconds above 0")
+        if min(self.target_ms.values(), default=0) <= 0:
+            raise ValueError(f"target_ms of latency profile {self.name!r} must hold milliseconds above 0")
 
     def _take(self, other: LatencyProfile) -> None:
         for one in fields(self):

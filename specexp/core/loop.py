@@ -13,10 +13,11 @@ from operator import index
 from secrets import randbits
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from specexp.core.checked import check_arguments
 from specexp.core.context import Context
@@ -542,7 +543,7 @@ class Decoder:
         self,
         input_ids: Sequence[int] | torch.Tensor,
         *,
-        max_new_tokens: int = 128,
+        max_new_tokens: Annotated[int, Field(ge=1)] = 128,
         eos_token_id: int | Collection[int] | None = None,
         seed: int | None = None,
         sequence: int | str | None = None,
@@ -568,9 +569,11 @@ class Decoder:
         """
         model, parts = self.model, self.parts
         prompt = token_list(input_ids)
-        model.check_request(prompt, max_new_tokens)
         others = {"seed": seed, "sequence": sequence, "continue_conversation": continue_conversation}
-        check_arguments(Decoder.generate, (), {**others, "observers": observers})
+        check_arguments(
+            Decoder.generate, (), {**others, "max_new_tokens": max_new_tokens, "observers": observers}
+        )
+        model.check_request(prompt, max_new_tokens)
         eos_token_ids = eos_set(eos_token_id, model.vocab_size)
         with model.exclusively(), torch.inference_mode():
             started = perf_counter()
