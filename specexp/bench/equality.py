@@ -17,6 +17,7 @@ import numpy as np
 
 from specexp.bench.arm import decode_safely
 from specexp.bench.record import Difference, PromptRecord
+from specexp.core.contracts import DeterministicVerifier
 from specexp.core.messages import counted, type_and_line
 
 if TYPE_CHECKING:
@@ -137,10 +138,14 @@ def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | No
     if not temperature:
         best = logits.topk(2).values
         return float(best[0] - best[1])
-    if not verifier.keyed_scores:
+    if not isinstance(verifier, DeterministicVerifier):
         return None
     position = len(outcome.context) - len(outcome.new_token_ids)
-    scores = verifier.noisy_scores(outcome.context, outcome.logits[0], position)
+    noise = outcome.context.target_noise(position, 1, logits.numel(), logits.device)
+    noisy = verifier.scores(outcome.logits[:1], noise)  # [1, V]
+    if noisy is None:
+        return None
+    scores = noisy[0].numpy(force=True)
     kept = np.isfinite(scores)
     order = np.sort(scores[kept])
     gap = float(order[-1] - order[-2]) * temperature if order.size > 1 else float("inf")

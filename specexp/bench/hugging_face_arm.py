@@ -51,9 +51,8 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """``[1, V]`` scores of the token after ``input_ids`` ``[1, t]``."""
-        noise = self._noise.at(input_ids.shape[1], 1, scores.shape[1]).numpy()
-        noisy = self.verifier.processed_scores(scores[0]) + noise[0]
-        return torch.from_numpy(noisy).to(scores.device).clamp_(min=_LOWEST)[None]
+        noise = self._noise.at(input_ids.shape[1], 1, scores.shape[1])
+        return self.verifier.scores(scores, noise.to(scores.device)).clamp_(min=_LOWEST)
 
 
 Reference = Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"]

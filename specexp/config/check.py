@@ -26,13 +26,14 @@ from specexp.core.checked import (
     Reference,
     Section,
     arguments_of,
+    class_named,
+    classes_of,
     import_object,
     model_of,
     plain,
     refusal,
     violation,
 )
-from specexp.core.lazy import class_named, classes_of
 from specexp.core.messages import did_you_mean, first_line
 
 FOLDERS = {

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -27,8 +27,8 @@ def check_attention(config: PreTrainedConfig) -> None:
     if implementation not in SUPPORTED_ATTENTION:
         model_type = config.get_text_config().model_type
         raise ValueError(
-            f"attn_implementation {implementation!r} takes no tree mask: load the {model_type} model with "
-            f"attn_implementation 'sdpa' or 'eager'"
+            f"attn_implementation {implementation!r} takes no tree mask: load the {model_type} model with 'sdpa' or "
+            "'eager'"
         )
 
 
@@ -41,8 +41,8 @@ def check_layers(config: PreTrainedConfig) -> None:
         )
     if getattr(text, "num_attention_heads", None) is None:
         raise ValueError(
-            f"the {text.model_type} model has no attention, and what it keeps of a token cannot be dropped when the "
-            "token is rejected: use a model with full attention in every layer"
+            f"the {text.model_type} model has no attention, so that its state of rejected tokens cannot be dropped: "
+            "use a model with full attention in every layer"
         )
     kinds = set(getattr(text, "layer_types", None) or ())
     if "local" in (getattr(text, "attention_layers", None) or ()):  # GPT-Neo
@@ -73,16 +73,10 @@ def context_limit(config: PreTrainedConfig) -> int:
             f"the configuration of the {text.model_type} model states no max_position_embeddings, as that of a model "
             "with ALiBi: use a decoder with full attention, and positions that are learned or rotary"
         )
-    return min([limit, *_switches(text)])
-
-
-def _switches(config: PreTrainedConfig) -> Iterator[int]:
-    """Yield the positions at which rotary frequencies change."""
-    parameters: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
+    parameters: Mapping[str, Any] = getattr(text, "rope_parameters", None) or {}
     by_layer_type = [value for value in parameters.values() if isinstance(value, Mapping)]
-    for rope in by_layer_type or [parameters]:
-        if rope.get("rope_type") == "longrope":
-            yield int(rope["original_max_position_embeddings"])
+    ropes = [rope for rope in by_layer_type or [parameters] if rope.get("rope_type") == "longrope"]
+    return min([limit, *(int(rope["original_max_position_embeddings"]) for rope in ropes)])
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -135,11 +129,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache(Cache, Slots):  # type: ignore[misc]
-    """KV cache with one slot per sequence.
-
-    Args:
-        capacity: initial rows of a slot: committed tokens plus the rows of the largest pass. :meth:`reserve` adds
-            rows.
+    """KV cache with one slot per sequence. A slot has ``capacity`` rows at first: committed tokens plus the rows of the
+    largest pass.
 
     Attributes:
         uncommitted: rows of a growing tree behind the committed ones; the next pass writes behind them.
@@ -204,10 +195,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         starts = [self.lengths[slot] + self.uncommitted[slot] for slot in self._open]
         end = max(starts) + rows
         if end > self.capacity:
-            raise ValueError(
-                f"the KV cache has room for {self.capacity} rows a slot and {end} are needed: "
-                "reserve the prompt, the new tokens and the largest tree"
-            )
+            raise ValueError(f"the KV cache has room for {self.capacity} rows a slot, {end} must be reserved")
         stored_keys = self._storage[2 * layer, ..., : keys.shape[3]]
         stored_values = self._storage[2 * layer + 1, ..., : values.shape[3]]
         for index, (slot, start) in enumerate(zip(self._open, starts, strict=True)):
@@ -225,20 +213,17 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
     def _take_form(self, heads: int, width: int) -> None:
         if (heads, width) != (self._heads, self._head_dim):
             if self._formed:
-                raise ValueError(
-                    f"layers keep {self._heads} heads of {self._head_dim} numbers and {heads} of {width}, and one form "
-                    "serves all of them"
-                )
+                forms = f"{self._heads} heads of {self._head_dim} and {heads} of {width}"
+                raise ValueError(f"all layers must have keys of one form, got {forms}")
             self._heads, self._head_dim = heads, width
             self._storage = self._storage.new_zeros(self._shape(self.slots, self.capacity))
         self._formed = True
 
     @override
     def commit(self, slot: int, rows: Sequence[int]) -> None:
-        past, count = self.lengths[slot], len(rows)
-        if rows[-1] != count - 1:
+        if rows[-1] != len(rows) - 1:
             self._move(slot, rows)
-        self.lengths[slot] = past + count
+        self.lengths[slot] += len(rows)
         self.uncommitted[slot] = 0
 
     @inference

@@ -1,4 +1,7 @@
-"""Signatures as contracts: pydantic validates arguments, from Python code and from configurations alike."""
+"""Signatures as contracts: pydantic validates arguments, from Python code and from configurations alike.
+
+At the end: families of classes, which are the public classes that the modules of a folder define.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache, cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules, walk_packages
 from typing import Any, Protocol, Self, get_args
 
 from pydantic import (
@@ -71,9 +77,8 @@ class _Marker:
 
 @dataclass(frozen=True)
 class PartOf(_Marker):
-    """Marks a value as ``class_path`` and ``init_args`` of a subclass of ``base``, a dotted path.
-
-    The family is imported only when such a part is given.
+    """Marks a value as ``class_path`` and ``init_args`` of a subclass of ``base``, a dotted path that is imported when
+    such a part is given.
     """
 
     base: str
@@ -111,7 +116,8 @@ class CallOf(_Marker):
 
 @dataclass(frozen=True)
 class Reference(_Marker):
-    """Marks an argument whose value may be given by reference in a configuration file.
+    """Marks an argument that a configuration may give by reference, as in
+    ``Annotated[list[list[int]], Reference("static-tree")]``.
 
     A constructor takes the plain value and reads no file. In a configuration a text in its place is the path of an
     artifact or file, ``wandb:entity/project/name:alias``, or the name of an embedded artifact (``stdlib:eagle``). It is
@@ -119,9 +125,6 @@ class Reference(_Marker):
 
     Args:
         kind: an artifact's kind, such as ``q-table``, or a kind of file, such as ``acceptance-vector``.
-
-    Example:
-        >>> RankPaths = Annotated[list[list[int]], Reference("static-tree")]  # doctest: +SKIP
     """
 
     kind: str
@@ -137,16 +140,8 @@ class Reference(_Marker):
 
 
 class Checked(ABCMeta):
-    """Metaclass of classes whose arguments are validated against their annotations, once per object.
-
-    A subclass declares all of its own arguments.
-
-    Example:
-        >>> class Window(metaclass=Checked):
-        ...     def __init__(self, size: Annotated[int, Field(ge=1)]) -> None: ...
-        >>> Window(0)
-        Traceback (most recent call last):
-        ValueError: Window: size must be >= 1, got 0
+    """Metaclass of classes that validate their arguments against their annotations, once per object: a class
+    ``Window`` with ``size: Annotated[int, Field(ge=1)]`` raises ``ValueError: Window: size must be >= 1, got 0``.
     """
 
     @override
@@ -186,17 +181,15 @@ class Argument:
     @cached_property
     def is_nested(self) -> bool:
         """Whether a configuration specifies objects in its value, which are built before the call."""
-        return is_nested(self.annotation)
+        return _is_nested(self.annotation)
 
 
-def is_nested(annotation: Any) -> bool:
-    """Return whether values of an annotation hold parts, sections or references."""
-    if isinstance(annotation, Checked) or (
-        isinstance(annotation, type) and issubclass(annotation, BaseModel)
-    ):
+def _is_nested(annotation: Any) -> bool:
+    is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    if is_section or isinstance(annotation, Checked):
         return True
-    metadata = getattr(annotation, "__metadata__", ())
-    return any(isinstance(one, _Marker) for one in metadata) or any(map(is_nested, get_args(annotation)))
+    marks = getattr(annotation, "__metadata__", ())
+    return any(isinstance(one, _Marker) for one in marks) or any(map(_is_nested, get_args(annotation)))
 
 
 @cache
@@ -214,7 +207,7 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
             for name, one in component.model_fields.items()
         }
     if is_dataclass(component):
-        hints = _hints_of(component)
+        hints = typing.get_type_hints(component, include_extras=True)
         return {
             one.name: Argument(hints[one.name], _default_of(one)) for one in fields(component) if one.init
         }
@@ -229,29 +222,23 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
             parameters = inspect.signature(function).parameters.values()
         except ValueError:  # written in C
             return None
-        hints = _hints_of(function)
         for one in list(parameters)[1 if isinstance(component, type) else 0 :]:
             if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
-                found.setdefault(one.name, Argument(hints.get(one.name, Any), one.default))
+                found.setdefault(one.name, Argument(_hint_of(function, one.name), one.default))
         if not any(one.kind == one.VAR_KEYWORD for one in parameters):
             return found
     return None
 
 
-def _hints_of(component: Any) -> dict[str, Any]:
-    """Return annotations by name; ``Any`` for names that exist only for type checkers."""
+def _hint_of(function: Any, name: str) -> Any:
+    """Return an annotation; ``Any`` for none, or for a name that exists only for type checkers."""
+    holder = type(
+        "_", (), {"__annotations__": {name: getattr(function, "__annotations__", {}).get(name, Any)}}
+    )
     try:
-        return typing.get_type_hints(component, include_extras=True)
+        return typing.get_type_hints(holder, getattr(function, "__globals__", {}), include_extras=True)[name]
     except (NameError, AttributeError, TypeError):
-        found = {}
-        scope = getattr(component, "__globals__", {})
-        for name, annotation in getattr(component, "__annotations__", {}).items():
-            try:
-                holder = type("_", (), {"__annotations__": {name: annotation}})
-                found[name] = typing.get_type_hints(holder, scope, include_extras=True)[name]
-            except (NameError, AttributeError, TypeError):
-                found[name] = Any
-        return found
+        return Any
 
 
 def _default_of(one: Any) -> Any:
@@ -321,7 +308,7 @@ def model_of(component: Callable[..., Any]) -> type[Section]:
     found: dict[str, Any] = {}
     for name, one in known.items():
         default = one.default
-        if is_dataclass(default) and not isinstance(default, type):
+        if is_dataclass(default) and not isinstance(default, type):  # as a configuration gives it
             default = Field(default_factory=lambda settings=default: asdict(settings))
         found[name] = (one.annotation, ... if default is REQUIRED else default)
     return create_model(component.__name__, __base__=_Signature, **found)
@@ -341,25 +328,22 @@ def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: 
     Python.
     """
     known = arguments_of(component) or {}
-    named = {**dict(zip(_positions(component), args, strict=False)), **kwargs}
     given = {
         name: value
-        for name, value in named.items()
+        for name, value in {**dict(zip(_positions(component), args, strict=False)), **kwargs}.items()
         if name in known and value is not known[name].default and not hasattr(value, "__next__")
     }
     if not given:
         return
-    validator = model_of(component).__pydantic_validator__
     for values in (given, _as_in_a_file(given)):
         try:
-            validator.validate_python(values)
+            model_of(component).__pydantic_validator__.validate_python(values)
             return
         except ValidationError as error:
             if all(one["type"] == "missing" and len(one["loc"]) == 1 for one in error.errors()):
                 return
-            found = error
-    key, sentence = violation(found, given)
-    raise ValueError(f"{component.__name__}: {'.'.join(key)}{sentence}") from None
+            key, sentence = violation(error, given)
+    raise ValueError(f"{component.__name__}: {'.'.join(key)}{sentence}")
 
 
 def _as_in_a_file(value: Any) -> Any:
@@ -372,11 +356,10 @@ def _as_in_a_file(value: Any) -> Any:
 
 
 @cache
-def _positions(component: Callable[..., Any]) -> tuple[str, ...]:
+def _positions(component: Callable[..., Any]) -> list[str]:
     """Return the names of arguments that may be given by position."""
     parameters = inspect.signature(component).parameters.values()
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(parameter.name for parameter in parameters if parameter.kind in kinds)
+    return [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
 
 
 def refusal(key: Key, why: str | PydanticCustomError, given: Any = None) -> ValidationError:
@@ -460,7 +443,8 @@ _MEANING = re.compile(r"^(\w+)(?: \([^)]*\))?: (.*(?:\n[ ]+.*)*)", re.MULTILINE)
 
 def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
     """Return descriptions of arguments by name, from ``Args:`` of docstrings, or ``Attributes:`` of a section."""
-    heading = "Attributes:\n" if _is_section(component) else "Args:\n"
+    is_section = isinstance(component, type) and issubclass(component, Section)
+    heading = "Attributes:\n" if is_section else "Args:\n"
     found: dict[str, str] = {}
     for layer in component.__mro__ if isinstance(component, type) else (component,):
         for text in (layer.__doc__, getattr(vars(layer).get("__init__"), "__doc__", None)):
@@ -476,10 +460,6 @@ def summary_of(part: Any) -> str:
     return " ".join((inspect.getdoc(part) or "").partition("\n\n")[0].split())
 
 
-def _is_section(component: Any) -> bool:
-    return isinstance(component, type) and issubclass(component, Section)
-
-
 def keys_below(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Yield the dotted keys of a section and of the sections in it."""
     for name, one in model.model_fields.items():
@@ -492,7 +472,7 @@ def keys_below(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 def import_object(dotted: str) -> Any:
     """Return the class or function at ``package.module.Name``."""
     module, _, name = dotted.rpartition(".")
-    return getattr(__import__(module, fromlist=[name]), name)
+    return getattr(import_module(module), name)
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -502,3 +482,46 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if sum(other == name for other, _ in pairs) > 1:
             raise ValueError(f"key {name!r} is given twice")
     return found
+
+
+@cache
+def classes_of(package: str) -> dict[str, type]:
+    """Return the public classes that the modules of a package define, by name.
+
+    Folders inside specexp's own packages are left out: they take seconds to import.
+    """
+    modules = iter_modules if package.startswith("specexp.") else walk_packages
+    found: dict[str, type] = {}
+    for one in modules(import_module(package).__path__, f"{package}."):
+        if not one.ispkg:
+            found |= _defined_in(one.name)
+    return found
+
+
+@cache
+def class_named(package: str, name: str) -> type | None:
+    """Return a public class of a package by name, or None."""
+    # from __init__ or the class's own module, without the rest of the family, which may take seconds to import
+    found = vars(import_module(package)).get(name)
+    own = f"{package}.{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}"
+    if found is None and name.isidentifier() and find_spec(own) is not None:
+        found = _defined_in(own).get(name)
+    return found or classes_of(package).get(name)
+
+
+def _defined_in(module: str) -> dict[str, type]:
+    members = vars(import_module(module)).items()
+    classes = {name: one for name, one in members if isinstance(one, type) and one.__module__ == module}
+    return {name: one for name, one in classes.items() if not name.startswith("_")}
+
+
+def classes_in(package: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that finds any class of its modules by name."""
+
+    def get(name: str) -> Any:
+        found = class_named(package, name) if name[:1].isupper() else None
+        if found is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return found
+
+    return get

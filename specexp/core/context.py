@@ -27,7 +27,6 @@ class Context:
         noise_temperature: temperature at which the target's tokens are keyed samples; 0 if they are not.
 
     Attributes:
-        prompt_length: tokens before the generated ones.
         continued: whether this is a later turn of a conversation, and the parts have seen everything before it.
         steps: decoding steps absorbed so far.
         lanes: sequences in the next target pass, this one included; 1 where that is not known.
@@ -70,7 +69,8 @@ class Context:
     @property
     def new_token_ids(self) -> list[int]:
         """The generated tokens."""
-        return [int(token) for token in self._buffer[self.prompt_length : self._length]]
+        tokens: list[int] = self._buffer[self.prompt_length : self._length].tolist()
+        return tokens
 
     @cached_property
     def target_noise_key(self) -> Key:
@@ -93,13 +93,8 @@ class Context:
     def uniforms(
         self, purpose: str, position: int, path: tuple[int, ...] = (), *, size: int
     ) -> NDArray[np.float64]:
-        """Return ``[size]`` uniform numbers in (0, 1), keyed by place; streams of two purposes are independent.
-
-        Args:
-            purpose: e.g. ``"draft"`` or ``"verify"``.
-            position: absolute position of the root.
-            path: rank path of a node below it.
-            size: the first numbers are the same for every size.
+        """Return ``[size]`` uniform numbers in (0, 1), keyed by the root's absolute position and a node's rank path.
+        The first ones are the same for every size. Streams of two purposes, such as ``"draft"``, are independent.
         """
         numbers: NDArray[np.float64] = self.uniforms_below(purpose, position, (path,), 0, size)[0]
         return numbers
@@ -131,11 +126,7 @@ class Context:
 
 
 class PerSequence(WeakKeyDictionary[Context, T]):
-    """Values by sequence, dropped with their context. A copy of a part, also in another process, starts empty.
-
-    Example:
-        >>> pending: PerSequence[int] = PerSequence()
-    """
+    """Values by sequence, dropped with their context. A copy of a part, also in another process, starts empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PerSequence, ()

@@ -8,7 +8,7 @@ correct. Parts that contain parts of their own family build on :mod:`specexp.cor
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -18,12 +18,11 @@ from specexp.core.checked import Checked
 from specexp.core.context import Context
 from specexp.core.dialogue import Build, Candidates, DraftState, Filled, Plan, Request, Verdict
 from specexp.core.outcome import Outcome
-from specexp.core.sampling import Processors, highest, highest_of
+from specexp.core.sampling import Processors, highest
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
     from specexp.core.latency import LatencyProfile
     from specexp.core.runtime import Runtime
@@ -56,11 +55,8 @@ class Part(metaclass=Checked):
         return self if self.shares_state else deepcopy(self)
 
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Start a sequence or, with ``context.continued``, a later turn.
-
-        Args:
-            prefill: step 0, with logits of every prompt position or hidden states if the drafter wants them; else
-                None.
+        """Start a sequence or, with ``context.continued``, a later turn. ``prefill`` is step 0 if the drafter wants
+        logits of every prompt position, or hidden states; else None.
         """
         if self.state == "cold" and not context.continued:
             self.reset()
@@ -82,8 +78,9 @@ class Part(metaclass=Checked):
     def check_entries(self, state: Mapping[str, Any], entries: Sequence[str]) -> None:
         """Raise ``ValueError`` unless the state has exactly these entries."""
         if sorted(state) != sorted(entries):
-            expected = f"has the entries {sorted(entries)}" if entries else "has no entries"
-            raise ValueError(f"the state of {type(self).__name__} {expected}, but {sorted(state)} was given")
+            raise ValueError(
+                f"the state of {type(self).__name__} must have the entries {sorted(entries)}, got {sorted(state)}"
+            )
 
 
 class Drafter(Part):
@@ -101,9 +98,8 @@ class Drafter(Part):
             target's answers after accepted nodes or all nodes. A wrapper declares what it adds to its inner drafters.
         learned_candidates: number of the target's best tokens learned per node; 0 if none, or unknown.
         runs_model: whether a draft model is run.
-        scoring: how candidates are chosen from a draft model's answers
-            (:class:`~specexp.drafters.ranking.Scoring`), if a
-            recording of these answers can take the model's place.
+        scoring: how candidates are chosen from a draft model's answers (:class:`~specexp.drafters.ranking.Scoring`),
+            if a recording of these answers can take the model's place.
         inner: the wrapped drafters.
     """
 
@@ -242,7 +238,7 @@ class Verifier(metaclass=Checked):
         processors: temperature, top-k and top-p of the target's distribution; None if unknown.
         noise_temperature: temperature at which tokens are keyed by :meth:`Context.target_noise`, which a coupled
             drafter adds too; 0 if tokens take no noise, None if their noise is not the context's.
-        keyed_scores: whether a token is the argmax of :meth:`processed_scores` plus that noise.
+        keyed_scores: whether a token is the argmax of :meth:`DeterministicVerifier.scores` with that noise.
     """
 
     lossless: ClassVar[bool] = True
@@ -265,42 +261,26 @@ class Verifier(metaclass=Checked):
             logits: ``[n + 1, V]`` the target's answer after every row.
         """
 
-    @property
-    def law(self) -> Hashable:
-        """A key: verifiers with an equal law decide together (:meth:`verify_together`). None: for one sequence only."""
-        return None
-
-    def verify_together(self, steps: Sequence[tuple[Context, TokenTree, torch.Tensor]]) -> list[Verdict]:
-        """Decide the steps of several sequences, each as :meth:`verify` would."""
-        return [self.verify(*step) for step in steps]
-
-    def processed_scores(self, logits: torch.Tensor) -> NDArray[Any]:
-        """Return ``[V]`` scores of one position, without noise, where :attr:`keyed_scores`."""
-        raise NotImplementedError
-
-    def noisy_scores(self, context: Context, logits: torch.Tensor, position: int) -> NDArray[Any]:
-        """Return ``[V]`` scores of an absolute position, with its noise, where :attr:`keyed_scores`."""
-        raise NotImplementedError
-
 
 class DeterministicVerifier(Verifier):
     """A verifier whose output does not depend on the draft: it follows the target's tokens down the tree."""
 
     sampling = "deterministic"
 
+    @property
+    def law(self) -> Hashable:
+        """A key: verifiers with an equal law have equal :meth:`scores`, so that one pass reads for several sequences.
+        None: no other verifier has them.
+        """
+        return None
+
     @abstractmethod
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
         """Return the target's token at an absolute position, from ``[V]`` logits at the position before."""
 
-    def target_tokens(
-        self, contexts: Sequence[Context], logits: torch.Tensor, positions: Sequence[int]
-    ) -> list[int]:
-        """Return :meth:`target_token` of several sequences, from ``[m, V]`` logits on the host."""
-        return [self.target_token(*one) for one in zip(contexts, logits, positions, strict=True)]
-
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
-        """Return ``[m, V]`` scores with the target's token of each row as argmax, or None to call :meth:`target_token`.
-        They are computed by tensor operations, so that a step waits for the device once.
+        """Return ``[m, V]`` scores whose argmax is the target's token, or None to call :meth:`target_token`. They are
+        computed by tensor operations, so that a step waits for the device once.
 
         Args:
             logits: ``[m, V]`` the target's answers.
@@ -310,57 +290,23 @@ class DeterministicVerifier(Verifier):
 
     @override
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        return self.verify_together([(context, tree, logits)])[0]
+        def token_after(row: int) -> int:
+            return self.target_token(context, logits[row], len(context) + int(tree.shape.depths[row]))
 
-    @override
-    def verify_together(self, steps: Sequence[tuple[Context, TokenTree, torch.Tensor]]) -> list[Verdict]:
-        def tokens_after(reached: Sequence[tuple[int, int]]) -> list[int]:
-            contexts = [steps[number][0] for number, _ in reached]
-            depth = int(steps[reached[0][0]][1].shape.depths[reached[0][1]])
-            positions = [len(context) + depth for context in contexts]
-            if len(reached) == 1:  # spares the copy
-                [(number, row)] = reached
-                return [self.target_token(contexts[0], steps[number][2][row], positions[0])]
-            import torch
-
-            rows = torch.stack([steps[number][2][row] for number, row in reached])
-            return self.target_tokens(contexts, rows, positions)
-
-        return walk([tree for _, tree, _ in steps], tokens_after)
+        return follow(tree, token_after)
 
 
-def walk(
-    trees: Sequence[TokenTree], tokens_after: Callable[[Sequence[tuple[int, int]]], Iterable[int]]
-) -> list[Verdict]:
-    """Follow the target's tokens down several trees, one level of all of them at a time.
-
-    Args:
-        tokens_after: returns the target's tokens after ``(tree, row)`` pairs of one depth.
+def follow(tree: TokenTree, token_after: Callable[[int], int]) -> Verdict:
+    """Accept the nodes that have the target's tokens, from the root down. ``token_after`` maps a row to the target's
+    token after it.
     """
-    accepted: list[list[int]] = [[] for _ in trees]
-    bonus = [0] * len(trees)
-    reached = [(number, 0) for number in range(len(trees))]
-    while reached:
-        further = []
-        for (number, row), token in zip(reached, tokens_after(reached), strict=True):
-            child = trees[number].child_with_token(row, token)
-            if child is None:
-                bonus[number] = token
-            else:
-                accepted[number].append(child)
-                further.append((number, child))
-        reached = further
-    return [Verdict(tuple(rows), token) for rows, token in zip(accepted, bonus, strict=True)]
-
-
-def follow(tree: TokenTree, tokens: Sequence[int]) -> Verdict:
-    """Follow the target's tokens ``[n + 1]`` after every row down one tree."""
     accepted: list[int] = []
-    row = 0
-    while (child := tree.child_with_token(row, tokens[row])) is not None:
+    row, token = 0, token_after(0)
+    # a draft token is accepted here: the node has the target's own token
+    while (child := tree.child_with_token(row, token)) is not None:
         accepted.append(child)
-        row = child
-    return Verdict(tuple(accepted), tokens[row])
+        row, token = child, token_after(child)
+    return Verdict(tuple(accepted), token)
 
 
 class ArgmaxVerifier(DeterministicVerifier):
@@ -378,12 +324,6 @@ class ArgmaxVerifier(DeterministicVerifier):
     @override
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
         return highest(logits)
-
-    @override
-    def target_tokens(
-        self, contexts: Sequence[Context], logits: torch.Tensor, positions: Sequence[int]
-    ) -> list[int]:
-        return highest_of(logits)
 
     @override
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor:

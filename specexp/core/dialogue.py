@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from math import inf
 from typing import Literal
 
 import numpy as np
@@ -23,8 +22,7 @@ class Request:
         tokens: ``[m]`` token ids of the tree so far, the root in row 0; negative where not yet filled.
         parents: ``[m]`` row of each row's parent, ``-1`` for the root.
         ranks: ``[m]`` rank of each row among its parent's candidates, ``-1`` for the root.
-        rows: ``[f]`` the frontier: filled rows whose continuations are requested.
-        k: candidates per frontier row.
+        rows: ``[f]`` the frontier: filled rows, after which candidates are requested.
         kind: whether candidates are the best ones or drawn. A longer answer begins with the shorter one.
         enough: ``[f]`` probability mass after which a row needs no more candidates; None requests all ``k``. A drafter
             that draws may leave the rest of a row, or of all rows, out.
@@ -44,36 +42,35 @@ class Request:
 
     def depths(self) -> list[int]:
         """Return the depth of each of the ``f`` frontier rows; 0 for the root."""
-        parents = self.parents.tolist()  # a walk in Python: for trees of this size numpy's calls cost more
-        depths = []
-        for row in self.rows.tolist():
-            depth = 0
-            while row > 0:
-                row, depth = parents[row], depth + 1
-            depths.append(depth)
-        return depths
+        return [len(path) for path in self._paths()]
 
     def best_path_log_probs(self) -> tuple[float, float]:
         """Return the log-probability of the most probable frontier path and of its last token, or zeros."""
         if self.log_probs is None:
             return 0.0, 0.0
-        best, last = -inf, 0.0
-        log_probs, parents = self.log_probs.tolist(), self.parents.tolist()
+        log_probs = self.log_probs.tolist()
+        paths = [[log_probs[node] for node in path] for path in self._paths()]
+        best = max(paths, key=sum, default=[])
+        return sum(best), best[0] if best else 0.0
+
+    def _paths(self) -> list[list[int]]:
+        """Return the rows from each frontier row up to depth 1."""
+        parents = self.parents.tolist()  # a walk in Python: for trees of this size numpy's calls cost more
+        paths = []
         for row in self.rows.tolist():
-            total, node = 0.0, row
-            while node > 0:
-                total += log_probs[node]
-                node = parents[node]
-            if total > best:
-                best, last = total, log_probs[row]
-        return best, last
+            path = []
+            while row > 0:
+                path.append(row)
+                row = parents[row]
+            paths.append(path)
+        return paths
 
     def rank_path(self, row: int) -> RankPath:
-        """Ranks from depth 1 down to ``row``; empty for the root."""
+        """Return the ranks from depth 1 down to ``row``; empty for the root."""
         return self._along(self.ranks, row)
 
     def path_tokens(self, row: int) -> tuple[int, ...]:
-        """Tokens from depth 1 down to ``row``; empty for the root."""
+        """Return the tokens from depth 1 down to ``row``; empty for the root."""
         return self._along(self.tokens, row)
 
     def _along(self, values: NDArray[np.int64], row: int) -> tuple[int, ...]:
@@ -113,7 +110,6 @@ class Plan:
     """Limits of one step; None leaves the builder's own.
 
     Attributes:
-        max_nodes: most nodes to draft.
         max_depth: greatest depth; 0 switches speculation off for the step.
         threshold: least estimated worth of a node, for builders that take one.
         choice: index of the builder of a :class:`~specexp.builders.choice.Choice`.
@@ -136,8 +132,7 @@ class DraftState:
     """The state of a tree before a request that costs a draft pass.
 
     Attributes:
-        nodes: nodes drafted so far.
-        depth: greatest depth of a node.
+        nodes: nodes drafted so far, ``depth`` the greatest depth of one.
         pass_tokens: tokens fed in each draft pass of this step so far.
         log_prob: draft log-probability of the most probable path to a frontier node (the log of the product of the
             confidences); 0 while nothing is drafted, or without probabilities.
@@ -158,11 +153,8 @@ class DraftState:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verifier's decision.
-
-    Attributes:
-        accepted: rows of the accepted nodes, from depth 1 down, each the parent of the next.
-        bonus: the target's token after the last accepted node, or after the root.
+    """A verifier's decision: rows of the accepted nodes, from depth 1 down, each the parent of the next, and the bonus,
+    the target's token after the last of them or after the root.
     """
 
     accepted: tuple[int, ...]

@@ -48,7 +48,7 @@ def library(
     The cached file is named by a hash of source, flags, compiler and processor.
 
     Args:
-        flags: for the compiler, beside :data:`FLAGS`.
+        flags: for the compiler, after :data:`FLAGS`.
         tell: called with a progress line before compiling.
 
     Raises:
@@ -62,19 +62,18 @@ def library(
         )
     folder = cache_folder("kernels")
     file = folder / f"{source.stem}-{_key(source, compiler, flags)}.so"
-    _make_private(folder)
-    if not file.exists():
-        tell(f"compiling {source.name} for this machine, kept in {folder}")
-        _compile(compiler, flags, source, file)
-        _make_room(folder)
-    _check_private(file)
     try:
-        loaded = ctypes.CDLL(str(file))
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_private(folder)
+        if not file.exists():
+            tell(f"compiling {source.name} for this machine, kept in {folder}")
+            _compile(compiler, flags, source, file)
+        _check_private(file)
+        with suppress(OSError):  # the folder may be read-only
+            os.utime(file)  # the least recently used ones are removed first
+        return ctypes.CDLL(str(file))
     except OSError as error:
-        raise CannotCompileError(f"{file} cannot be loaded ({first_line(error)}): delete it") from error
-    with suppress(OSError):  # the folder may be read-only
-        os.utime(file)  # the oldest by use is removed first
-    return loaded
+        raise CannotCompileError(f"{file} cannot be made or loaded: {first_line(error)}") from error
 
 
 def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
@@ -88,19 +87,10 @@ def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
     described = Path("/proc/cpuinfo")
     if described.exists():
         lines = described.read_text().splitlines()
-        processor += "".join(
-            sorted({line for line in lines if line.startswith(("flags", "model name", "Features"))})
-        )
+        known = {line for line in lines if line.startswith(("flags", "model name", "Features"))}
+        processor += "".join(sorted(known))
     parts = (source.read_bytes(), " ".join((*FLAGS, *flags)).encode(), version, processor.encode())
     return sha256(b"\0".join(parts)).hexdigest()[:16]
-
-
-def _make_private(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotCompileError(f"{folder} cannot be made: {first_line(error)}") from error
-    _check_private(folder)
 
 
 def _check_private(path: Path) -> None:
@@ -114,21 +104,17 @@ def _check_private(path: Path) -> None:
 
 
 def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) -> None:
-    """Compile in a folder beside the library, and move it there when it is complete."""
-    try:
-        with TemporaryDirectory(dir=file.parent) as folder:
-            made = Path(folder) / file.name
-            command = [compiler, *FLAGS, *flags, str(source), "-o", str(made)]
-            ran = subprocess.run(command, capture_output=True, text=True, check=False)
-            if ran.returncode:
-                why = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr)
-                raise CannotCompileError(f"{compiler} cannot compile {source.name}: {why.strip():.200}")
-            made.chmod(0o700)  # whatever the umask is
-            made.replace(file)  # atomic: another process never loads half a library
-    except OSError as error:
-        raise CannotCompileError(
-            f"{source.name} cannot be compiled into {file.parent}: {first_line(error)}"
-        ) from error
+    """Compile in a folder next to the library, and move it there when it is complete."""
+    with TemporaryDirectory(dir=file.parent) as folder:
+        made = Path(folder) / file.name
+        command = [compiler, *FLAGS, *flags, str(source), "-o", str(made)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            why = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr)
+            raise CannotCompileError(f"{compiler} cannot compile {source.name}: {why.strip():.200}")
+        made.chmod(0o700)  # whatever the umask is
+        made.replace(file)  # atomic: another process never loads half a library
+    _make_room(file.parent)
 
 
 def _make_room(folder: Path) -> None:

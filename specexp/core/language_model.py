@@ -25,7 +25,7 @@ _MAKERS: WeakKeyDictionary[torch.nn.Module, Callable[[Any], Runtime]] = WeakKeyD
 
 
 def set_runtime(model: torch.nn.Module, make: Callable[[Any], Runtime]) -> None:
-    """Set the function that makes the model's runtimes wherever the bare model is passed, e.g. to a decoder."""
+    """Set the function that makes the model's runtimes wherever the bare model is passed."""
     _MAKERS[model] = make
 
 
@@ -61,9 +61,7 @@ class LanguageModel(Runtime):
         check_attention(model.config)
         causal = all(getattr(part, "is_causal", True) for part in model.modules())
         if getattr(model.config, "is_decoder", True) is False and not causal:
-            raise ValueError(
-                f"the {model.config.model_type} model attends to later tokens, as encoders do: use a causal model"
-            )
+            raise ValueError(f"the {model.config.model_type} model is an encoder: use a causal model")
         self.model = model
         self._check_mode()
         self.device = compute_device(model)
@@ -72,9 +70,8 @@ class LanguageModel(Runtime):
         self.vocab_size: int = text.vocab_size
         self.context_limit = context_limit(model.config)
         self.cache = self._empty_cache()
-        self._masks: WeakKeyDictionary[TreeShape, torch.Tensor] = WeakKeyDictionary()
         self._mask = torch.zeros((0, 0), dtype=self.dtype, device=self.device)
-        self._masked: TreeShape | None = None  # the shape whose ancestor mask the buffer holds
+        self._masked: TreeShape | None = None  # the shape of the ancestor mask in the buffer
         if self_check and self.device.type != "meta":  # a dry run has no weights
             self._self_check()
 
@@ -121,14 +118,13 @@ class LanguageModel(Runtime):
         growths = [Growth(tree.tokens, tree.shape.depths, tree.shape.ancestor_mask) for tree in trees]
         logits = self._forward(slots, *self._inputs(slots, growths, trees[0].shape))
         sizes = [tree.tokens.size for tree in trees]
-        self.hidden = (
-            tuple(self._states[index, :size] for index, size in enumerate(sizes)) if self.keeps_hidden else ()
-        )
+        if self.keeps_hidden:
+            self.hidden = [self._states[index, :size] for index, size in enumerate(sizes)]
         return [logits[index, :size] for index, size in enumerate(sizes)]
 
     @override
     def keep_hidden(self, wanted: bool) -> None:
-        self.keeps_hidden = wanted
+        self.keeps_hidden, self.hidden = wanted, ()
 
     @override
     @torch.inference_mode()
@@ -177,10 +173,9 @@ class LanguageModel(Runtime):
         super().check_request(prompt, max_new_tokens)
 
     def _check_mode(self) -> None:
-        if self.model.training:
+        if self.model.training:  # dropout would change its logits
             raise ValueError(
-                f"the {self.model.config.model_type} model is in training mode, where dropout changes its logits: "
-                "call model.eval() first"
+                f"the {self.model.config.model_type} model is in training mode: call model.eval()"
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:
@@ -214,7 +209,7 @@ class LanguageModel(Runtime):
     ) -> torch.Tensor:
         """Return the additive mask ``[1, 1, rows, past + ahead]`` of one sequence.
 
-        It is a view of a kept buffer, so that no pass allocates memory of the context's size: zeros for the past end at
+        It is a view of a kept buffer, so that no pass allocates memory of the context's size. Zeros for the past end at
         column ``begin``, where the mask of the rows ahead starts.
 
         Args:
@@ -229,23 +224,12 @@ class LanguageModel(Runtime):
             self._mask = torch.zeros((known, begin + known), dtype=self.dtype, device=self.device)
             self._masked = None
         if self._masked is not visible:
-            block = self._mask[:rows, begin : begin + ahead]
-            if isinstance(visible, TreeShape):
-                block.copy_(self._shape_mask(visible))
-                self._masked = visible if visible.recurs else None
-            else:
-                block.copy_(additive_mask(torch.from_numpy(visible).to(self.device), self.dtype))
-                self._masked = None
+            shape = visible if isinstance(visible, TreeShape) else None
+            rows_visible = visible.ancestor_mask if isinstance(visible, TreeShape) else visible
+            block = additive_mask(torch.from_numpy(rows_visible).to(self.device), self.dtype)
+            self._mask[:rows, begin : begin + ahead] = block
+            self._masked = shape  # a static tree comes again
         return self._mask[None, None, :rows, begin - past : begin + ahead]
-
-    def _shape_mask(self, shape: TreeShape) -> torch.Tensor:
-        """``[n + 1, n + 1]`` additive ancestor mask, kept for recurring shapes."""
-        mask = self._masks.get(shape)
-        if mask is None:
-            mask = additive_mask(torch.from_numpy(shape.ancestor_mask).to(self.device), self.dtype)
-            if shape.recurs:
-                self._masks[shape] = mask
-        return mask
 
     def _forward(
         self,
@@ -278,7 +262,7 @@ class LanguageModel(Runtime):
         model_type, attention = self.model.config.model_type, self.model.config._attn_implementation
         try:
             error = tree_error(self)
-        except Exception as failure:  # raised by modelling code that takes no such mask, positions or cache
+        except Exception as failure:  # of modelling code that takes no such mask, positions or cache
             raise ValueError(
                 f"the {model_type} model cannot do a tree pass with attn_implementation {attention!r} "
                 f"({type_and_line(failure)}): use a decoder with full attention, and learned or rotary positions"
@@ -287,8 +271,8 @@ class LanguageModel(Runtime):
         self.passes = 0
         if not error <= tolerance(self.dtype):
             raise ValueError(
-                f"the {model_type} model failed the tree self-check (with attn_implementation {attention!r} the logits "
-                f"of a tree differ from its own by {error:.2g} of their spread): it cannot be used for tree passes"
+                f"the {model_type} model failed the tree self-check: with attn_implementation {attention!r} the logits "
+                f"of a tree differ from its own by {error:.2g} of their spread"
             )
 
 

@@ -4,13 +4,13 @@ assumed.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import ConfigDict, Field
+import numpy as np
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from specexp.core.checked import Checked, IntegerKey, Reference
 from specexp.core.dialogue import PLAIN
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from specexp.core.outcome import Outcome
 
 Milliseconds = Annotated[float, Field(ge=0)]
+ByTokens = dict[Annotated[IntegerKey, Field(ge=1)], Milliseconds]
 MOST_OFF = 0.1
 """Relative difference between modelled and live speed that a report puts first."""
 
 _SHORTEST = 0.1  # least time of a pass over a short prefix, as a share of one over the stated prefix
-_BESIDE_ARTIFACT = ("artifact", "name", "modelled")
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,22 @@ class StepSeconds(NamedTuple):
 @dataclass(frozen=True)
 class LatencyProfile(metaclass=Checked):
     """Milliseconds of a target pass and of a draft pass by the tokens they are fed, linear between two stated numbers
-    of tokens (or steps, see ``buckets``), extrapolated with the last slope (never falling). A longer prefix adds to
-    both.
+    of tokens, extrapolated with the last slope (never falling). A longer prefix adds to both.
 
     Args:
-        name: name of models and device in tables.
-        target_ms: milliseconds of a target pass by tokens fed, 1 among them.
-        draft_ms: milliseconds of a draft pass by tokens fed, 1 among them; empty without a draft model.
-        step_ms: cost of a step that drafts beside its passes (cache look-up, roll-back, controller).
-        node_ms: cost of every node of such a step beside the passes.
-        token_ms: cost of every new token beside the passes (verification, commit), in plain steps too.
-        prefix_tokens: tokens in the cache that ``target_ms`` and ``draft_ms`` are stated at.
+        name: what is modelled, e.g. ``Llama 2 7B drafts for 70B on an A100``; the artifact's if left out.
+        target_ms: milliseconds of a target pass by the tokens fed, 1 among them.
+        draft_ms: the same of a draft pass; empty without a draft model.
+        step_ms: milliseconds of a step that drafts, outside its passes.
+        node_ms: milliseconds of every drafted node, outside the passes.
+        token_ms: milliseconds of every new token, outside the passes, in plain steps too.
+        prefix_tokens: prefix that ``target_ms`` and ``draft_ms`` are stated at.
         target_prefix_ms: cost of 1,000 more prefix tokens in a target pass; a shorter prefix takes less.
         target_prefix_token_ms: the same for every token fed, which attends to the prefix.
         draft_prefix_ms: as ``target_prefix_ms``, in a draft pass.
         draft_prefix_token_ms: as ``target_prefix_token_ms``, in a draft pass.
-        overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of compositions, by the label of their parts; see
-            :meth:`of`.
+        overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of compositions, by the label of their parts, such as
+            ``DraftModel + StaticTree``; see :meth:`of`.
         source: whether it was measured, published, or assumed.
         modelled: whether the seconds of a run are modelled by it; if not they are measured, and only controllers weigh
             costs by it.
@@ -81,10 +80,6 @@ class LatencyProfile(metaclass=Checked):
         artifact: another profile to take all values from, but ``modelled`` and, if given, the name; in a configuration
             the path of a ``latency-profile`` artifact. None once they are taken.
 
-    Raises:
-        ValueError: 1 is missing, a number of tokens is below 1, or a target pass takes no time; there is neither a name
-            nor an artifact, or other values are given beside an artifact.
-
     Example:
         >>> LatencyProfile("7B drafts for 70B", {1: 152.0}, {1: 21.0}).step_seconds(5, [1, 1, 1, 1])
         0.236
@@ -93,8 +88,8 @@ class LatencyProfile(metaclass=Checked):
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str = ""
-    target_ms: dict[IntegerKey, Milliseconds] = field(default_factory=dict)
-    draft_ms: dict[IntegerKey, Milliseconds] = field(default_factory=dict)
+    target_ms: ByTokens = field(default_factory=dict)
+    draft_ms: ByTokens = field(default_factory=dict)
     step_ms: Milliseconds = 0.0
     node_ms: Milliseconds = 0.0
     token_ms: Milliseconds = 0.0
@@ -106,9 +101,7 @@ class LatencyProfile(metaclass=Checked):
     overheads: dict[str, Overhead] = field(default_factory=dict)
     source: Literal["measured", "published", "assumed"] = "assumed"
     modelled: bool = True
-    lanes_ms: dict[Annotated[IntegerKey, Field(ge=2)], dict[IntegerKey, Milliseconds]] = field(
-        default_factory=dict
-    )
+    lanes_ms: dict[Annotated[IntegerKey, Field(ge=2)], ByTokens] = field(default_factory=dict)
     buckets: bool = False
     artifact: Annotated[LatencyProfile, Reference("latency-profile")] | None = None
 
@@ -119,43 +112,24 @@ class LatencyProfile(metaclass=Checked):
             raise ValueError(
                 "a latency profile needs a name, such as its models and device, or an artifact to take it from"
             )
-        overheads = {
-            label: Overhead(**given) if isinstance(given, Mapping) else given
-            for label, given in self.overheads.items()
-        }
-        object.__setattr__(self, "overheads", overheads)
-        for label in overheads:
-            if label != PLAIN and " + " not in label:
-                raise ValueError(
-                    f"overheads of latency profile {self.name!r} has {label!r}; 'plain' or a drafter and a builder are "
-                    "allowed, such as 'DraftModel + StaticTree'"
-                )
-        several = {f"lanes_ms of {lanes}": ms for lanes, ms in self.lanes_ms.items()}
-        for what, given in {"target_ms": self.target_ms, "draft_ms": self.draft_ms, **several}.items():
-            if (given or what in several) and 1 not in given:
+        lanes = {f"lanes_ms of {lanes}": ms for lanes, ms in self.lanes_ms.items()}
+        for what, ms in {"target_ms": self.target_ms, "draft_ms": self.draft_ms, **lanes}.items():
+            if 1 not in ms and (ms or what in lanes):
                 raise ValueError(
                     f"{what} of latency profile {self.name!r} states no milliseconds for 1 token"
                 )
-            if given and min(given) < 1:
-                raise ValueError(
-                    f"{what} of latency profile {self.name!r} is stated for {min(given)} tokens; 1 or more are allowed"
-                )
-        if not self.target_ms or min(self.target_ms.values()) <= 0:
+        if min(self.target_ms.values(), default=0) <= 0:
             raise ValueError(f"target_ms of latency profile {self.name!r} must hold milliseconds above 0")
 
     def _take(self, other: LatencyProfile) -> None:
-        given = [
-            one.name
-            for one in fields(self)
-            if one.name not in _BESIDE_ARTIFACT and getattr(self, one.name) != _default(one)
-        ]
-        if given:
-            raise ValueError(
-                f"a latency profile was given artifact {other.name!r} and {given[0]}: the artifact states it, leave "
-                "one of the two out"
-            )
         for one in fields(self):
-            if one.name not in _BESIDE_ARTIFACT:
+            if one.name not in ("artifact", "name", "modelled"):
+                default = one.default if one.default_factory is MISSING else one.default_factory()
+                if getattr(self, one.name) != default:
+                    raise ValueError(
+                        f"a latency profile was given artifact {other.name!r} and {one.name}: the artifact has it, "
+                        "leave one of the two out"
+                    )
                 object.__setattr__(self, one.name, getattr(other, one.name))
         object.__setattr__(self, "name", self.name or other.name)
         object.__setattr__(self, "artifact", None)
@@ -181,22 +155,20 @@ class LatencyProfile(metaclass=Checked):
         return target + self.draft_prefix_ms + self.draft_prefix_token_ms > 0
 
     def of(self, composition: str) -> Self:
-        """Return the profile with the overheads of a composition, named by its
-        :attr:`~specexp.core.parts.Parts.label`.
+        """Return the profile with the overheads of a composition (:attr:`~specexp.core.parts.Parts.label`), without
+        further ones to look up.
 
         If none are listed for it, those of the first listed composition with the same drafter are taken, else they
         stay.
-        The result has no further overheads to look up.
         """
         if not self.overheads:
             return self
         found = self.overheads.get(composition)
         if found is None and composition != PLAIN:
             drafter = composition.rpartition(" + ")[0]
-            listed = (label for label in self.overheads if label.rpartition(" + ")[0] == drafter)
-            found = self.overheads.get(next(listed, ""))
-        own = {} if found is None else asdict(found)
-        return replace(self, overheads={}, **own)
+            listed = (cost for label, cost in self.overheads.items() if label.rpartition(" + ")[0] == drafter)
+            found = next(listed, None)
+        return replace(self, overheads={}, **({} if found is None else asdict(found)))
 
     def target_seconds(self, tokens: int, prefix: int | None = None) -> float:
         """Return the seconds of a target pass over ``tokens`` tokens, the root among them."""
@@ -254,27 +226,14 @@ class LatencyProfile(metaclass=Checked):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, the keys of milliseconds as text; :meth:`from_dict` reads them."""
-        values = asdict(self)
-        for what in ("target_ms", "draft_ms"):
-            values[what] = {str(tokens): ms for tokens, ms in values[what].items()}
-        values["lanes_ms"] = {
-            str(lanes): {str(tokens): ms for tokens, ms in one.items()}
-            for lanes, one in self.lanes_ms.items()
-        }
-        return {name: value for name, value in values.items() if name not in ("modelled", "artifact")}
+        exclude = {"modelled", "artifact"}
+        values: dict[str, Any] = TypeAdapter(LatencyProfile).dump_python(self, mode="json", exclude=exclude)
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], modelled: bool = True) -> Self:
-        """Return the profile of :meth:`to_dict`'s values; raises ``ValueError`` or ``TypeError`` for others."""
-        read = dict(values)
-        for name in ("target_ms", "draft_ms"):
-            if name in read:
-                read[name] = {int(tokens): float(ms) for tokens, ms in read[name].items()}
-        read["lanes_ms"] = {
-            int(lanes): {int(tokens): float(ms) for tokens, ms in one.items()}
-            for lanes, one in read.get("lanes_ms", {}).items()
-        }
-        return cls(**read, modelled=modelled)
+        """Return the profile of :meth:`to_dict`'s values; raises ``ValueError`` for others."""
+        return TypeAdapter(cls).validate_python({**values, "modelled": modelled})
 
     @cached_property
     def _target_points(self) -> list[tuple[int, float]]:
@@ -301,19 +260,10 @@ def outcome_seconds(outcome: Outcome, profile: LatencyProfile | None) -> float:
     return sum(outcome.seconds.values() if profile is None else profile.outcome_parts(outcome))
 
 
-def _default(one: Any) -> Any:
-    return one.default_factory() if one.default is MISSING else one.default
-
-
 def _between(points: Sequence[tuple[int, float]], tokens: int) -> float:
-    """Milliseconds at ``tokens`` on the line through sorted points."""
-    place = bisect_left(points, (tokens,))
-    if place < len(points) and points[place][0] == tokens:
-        return points[place][1]
-    if place == 0 or len(points) == 1:
-        return points[0][1]
-    (before, low), (after, high) = points[min(place, len(points) - 1) - 1 : min(place, len(points) - 1) + 1]
-    slope = (high - low) / (after - before)
-    if place == len(points):
-        return high + max(slope, 0.0) * (tokens - after)
-    return low + slope * (tokens - before)
+    """Return the milliseconds at ``tokens`` on the line through sorted points."""
+    stated, milliseconds = zip(*points, strict=True)
+    if len(points) > 1 and tokens > stated[-1]:  # numpy would stay at the last point
+        slope = (milliseconds[-1] - milliseconds[-2]) / (stated[-1] - stated[-2])
+        return float(milliseconds[-1] + max(slope, 0.0) * (tokens - stated[-1]))
+    return float(np.interp(tokens, stated, milliseconds))

@@ -13,15 +13,17 @@ from operator import index
 from secrets import randbits
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from specexp.core.checked import check_arguments
 from specexp.core.context import Context
 from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, TreeBuilder, Verifier, follow
 from specexp.core.dialogue import Candidates, DraftState, Plan, Request, Verdict
+from specexp.core.messages import shown
 from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
 from specexp.core.runtime import PassReader, Read
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
 OutcomeObserver = Callable[[Outcome], None]
 Stop = Callable[[Sequence[int]], bool]
 """Whether the output ends with these new tokens. Called after each token, however many were accepted together."""
-Clock = Callable[[Outcome], Mapping[str, float]]  # modelled seconds of a step by phase
+Clock = Callable[[Outcome], Mapping[str, float]]
+"""Modelled seconds of a step by phase."""
 _ROOM_AHEAD = 4096  # new tokens that the cache has room for from the start; it grows for longer outputs
 
 
@@ -89,6 +92,7 @@ class Drafting:
         return filled
 
     def _filled(self, plan: Plan, alone: bool) -> Draft | None:
+        """Return the draft if the drafter can fill the step's tree at once."""
         drafter = self.drafter
         if drafter is None or self.builder is None:
             return None
@@ -113,72 +117,62 @@ class Drafting:
 
 
 class _GrowingTree:
-    """A tree under construction: the builder's open request, None once the tree is complete, and the costs so far."""
+    """A tree under construction, and its costs so far.
+
+    Attributes:
+        question: the drafter, its sequence and the builder's open request; None once the tree is complete.
+    """
 
     def __init__(self, drafting: Drafting, depth: int, alone: bool) -> None:
-        self.drafting = drafting
-        self.request: Request | None = None
+        self.question: tuple[Drafter, Context, Request] | None = None
+        self.pass_tokens: tuple[int, ...] = ()
+        self.draft_seconds = self.build_seconds = 0.0
+        self._drafting = drafting
         self._build = drafting.build(depth, alone)
-        self._built: Draft | None = None
-        self._pass_tokens: tuple[int, ...] = ()
-        self._draft_seconds = self._build_seconds = 0.0
-        self._advance(None)
+        self.advance(None)
 
-    @property
-    def question(self) -> tuple[Drafter, Context, Request]:
-        drafting = self.drafting
-        assert drafting.drafter is not None
-        assert self.request is not None
-        return drafting.drafter, drafting.context, self.request
-
-    @property
-    def draft(self) -> Draft:
-        built = self._built
-        assert built is not None
-        return Draft(
-            built.tree,
-            self._pass_tokens + built.pass_tokens,
-            self._draft_seconds + built.draft_seconds,
-            self._build_seconds - built.draft_seconds,
-        )
-
-    def take(self, answer: Candidates, seconds: float) -> None:
-        if not isinstance(answer, Candidates):  # a drafter's None would silently end the draft
-            name = type(self.drafting.drafter).__name__
-            raise TypeError(f"{name}.propose must return Candidates, got {type(answer).__name__}")
-        self._pass_tokens += answer.pass_tokens
-        self._draft_seconds += seconds
-        self._advance(answer)
-
-    def _advance(self, answer: Candidates | None) -> None:
+    def advance(self, answer: Candidates | None) -> None:
+        """Send the builder an answer, and run it up to its next request or its end."""
         started = perf_counter()
-        with DraftingFor(self.drafting.context.sequence):
+        drafting = self._drafting
+        with DraftingFor(drafting.context.sequence):
             try:
-                self.request = self._build.send(answer)
-                while self.drafting.stops(self.request, self._pass_tokens):
-                    self.request = self._build.send(None)
+                request = self._build.send(answer)
+                while drafting.stops(request, self.pass_tokens):
+                    request = self._build.send(None)
+                assert drafting.drafter is not None  # without a drafter nothing is requested
+                self.question = drafting.drafter, drafting.context, request
             except StopIteration as finished:
-                self.request, self._built = None, finished.value
-        self._build_seconds += perf_counter() - started
+                self.question, built = None, finished.value
+                self.tree = built.tree
+                self.pass_tokens += built.pass_tokens
+                self.draft_seconds += built.draft_seconds
+                self.build_seconds -= built.draft_seconds  # it is part of this call's time
+        self.build_seconds += perf_counter() - started
 
 
 def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
     """Build the next tree, at most as deep as stated, of one sequence, or of several whose drafters are a team."""
     alone = len(draftings) == 1
     trees = [_GrowingTree(drafting, depth, alone) for drafting, depth in draftings]
-    while growing := [tree for tree in trees if tree.request is not None]:
+    while growing := [(tree, tree.question) for tree in trees if tree.question is not None]:
         started = perf_counter()
-        questions = [tree.question for tree in growing]
-        drafter, context, request = questions[0]
-        if len(questions) == 1:
+        drafter, context, request = growing[0][1]
+        if len(growing) == 1:
             with DraftingFor(context.sequence):
                 answers = [drafter.propose(context, request)]
         else:
-            answers = drafter.propose_together(questions)
+            answers = drafter.propose_together([question for _, question in growing])
         share = (perf_counter() - started) / len(growing)
-        for tree, answer in zip(growing, answers, strict=True):
-            tree.take(answer, share)
-    return [tree.draft for tree in trees]
+        for (tree, _), answer in zip(growing, answers, strict=True):
+            if not isinstance(answer, Candidates):  # a drafter's None would silently end the draft
+                raise TypeError(
+                    f"{type(drafter).__name__}.propose must return Candidates, got {type(answer).__name__}"
+                )
+            tree.pass_tokens += answer.pass_tokens
+            tree.draft_seconds += share
+            tree.advance(answer)
+    return [Draft(tree.tree, tree.pass_tokens, tree.draft_seconds, tree.build_seconds) for tree in trees]
 
 
 def teams(draftings: Sequence[Drafting]) -> list[list[int]]:
@@ -219,7 +213,7 @@ class Lane:
         clock: models the seconds of a step for parts that learn from them; measured if None.
 
     Attributes:
-        draft: the draft of the next target pass; None while there is none.
+        draft: the draft of the next target pass.
         result: output, counters and seconds so far.
     """
 
@@ -264,26 +258,22 @@ class Lane:
 
     @property
     def own_drafting(self) -> Drafting:
-        """Its drafting, which is None only where drafts are made elsewhere."""
+        """Its drafting, where drafts are not made elsewhere."""
         assert self.drafting is not None
         return self.drafting
 
     @property
     def reader(self) -> PassReader | None:
         """Its reader for the target, if the verifier needs only tokens."""
-        verifier = self.verifier
-        if (
-            not isinstance(verifier, DeterministicVerifier)
-            or type(verifier).scores is DeterministicVerifier.scores
-        ):
+        if not isinstance(self.verifier, DeterministicVerifier):
             return None
         learned = 0 if self.drafting is None else self.drafting.learned_candidates
-        return PassReader(self.context, verifier, learned)
+        return PassReader(self.context, self.verifier, learned)
 
     @property
     def read(self) -> Read | None:
-        """Results that came with the last pass for this lane; None for an earlier lane of its slot."""
-        read = self.target.reads.get(self.slot)
+        """Results that came with the last pass for this lane."""
+        read = self.target.reads.get(self.slot)  # maybe of an earlier lane of its slot
         return read if read is not None and read.context is self.context else None
 
     @property
@@ -307,16 +297,59 @@ class Lane:
         seconds["build"] += draft.build_seconds
         self.draft = draft
 
+    def decide(self, logits: torch.Tensor) -> tuple[Verdict, Top | None]:
+        """Return the verdict on the draft and, if they were read together with it, the target's best tokens.
+
+        Args:
+            logits: ``[n + 1, V]`` the target's answer to the tree of :attr:`draft`.
+        """
+        started = perf_counter()
+        read = self.read or self._read(logits)
+        if read is not None:
+            check_best(read.highest, "target", self.context)
+            verdict = follow(self.tree, read.tokens.tolist().__getitem__)
+        else:  # the verifier reads the logits itself, and moves what it needs from a device
+            if logits.numel():  # a recording has none
+                check_logits(logits, "target", self.context)
+            verdict = self.verifier.verify(self.context, self.tree, logits)
+        self.result.seconds["verify"] += perf_counter() - started
+        return verdict, None if read is None else read.top
+
+    def _read(self, logits: torch.Tensor) -> Read | None:
+        """Read logits on a device in one copy; None if they are on the host, or the verifier has no scores."""
+        reader, shape = self.reader, self.tree.shape
+        if reader is None or on_host(logits):
+            return None
+        noise = None
+        if reader.verifier.noise_temperature:
+            positions, size = shape.max_depth + 1, logits.shape[1]
+            noise = self.context.target_noise(len(self.context), positions, size, logits.device)[shape.depths]
+        scores = reader.verifier.scores(logits, noise)
+        if scores is None:
+            return None
+        best, tokens = scores.max(dim=-1)
+        wanted = [tokens, best.float()]
+        if reader.learned:
+            values, indices = logits.topk(reader.learned, dim=-1)
+            wanted += [indices, values.float()]
+        read, highest, *top = to_host(*wanted)
+        return Read(self.context, read, highest, (top[0], top[1]) if top else None)
+
     def absorb(
-        self, decision: LaneVerdict, logits: torch.Tensor, hidden: torch.Tensor | None = None
+        self,
+        verdict: Verdict,
+        logits: torch.Tensor,
+        hidden: torch.Tensor | None = None,
+        top: Top | None = None,
     ) -> Outcome:
         """Keep the accepted rows and commit the new tokens; with the last of them the lane has :attr:`ended`.
 
         Args:
             logits: ``[n + 1, V]`` the target's answer to the tree of :attr:`draft`.
             hidden: ``[n + 1, d]`` the target's hidden states, where they are kept.
+            top: the target's best tokens, if they were read already.
         """
-        result, draft, verdict = self.result, self.draft, decision.verdict
+        result, draft = self.result, self.draft
         assert draft is not None
         tree = draft.tree
         started = perf_counter()
@@ -332,8 +365,8 @@ class Lane:
             result.token_ids = self.context.new_token_ids
         outcome = self.outcome(draft, logits, accepted, tuple(tokens))
         outcome.hidden = hidden
-        if decision.top is not None:
-            outcome.top = decision.top
+        if top is not None:
+            outcome.top = top
         if self._clock is None:
             before = self._seconds_before
             outcome.seconds = {phase: spent - before[phase] for phase, spent in result.seconds.items()}
@@ -365,66 +398,6 @@ class Lane:
         return tokens
 
 
-class LaneVerdict(NamedTuple):
-    """A verdict and, if they were read together with it, the target's best tokens."""
-
-    verdict: Verdict
-    top: Top | None = None
-
-
-def decide(lanes: Sequence[Lane], answers: Sequence[torch.Tensor]) -> list[LaneVerdict]:
-    """Decide a step of several lanes. Lanes of one law on the host are decided together, and share the time.
-
-    Args:
-        answers: ``[n + 1, V]`` logits for the tree of each lane.
-    """
-    decisions: dict[int, LaneVerdict] = {}
-    groups: dict[Hashable, list[int]] = {}
-    for number, (lane, logits) in enumerate(zip(lanes, answers, strict=True)):
-        started = perf_counter()
-        read = lane.read or _read(lane, logits)
-        if read is None:  # the verifier looks at the logits itself, and moves what it needs from a device
-            law = lane.verifier.law if on_host(logits) else None
-            groups.setdefault((None, number) if law is None else (law,), []).append(number)
-            continue
-        check_best(read.highest, "target", lane.context)
-        decisions[number] = LaneVerdict(follow(lane.tree, read.tokens.tolist()), read.top)
-        lane.result.seconds["verify"] += perf_counter() - started
-    for numbers in groups.values():
-        started = perf_counter()
-        steps = [(lanes[number].context, lanes[number].tree, answers[number]) for number in numbers]
-        for context, _, logits in steps:
-            if logits.numel():  # a recording has none
-                check_logits(logits, "target", context)
-        verifier = lanes[numbers[0]].verifier
-        verdicts = verifier.verify_together(steps) if len(steps) > 1 else [verifier.verify(*steps[0])]
-        decisions |= zip(numbers, map(LaneVerdict, verdicts), strict=True)
-        for number in numbers:
-            lanes[number].result.seconds["verify"] += (perf_counter() - started) / len(numbers)
-    return [decisions[number] for number in range(len(lanes))]
-
-
-def _read(lane: Lane, logits: torch.Tensor) -> Read | None:
-    """Read logits on a device in one copy; None for logits on the host, or a verifier that tries child after child."""
-    reader, shape = lane.reader, lane.tree.shape
-    if reader is None or on_host(logits):
-        return None
-    noise, depth = None, shape.max_depth
-    if reader.verifier.noise_temperature:
-        noise = lane.context.target_noise(len(lane.context), depth + 1, logits.shape[1], logits.device)
-        noise = noise[shape.depths]
-    scores = reader.verifier.scores(logits, noise)
-    if scores is None:
-        return None
-    best, tokens = scores.max(dim=-1)
-    wanted = [tokens, best.float()]
-    if reader.learned:
-        values, indices = logits.topk(reader.learned, dim=-1)
-        wanted += [indices, values.float()]
-    read, highest, *top = to_host(*wanted)
-    return Read(lane.context, read, highest, (top[0], top[1]) if top else None)
-
-
 # The loop over all lanes.
 
 
@@ -441,12 +414,6 @@ class Decoding:
     Attributes:
         lanes: active lanes by slot, in the order they came.
         passes: target passes so far.
-
-    Example:
-        >>> decoding = Decoding(model)  # doctest: +SKIP
-        >>> decoding.start(Lane(context, model, verifier, Drafting(parts, context), max_new_tokens=64))
-        >>> while decoding.lanes:
-        ...     ended = decoding.step()
     """
 
     def __init__(
@@ -464,7 +431,7 @@ class Decoding:
         Args:
             lane: takes part from the next step on; its slot holds a prefix of the prompt, or nothing.
             wants_logits: whether its drafter learns from the target's answers to the prompt.
-            since: start of its prefill; now if None.
+            since: the clock at the start of its prefill; now if None.
         """
         started = perf_counter() if since is None else since
         self.begin(lane, self.prefill(lane, wants_logits))
@@ -480,9 +447,9 @@ class Decoding:
         self.target.synchronize()
         self.charge_pass(lanes, trees, started, perf_counter())
         hidden: Sequence[torch.Tensor | None] = self.target.hidden or [None] * len(lanes)
-        decisions = decide(lanes, answers)
-        for lane, decision, logits, states in zip(lanes, decisions, answers, hidden, strict=True):
-            outcome = lane.absorb(decision, logits, states)
+        for lane, logits, states in zip(lanes, answers, hidden, strict=True):
+            verdict, top = lane.decide(logits)
+            outcome = lane.absorb(verdict, logits, states, top)
             if lane.ended:
                 self.remove(lane)  # before it learns, which may fail
             self.learn(lane, outcome)
@@ -565,10 +532,9 @@ class Decoder:
     Args:
         target: a Hugging Face causal LM with full attention, or a runtime. A model of :func:`specexp.load_pair` runs
             in its pair's mode, any other model by its own code.
-        drafter: guesses tokens; None, with ``builder`` None, is plain autoregressive decoding.
-        builder: chooses the guesses that become nodes.
-        verifier: decides which nodes are accepted; greedy decoding if None.
-        controller: decides how much to draft; the builder's own limits if None.
+        drafter: None, with ``builder`` None, is plain autoregressive decoding.
+        verifier: greedy decoding if None.
+        controller: the builder's own limits if None.
 
     Raises:
         ValueError: the parts cannot work together or with the target.
@@ -599,7 +565,7 @@ class Decoder:
         self,
         input_ids: Sequence[int] | torch.Tensor,
         *,
-        max_new_tokens: int = 128,
+        max_new_tokens: Annotated[int, Field(ge=1)] = 128,
         eos_token_id: int | Collection[int] | None = None,
         seed: int | None = None,
         sequence: int | str | None = None,
@@ -610,7 +576,6 @@ class Decoder:
 
         Args:
             input_ids: ``[p]`` or ``[1, p]`` prompt tokens, at least one.
-            max_new_tokens: never exceeded.
             eos_token_id: token or tokens that end the output.
             seed: for verifiers and drafters that draw; drawn and returned in :attr:`GenerationResult.seed` if None. A
                 continued conversation keeps its own.
@@ -626,18 +591,19 @@ class Decoder:
         """
         model, parts = self.model, self.parts
         prompt = token_list(input_ids)
-        model.check_request(prompt, max_new_tokens)
         others = {"seed": seed, "sequence": sequence, "continue_conversation": continue_conversation}
-        check_arguments(Decoder.generate, (), {**others, "observers": observers})
+        check_arguments(
+            Decoder.generate, (), {**others, "max_new_tokens": max_new_tokens, "observers": observers}
+        )
+        model.check_request(prompt, max_new_tokens)
         eos_token_ids = eos_set(eos_token_id, model.vocab_size)
         with model.exclusively(), torch.inference_mode():
             started = perf_counter()
             if continue_conversation:
                 context = self._continued(prompt, seed, sequence)
             else:
-                context = parts.context(
-                    prompt, randbits(62) if seed is None else seed, 0 if sequence is None else sequence
-                )
+                seed = randbits(62) if seed is None else seed
+                context = parts.context(prompt, seed, 0 if sequence is None else sequence)
             if context is not model.conversation:  # it is new, or another decoder used the cache in between
                 model.cache.truncate(0, 0)
             self._kept = model.conversation = context
@@ -662,19 +628,16 @@ class Decoder:
         context = self._kept
         if context is None:
             raise ValueError(
-                "there is no conversation to continue: call generate without continue_conversation first"
+                "continue_conversation needs an earlier call: there is no conversation to continue"
             )
         for name, given, kept in (("seed", seed, context.seed), ("sequence", sequence, context.sequence)):
             if given is not None and given != kept:
-                raise ValueError(
-                    f"{name} was {given!r}, but the conversation to continue has {kept!r}: leave it out, or start "
-                    "a new conversation"
-                )
+                raise ValueError(f"{name} must be left out or {kept!r} as in the conversation, got {given!r}")
         known = context.token_ids.tolist()
         if prompt[: len(known)] != known or len(prompt) == len(known):
             raise ValueError(
-                f"the prompt of {len(prompt)} tokens does not continue the conversation: it must begin with the "
-                f"{len(known)} tokens fed and generated so far and add at least one"
+                f"the prompt of {len(prompt)} tokens does not continue the conversation: it must begin with its "
+                f"{len(known)} tokens and add at least one"
             )
         self.model.cache.truncate(0, len(known) - 1)  # an interrupted step may have left more
         context.next_turn(prompt[len(known) :])
@@ -683,39 +646,36 @@ class Decoder:
 
 def token_list(input_ids: Sequence[int] | torch.Tensor) -> list[int]:
     """Return the token ids of a prompt ``[p]`` or ``[1, p]``; raises ``ValueError`` for anything else."""
-    if isinstance(input_ids, Mapping):
-        raise ValueError("the prompt is a tokenizer's whole output: pass its input_ids")
-    if isinstance(input_ids, str):
-        raise ValueError("the prompt is text: pass a tokenizer's input_ids of it")
     try:
-        tokens = np.asarray(input_ids.cpu() if isinstance(input_ids, torch.Tensor) else input_ids)
-    except ValueError:  # lists of different lengths
-        tokens = np.empty((len(input_ids), 0))
-    if tokens.ndim == 2 and tokens.shape[0] != 1:
-        raise ValueError(f"input_ids has a batch of {tokens.shape[0]}; one prompt a call is decoded")
-    if tokens.ndim not in (1, 2) or (tokens.size and not np.issubdtype(tokens.dtype, np.integer)):
-        given = f"{tokens.dtype} {list(tokens.shape)}"
-        if tokens.ndim == 0 or tokens.dtype.kind not in "biuf":
-            given = f"{input_ids!r:.60}"
-        raise ValueError(f"input_ids is {given}; token ids [p] or [1, p] are expected")
-    return [int(token) for token in tokens.flatten()]
+        given: Any = input_ids.tolist() if isinstance(input_ids, (torch.Tensor, np.ndarray)) else input_ids
+        if given and isinstance(given[0], list | tuple):  # [1, p]
+            [given] = given
+        return _integers(given)
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"input_ids must be token ids [p] or [1, p] of one prompt, such as a tokenizer's input_ids, got "
+            f"{shown(input_ids)}"
+        ) from error
 
 
 def eos_set(eos_token_id: int | Collection[int] | None, vocab_size: int) -> frozenset[int]:
     """Return the EOS tokens; raises ``ValueError`` if one is not in the vocabulary."""
-    if eos_token_id is None:
-        return frozenset()
-    if isinstance(eos_token_id, (torch.Tensor, np.ndarray)):
-        eos_token_id = eos_token_id.flatten().tolist()
-    given = eos_token_id if isinstance(eos_token_id, Collection) else [eos_token_id]
+    given = eos_token_id
+    if isinstance(given, (torch.Tensor, np.ndarray)):
+        given = given.flatten().tolist()
     try:
-        if any(isinstance(token, bool) for token in given):
-            raise TypeError("a bool is not a token")
-        found = frozenset(map(index, given))
+        found = _integers(() if given is None else given if isinstance(given, Collection) else [given])
     except TypeError as error:
-        raise ValueError(f"eos_token_id is {eos_token_id!r}; a token id or several are expected") from error
-    if unknown := sorted(found - set(range(vocab_size))):
+        raise ValueError(f"eos_token_id must be a token id or several, got {eos_token_id!r}") from error
+    if unknown := sorted(token for token in found if not 0 <= token < vocab_size):
         raise ValueError(
             f"eos_token_id is {unknown[0]}; the target's vocabulary has ids 0 to {vocab_size - 1}"
         )
-    return found
+    return frozenset(found)
+
+
+def _integers(given: Iterable[Any]) -> list[int]:
+    """Return integers of any library as Python's; raises ``TypeError`` for other values."""
+    if any(isinstance(value, bool) for value in given):
+        raise TypeError("a truth value is not a token")
+    return list(map(index, given))

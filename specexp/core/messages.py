@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
+from itertools import takewhile
+
+_LISTED = 64  # most names in a sentence
+_SHOWN = 60  # most characters of a value in a message
 
 
 def counted(number: int, noun: str) -> str:
@@ -27,41 +31,6 @@ def size_of(size: float) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
-def did_you_mean(name: object, allowed: Iterable[str]) -> str:
-    """Return ``; did you mean 'nodes'?`` or, if nothing is near, ``; allowed are ...`` (``""`` without any).
-
-    Near names have the same last step, another word for it (:data:`SAME_MEANING`), or a similar spelling, compared
-    after the dotted prefix that all names share.
-
-    Example:
-        >>> did_you_mean("node", ["nodes", "depth"]), did_you_mean("nodes", ["budget", "branches"])
-        ("; did you mean 'nodes'?", "; did you mean 'budget'?")
-    """
-    names = sorted(set(allowed))
-    prefix = _common_prefix([str(name), *names])
-    given = _plain(str(name)[len(prefix) :])
-    last = {known: _plain(known).rpartition(".")[2] for known in names}
-    word = given.rpartition(".")[2]
-    near = [known for known in names if last[known] == word]
-    if not near:
-        meant = {other for words in SAME_MEANING if word in words for other in words}
-        near = [known for known in names if last[known] in meant]
-        rest = {_plain(known[len(prefix) :]): known for known in names}
-        spelt = get_close_matches(given, rest, n=1, cutoff=0.65)
-        if spelt and (not near or _letters(given, spelt[0]) >= 0.75):
-            near = [rest[spelt[0]]]
-    if not near:  # without the shared prefix, which is alike in any case
-        whole = {known[len(prefix) :]: known for known in names}
-        near = [whole[one] for one in get_close_matches(str(name)[len(prefix) :], whole, n=1, cutoff=0.9)]
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    level = min((known.count(".") for known in names), default=0)
-    shallow = [known for known in names if known.count(".") == level]  # nested keys would be too many
-    return f"; allowed are {', '.join(shallow)}" if 0 < len(shallow) <= _LISTED else ""
-
-
-_LISTED = 64  # most names in a sentence
-
 SAME_MEANING = tuple(
     frozenset(words.split())
     for words in (
@@ -83,26 +52,40 @@ SAME_MEANING = tuple(
 """Synonyms among our keys and those of other projects."""
 
 
-def _common_prefix(names: list[str]) -> str:
-    """Return the dotted steps that all names begin with, without the last step of any name."""
-    shared: list[str] = []
-    for steps in zip(*(name.split(".")[:-1] for name in names), strict=False):
-        if len(set(steps)) > 1:
-            break
-        shared.append(steps[0])
-    return "".join(f"{step}." for step in shared)
+def did_you_mean(name: object, allowed: Iterable[str]) -> str:
+    """Return ``; did you mean 'nodes'?`` or, if nothing is near, ``; allowed are ...`` (``""`` without any).
+
+    Near names have the same last step, another word for it (:data:`SAME_MEANING`), or a similar spelling, compared
+    after the dotted prefix that all names share.
+
+    Example:
+        >>> did_you_mean("node", ["nodes", "depth"]), did_you_mean("nodes", ["budget", "branches"])
+        ("; did you mean 'nodes'?", "; did you mean 'budget'?")
+    """
+    names = sorted(set(allowed))
+    leading = zip(*(one.split(".")[:-1] for one in (str(name), *names)), strict=False)
+    shared = len(list(takewhile(lambda steps: len(set(steps)) == 1, leading)))
+    given, last = _comparable(str(name), shared)
+    synonyms = {other for words in SAME_MEANING if last in words for other in words}
+
+    def nearness(known: str) -> float:
+        plain, known_last = _comparable(known, shared)
+        if known_last == last:
+            return 1.0
+        return max(SequenceMatcher(None, plain, given).ratio(), 0.75 * (known_last in synonyms))
+
+    nearest = max(names, key=nearness, default="")
+    if nearest and nearness(nearest) >= 0.65:
+        return f"; did you mean {nearest!r}?"
+    level = min((known.count(".") for known in names), default=0)
+    shallow = [known for known in names if known.count(".") == level]  # nested keys would be too many
+    return f"; allowed are {', '.join(shallow)}" if 0 < len(shallow) <= _LISTED else ""
 
 
-def _plain(name: str) -> str:
-    return name.lower().lstrip("-").replace("-", "_")
-
-
-def _letters(one: str, other: str) -> float:
-    """Return the similarity of two spellings, from 0 to 1."""
-    return SequenceMatcher(None, one, other).ratio()
-
-
-_SHOWN = 60  # most characters of a value in a message
+def _comparable(name: str, shared: int) -> tuple[str, str]:
+    """Return a name without its first ``shared`` steps, and its last step."""
+    steps = name.lower().lstrip("-").replace("-", "_").split(".")[shared:]
+    return ".".join(steps), steps[-1]
 
 
 def shown(value: object) -> str:
@@ -120,11 +103,6 @@ def first_line(error: BaseException) -> str:
 
 
 def type_and_line(error: BaseException) -> str:
-    """Return the type of an unexpected error and its first line.
-
-    Example:
-        >>> type_and_line(KeyError("nodes"))
-        "KeyError: 'nodes'"
-    """
+    """Return the type of an unexpected error and its first line."""
     name, line = type(error).__name__, first_line(error)
     return name if line == name else f"{name}: {line}"

@@ -31,7 +31,7 @@ class Outcome:
         accepted: rows of the accepted nodes, from depth 1 down.
         new_token_ids: committed tokens: accepted drafts, then the bonus token unless the output ended before it.
         pass_tokens: tokens fed in each draft pass of the step.
-        seconds: time of the step by phase, before learning.
+        seconds: time of the step by phase (:data:`PHASES`), before learning.
         hidden: ``[n + 1, d]`` input of the target's output layer, where a drafter wants it; else None.
         top: the part of :meth:`top_k` and :meth:`top_k_logits` that was read already.
     """
@@ -52,11 +52,16 @@ class Outcome:
         return len(self.pass_tokens)
 
     def answers(self) -> NDArray[np.int64]:
-        """Return ``[n + 1]`` the target's next token for each row.
-
-        That is the committed token for the root and accepted nodes, and the argmax elsewhere.
+        """Return ``[n + 1]`` the target's next token for each row: the committed token for the root and accepted nodes,
+        and the argmax elsewhere.
         """
-        tokens = self._first()
+        if self.top is None and on_host(self.logits):
+            logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
+            tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(
+                axis=1
+            )  # much faster than torch's topk
+        else:
+            tokens = self.top_k(1)[:, 0].copy()
         rows = (0, *self.accepted)[: len(self.new_token_ids)]
         tokens[list(rows)] = self.new_token_ids[: len(rows)]
         return tokens
@@ -69,13 +74,6 @@ class Outcome:
         """Return ``[n + 1, k]`` logits of :meth:`top_k`."""
         return self._best(k)[1][:, :k]
 
-    def _first(self) -> NDArray[np.int64]:
-        if self.top is None and on_host(self.logits):
-            logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
-            tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(axis=1)
-            return tokens  # ten times faster than torch's topk
-        return self.top_k(1)[:, 0].copy()
-
     def _best(self, k: int) -> Top:
         if self.top is None or self.top[0].shape[1] < k:
             values, indices = self.logits.topk(k, dim=-1)
@@ -87,12 +85,8 @@ class Outcome:
 def prefill_outcome(
     context: Context, fed: NDArray[np.int64], logits: torch.Tensor, hidden: torch.Tensor | None = None
 ) -> Outcome:
-    """Return the prefill as step 0, all accepted.
-
-    Args:
-        fed: ``[p]`` prompt tokens.
-        logits: ``[p, V]``, or ``[0, 0]`` where only hidden states are wanted.
-        hidden: ``[p, d]``, if wanted.
+    """Return the prefill of ``[p]`` prompt tokens as step 0, all accepted, with logits ``[p, V]`` (or ``[0, 0]``) and
+    hidden states ``[p, d]``.
     """
     rows = np.arange(fed.size)
     chain = TokenTree(TreeShape(rows - 1, np.where(rows == 0, -1, 0)), fed)
@@ -114,13 +108,13 @@ class GenerationResult:
 
     Attributes:
         token_ids: the new tokens, once the output has ended; with EOS, if it was generated.
-        seed: the seed of its randomness: the same seed, sequence and prompt give the same tokens.
+        seed: the same seed, sequence and prompt give the same tokens.
         steps: target passes, without the prefill.
         accepted_drafts: drafted tokens that became output.
         bonus_tokens: tokens added by the target, at most one a step.
         drafted_nodes: nodes fed to the target, without roots.
-        drafted_at: number of steps whose tree reached each depth, from depth 1 on.
-        accepted_at: number of steps whose accepted path reached each depth.
+        drafted_at: number of steps with a tree that reached each depth, from depth 1 on.
+        accepted_at: number of steps with an accepted path that reached each depth.
         prefill_seconds: time before the first step.
         seconds: time of all steps by phase, see :data:`PHASES`.
     """

@@ -5,7 +5,7 @@ The loop (:mod:`specexp.core.loop`) and everything above use parts only by the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from typing_extensions import override
@@ -121,77 +121,61 @@ def check_composition(
                 f"the {role} is {what}; a {family.__name__} is expected: the order is drafter, builder, verifier, "
                 "controller"
             )
-    if (drafter is None) != (builder is None):
-        missing = "drafter" if drafter is None else "builder"
-        raise ValueError(
-            f"the composition has no {missing}: give both drafter and builder, or neither for plain decoding"
-        )
-    if drafter is not None and builder is not None:
+    if drafter is None or builder is None:
+        if (drafter is None) != (builder is None):
+            missing = "drafter" if drafter is None else "builder"
+            raise ValueError(f"the composition has no {missing}: give both drafter and builder, or neither")
+    else:
         _check_candidates(drafter, builder)
+        if drafter.coupled and verifier is not None and verifier.noise_temperature is None:
+            raise ValueError(
+                f"{type(drafter).__name__} is coupled, but {type(verifier).__name__} draws noise of its own: "
+                "set coupled to false or verify with KeyedSampling"
+            )
     if controller is not None:
         controller.check_parts(drafter, builder, verifier)
-        _check_controller(controller, drafter, builder)
-    if (
-        drafter is not None
-        and drafter.coupled
-        and verifier is not None
-        and verifier.noise_temperature is None
-    ):
-        raise ValueError(
-            f"{type(drafter).__name__} is coupled, but {type(verifier).__name__} draws noise of its own: "
-            "set coupled to false or verify with KeyedSampling"
-        )
+        for sentence in _conflicts_of(controller, drafter, builder):
+            raise ValueError(f"{type(controller).__name__} {sentence}")
 
 
-def _check_controller(controller: Controller, drafter: Drafter | None, builder: TreeBuilder | None) -> None:
-    name = type(controller).__name__
+def _conflicts_of(
+    controller: Controller, drafter: Drafter | None, builder: TreeBuilder | None
+) -> Iterator[str]:
+    """Yield what a controller needs and the other parts lack."""
+    name = "plain decoding" if builder is None else type(builder).__name__
     if controller.needs_log_probs and drafter is not None and not drafter.gives_log_probs:
-        raise ValueError(
-            f"{name} decides by draft probabilities and {type(drafter).__name__} gives none: draft with DraftModel or "
-            "use another controller"
-        )
+        yield f"decides by draft probabilities and {type(drafter).__name__} gives none: draft with DraftModel"
     if builder is not None and controller.num_choices > builder.num_choices:
-        raise ValueError(
-            f"{name} chooses from {controller.num_choices} builders and {type(builder).__name__} holds "
-            f"{builder.num_choices}: list as many builders in a Choice"
-        )
+        choices = f"chooses from {controller.num_choices} builders and {name} holds {builder.num_choices}"
+        yield f"{choices}: list as many builders in a Choice"
     if controller.plans_threshold and (builder is None or not builder.takes_threshold):
-        raise ValueError(
-            f"{name} plans a threshold and {'plain decoding' if builder is None else type(builder).__name__} follows "
-            "none: use DySpecThreshold or another controller"
-        )
+        yield f"plans a threshold and {name} follows none: use DySpecThreshold"
 
 
 def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
     for inner in builder.inner:  # each has its own width and kind
         _check_candidates(drafter, inner)
-    name, drafter_name = type(builder).__name__, type(drafter).__name__
+    for sentence in _unmet_by(type(drafter).__name__, drafter, builder):
+        raise ValueError(f"{type(builder).__name__} {sentence}")
+
+
+def _unmet_by(name: str, drafter: Drafter, builder: TreeBuilder) -> Iterator[str]:
+    """Yield what a builder requests and the drafter does not have."""
     if builder.max_candidates > drafter.max_candidates and not builder.accepts_fewer_candidates:
-        raise ValueError(
-            f"the {name} asks for {builder.max_candidates} candidates a node and {drafter_name} ranks at most "
-            f"{drafter.max_candidates}: narrow the tree or widen the drafter"
-        )
+        limit = f"{name} ranks at most {drafter.max_candidates}"
+        yield f"asks for {builder.max_candidates} candidates a node and {limit}: narrow the tree or widen the drafter"
     if builder.phrase_length > drafter.phrase_length:
-        keeps = f"keeps phrases of {drafter.phrase_length}: shorten them or keep longer ones"
-        raise ValueError(
-            f"{name} asks for phrases of {builder.phrase_length} tokens and {drafter_name} "
-            + (keeps if drafter.phrase_length > 1 else "has none: wrap it in a PhraseCache")
-        )
+        has = f"keeps phrases of {drafter.phrase_length}: shorten them or keep longer ones"
+        has = has if drafter.phrase_length > 1 else "has none: wrap it in a PhraseCache"
+        yield f"asks for phrases of {builder.phrase_length} tokens and {name} {has}"
     if builder.needs_log_probs and not drafter.gives_log_probs:
-        raise ValueError(
-            f"{name} decides by draft probabilities and {drafter_name} gives none: draft with DraftModel or build a "
-            "static tree"
-        )
-    if builder.kind is not NodeKind.POINT_MASS and drafter.coupled:
-        raise ValueError(
-            f"{name} draws its candidates and {drafter_name} is coupled, so it ranks them by the target's noise: set "
-            "candidates to top-k or draft with a DraftModel that is not coupled"
-        )
-    if builder.kind is not NodeKind.POINT_MASS and not drafter.draws:
-        raise ValueError(
-            f"{name} draws its candidates and {drafter_name} has no distribution to draw from: set candidates to "
-            "top-k or draft with DraftModel"
-        )
+        yield f"decides by draft probabilities and {name} gives none: draft with DraftModel or build a static tree"
+    if (
+        builder.kind is not NodeKind.POINT_MASS and drafter.coupled
+    ):  # it ranks candidates by the target's noise
+        yield f"draws its candidates and {name} is coupled: set candidates to top-k or coupled to false"
+    elif builder.kind is not NodeKind.POINT_MASS and not drafter.draws:
+        yield f"draws its candidates and {name} has no distribution to draw from: set candidates to top-k"
 
 
 def join_target(parts: Parts, target: Runtime) -> None:
@@ -204,13 +188,10 @@ def join_target(parts: Parts, target: Runtime) -> None:
         return
     name, nodes, leaves = type(parts.builder).__name__, parts.builder.max_nodes, parts.builder.max_leaves
     if nodes >= target.context_limit:
+        room = f"the target's context holds {target.context_limit} tokens"
+        raise ValueError(f"{name} makes trees of up to {nodes} nodes and {room}: lower its budget")
+    drafts = () if parts.drafter is None else parts.drafter.models
+    if leaves > (most := min(model.max_leaves for model in (target, *drafts))):
         raise ValueError(
-            f"{name} makes trees of up to {nodes} nodes and the target's context holds {target.context_limit} tokens: "
-            "lower its budget"
+            f"{name} makes trees of up to {leaves} leaves and a pass of the model takes {most}: lower its budget"
         )
-    for model in (target, *(() if parts.drafter is None else parts.drafter.models)):
-        if leaves > model.max_leaves:
-            raise ValueError(
-                f"{name} makes trees of up to {leaves} leaves and a pass of the model takes {model.max_leaves}: lower "
-                "its budget"
-            )

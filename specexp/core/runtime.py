@@ -34,17 +34,12 @@ R = TypeVar("R")
 
 
 def inference(method: Callable[P, R]) -> Callable[P, R]:
-    """Run a method in ``torch.inference_mode``, unless that is on already.
-
-    Storage that was made in a pass can be written nowhere else.
-    """
+    """Run a method in ``torch.inference_mode``: storage that was made in a pass can be written nowhere else."""
 
     @wraps(method)
     def within(*args: P.args, **kwargs: P.kwargs) -> R:
         import torch
 
-        if torch.is_inference_mode_enabled():
-            return method(*args, **kwargs)
         with torch.inference_mode():
             return method(*args, **kwargs)
 
@@ -97,25 +92,19 @@ class Growth:
 
 
 class TokenRule(Protocol):
-    """A verifier, as far as a pass reads its logits for it; :class:`~specexp.core.contracts.DeterministicVerifier`."""
+    """The part of a :class:`~specexp.core.contracts.DeterministicVerifier` that a pass uses to read its tokens."""
 
     noise_temperature: float | None
 
     @property
-    def law(self) -> Hashable:
-        """Rules with an equal law choose alike."""
+    def law(self) -> Hashable: ...  # noqa: D102
 
-    def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
-        """Return ``[m, V]`` scores whose argmax is the token."""
+    def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None: ...  # noqa: D102
 
 
 class PassReader(NamedTuple):
-    """The reader of a slot's tree passes.
-
-    Attributes:
-        context: the sequence.
-        verifier: of its tokens.
-        learned: best tokens of every row that its drafter learns.
+    """The reader of a slot's tree passes: its sequence, its verifier, and how many of the best tokens of every row are
+    learned.
     """
 
     context: Context
@@ -124,26 +113,20 @@ class PassReader(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Results of a tree pass for its :class:`PassReader`, on the host.
-
-    Attributes:
-        context: the reader's.
-        tokens: ``[n + 1]`` the verifier's token after every row.
-        highest: ``[n + 1]`` float32 scores of these tokens.
-        top: tokens ``[n + 1, k]`` to learn and their logits; None where none are learned.
+    """Results of a tree pass for its :class:`PassReader`, on the host: the verifier's token after every row, its score,
+    and the tokens to learn with their logits, if any.
     """
 
     context: Context
-    tokens: NDArray[np.int64]
-    highest: NDArray[np.float32]
-    top: tuple[NDArray[np.int64], NDArray[np.float32]] | None
+    tokens: NDArray[np.int64]  # [n + 1]
+    highest: NDArray[np.float32]  # [n + 1]
+    top: tuple[NDArray[np.int64], NDArray[np.float32]] | None  # [n + 1, k] each
 
 
 class Target(ABC):
     """A model, or a recording of one, as the loop needs it.
 
     Attributes:
-        context_limit: most positions.
         vocab_size: V; unbounded where no model is run.
         keeps_hidden: whether hidden states are kept for a drafter.
         hidden: ``[rows, d]`` input of the output layer for each tree of the last pass, or for the last prefill;
@@ -166,10 +149,8 @@ class Target(ABC):
     def prefill(
         self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
     ) -> torch.Tensor | None:
-        """Feed and commit tokens, possibly none. Return ``[p, V]`` logits with ``all_logits``, else None.
-
-        Set ``all_logits`` only for drafters that learn from them: the vocabulary projection of a long prompt is
-        expensive.
+        """Feed and commit tokens, possibly none. Return ``[p, V]`` logits with ``all_logits``, else None: they are
+        expensive, and only some drafters learn from them.
         """
 
     @abstractmethod
@@ -178,10 +159,8 @@ class Target(ABC):
 
     @abstractmethod
     def commit(self, slot: int, rows: Sequence[int]) -> None:
-        """Keep rows of a slot's last pass, or of all passes of a growing tree, and drop its other rows.
-
-        Args:
-            rows: increasing, at least one, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
+        """Keep rows of a slot's last pass, or of all passes of a growing tree, and drop its other rows. The rows are
+        increasing and at least one, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
         """
 
     def read_for(self, slot: int, reader: PassReader | None) -> None:  # noqa: B027 - most have nothing to do
@@ -213,9 +192,7 @@ class Runtime(Target):
         pads_rows: whether a pass costs what one over the next power of two of rows does.
         takes_device_map: whether a model on several devices can be run.
         model: the model, as its library has it.
-        cache: the sequences it holds.
-        device: device of the logits.
-        dtype: dtype of the logits.
+        device: device of the logits; ``dtype`` is theirs, too.
         max_leaves: most leaves of all trees of a pass together.
         passes: forward passes since construction, prefill included.
         independent_rows: whether the logits of a row are the same, bit by bit, whatever else its pass feeds.
@@ -311,8 +288,7 @@ class Runtime(Target):
         """Lock the model for this thread; raises ``ValueError`` if the thread already decodes with it."""
         if self._user == get_ident():
             raise ValueError(
-                "the model is decoding already, and what it generates would be overwritten: give an observer that "
-                "decodes a Decoder around another LanguageModel"
+                "the model is decoding already: give an observer that decodes a Decoder around another LanguageModel"
             )
         with self._lock:
             self._user = get_ident()
@@ -325,9 +301,8 @@ class Runtime(Target):
         """Raise ``ValueError`` for an empty, too long or unknown prompt, or ``max_new_tokens < 1``."""
         if not prompt:
             raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
-        whole = isinstance(max_new_tokens, (int, np.integer)) and not isinstance(max_new_tokens, bool)
-        if not whole or max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens was {max_new_tokens!r}; a whole number from 1 is needed")
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be an integer >= 1, got {max_new_tokens}")
         limit = self.context_limit
         if len(prompt) >= limit:
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from specexp.core.context import Context
 
 
+@dataclass(frozen=True)
 class Processors:
-    """Logits to the scores that are sampled from.
+    """Turns logits into the scores that are sampled from.
 
     Args:
         temperature: 0 keeps only the argmax (ties go to the lowest id).
@@ -24,12 +26,9 @@ class Processors:
         top_p: keep only the smallest set of most probable tokens with at least this probability.
     """
 
-    def __init__(
-        self, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
-    ) -> None:
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
 
     @property
     def settings(self) -> dict[str, float | int | None]:
@@ -75,19 +74,13 @@ def highest(scores: torch.Tensor) -> int:
     return int(scores.float().numpy(force=True).argmax())  # five times faster than torch's
 
 
-def highest_of(scores: torch.Tensor) -> list[int]:
-    """Return :func:`highest` of each row of ``[m, V]`` scores on the host."""
-    found: list[int] = scores.float().numpy(force=True).argmax(axis=1).tolist()
-    return found
-
-
 def on_host(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is in the host's memory, so that reading it waits for no device."""
     return tensor.device.type == "cpu"
 
 
 def to_host(*tensors: torch.Tensor) -> list[NDArray[Any]]:
-    """Return arrays of tensors whose numbers have 4 or 8 bytes, in one copy: the host waits once."""
+    """Return arrays of tensors with numbers of 4 or 8 bytes, in one copy: the host waits once."""
     import torch
 
     if on_host(tensors[0]):

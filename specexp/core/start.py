@@ -1,7 +1,7 @@
-"""The first act of a command, before other imports: handle signals and hide passwords in URLs.
+"""The first act of a command, before slow imports: handle signals and hide passwords in URLs.
 
-This module imports nothing that takes time. Before the command acts, or while modules are imported, a signal ends the
-process at once; later it raises :class:`Interrupted`, so that open files and databases are closed.
+Before the command acts, or while modules are imported, a signal ends the process at once; later it raises
+:class:`Interrupted`, so that open files and databases are closed.
 """
 
 from __future__ import annotations
@@ -25,22 +25,20 @@ _acting = False
 class Interrupted(KeyboardInterrupt):
     """The process received a signal to end; libraries clean up as after Ctrl-C."""
 
-    def __init__(self, number: int = signal.SIGINT) -> None:
+    def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
         self.code = 128 + number
 
 
 def begin() -> None:
-    """Handle signals, hide passwords in tracebacks of unexpected errors, and let matplotlib draw into files only.
-
-    Signals that the starter has ignored, as ``nohup`` does, stay ignored.
-    """
+    """Handle signals, hide passwords in tracebacks of unexpected errors, and let matplotlib draw into files only."""
     for name in SIGNALS:
         number = getattr(signal, name, None)  # Windows has no SIGHUP
+        # a signal that the parent ignores, as nohup does, stays ignored
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _answer)
     sys.excepthook = _show
-    os.environ["MPLBACKEND"] = "agg"  # another one, or a misspelt one, may be impossible to import here
+    os.environ["MPLBACKEND"] = "agg"  # another backend may be impossible to import here
 
 
 @contextmanager
@@ -86,8 +84,8 @@ def masked(text: str) -> str:
     """Return a text without the passwords of its URLs.
 
     Example:
-        >>> masked("postgresql://me:pass@word@host/studies?sslpassword=x is asked")
-        'postgresql://me:***@host/studies?sslpassword=*** is asked'
+        >>> masked("postgresql://me:pass@word@host/studies?sslpassword=x is locked")
+        'postgresql://me:***@host/studies?sslpassword=*** is locked'
     """
     if "://" not in text:
         return text

@@ -1,8 +1,7 @@
 """Supervisor process: kills a command and its process group when the starter exits, however that happens.
 
 ``python supervisor.py GRACE COMMAND ...`` starts the command in its own process group, and ends the group when its
-standard input ends: the starter holds the other end of that pipe, which closes even if the starter is killed. It
-imports nothing of specexp, so that it starts at once.
+standard input ends: the starter holds the other end of that pipe, which closes even if the starter is killed.
 """
 
 from __future__ import annotations
@@ -18,16 +17,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-GRACE = 5.0
-"""Seconds between SIGTERM and SIGKILL."""
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the starter decides when the command ends
 
 
-def start(command: Sequence[str], grace: float = GRACE, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a command under a supervisor, which is the returned process.
-
-    Its exit code is the command's (negative if a signal ended it), or 127 if the command cannot be started.
+def start(command: Sequence[str], grace: float = 5.0, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a command under a supervisor, which is the returned process. Its exit code is the command's, or 127 if the
+    command cannot be started.
 
     Args:
         grace: seconds between SIGTERM and SIGKILL when the command is ended.

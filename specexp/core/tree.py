@@ -34,18 +34,15 @@ class NodeKind(IntEnum):
 
 
 class TreeShape:
-    """The form of a draft tree without its tokens: the parent of each row, and its candidate rank.
+    """The form of a draft tree without its tokens; raises ``ValueError`` if a parent is not before its child.
 
     Args:
         parents: ``[n + 1]`` row of each row's parent, ``-1`` for the root (row 0); ``parents[i] < i``.
         ranks: ``[n + 1]`` rank of each node among its parent's candidates, ``-1`` for the root.
 
     Attributes:
-        recurs: whether it is used in many steps, as the shape of a static tree is, so that derived data (such as a mask
-            on a device) is worth keeping.
-
-    Raises:
-        ValueError: the root is missing, or a parent is not before its child.
+        recurs: whether it is used in many steps, as the shape of a static tree is, so that data derived from it is
+            worth keeping.
 
     Example:
         >>> TreeShape.from_rank_paths([[0], [1], [0, 0]]).depths.tolist()
@@ -63,19 +60,14 @@ class TreeShape:
         if self.parents.size == 0 or self.parents[0] != -1:
             raise ValueError("a tree starts with its root: parents[0] must be -1")
         if self.ranks.shape != self.parents.shape:
-            raise ValueError(
-                f"{self.ranks.size} ranks were given for {self.parents.size} rows; one a row is needed"
-            )
+            raise ValueError(f"{self.parents.size} rows must have as many ranks, got {self.ranks.size}")
         if (self.parents[1:] >= rows[1:]).any() or (self.parents[1:] < 0).any():
-            raise ValueError("every node's parent must stand before it (parents[i] in 0..i-1)")
+            raise ValueError("every node's parent must be before it (parents[i] in 0..i-1)")
 
     @classmethod
     def from_rank_paths(cls, paths: Iterable[Sequence[int]]) -> Self:
-        """Build the shape with these rank paths, in any order and without the root; rows are sorted by length, then
-        rank.
-
-        Raises:
-            ValueError: a path is empty or repeated, has a negative rank, or its prefix is not in the list.
+        """Build the shape with these rank paths, in any order and without the root. Rows are sorted by length, then
+        rank. Raises ``ValueError`` if a path is empty, repeated, negative or without its parent.
         """
         given = [tuple(int(rank) for rank in path) for path in paths]
         ordered = sorted(set(given), key=lambda path: (len(path), path))
@@ -86,13 +78,9 @@ class TreeShape:
         parents, ranks = [-1], [-1]
         for path in ordered:
             if not path or min(path) < 0:
-                raise ValueError(
-                    f"rank path {list(path)} is not allowed: the root is not listed and ranks are >= 0"
-                )
+                raise ValueError(f"rank path {list(path)} must have ranks >= 0, and the root is not listed")
             if path[:-1] not in row_of:
-                raise ValueError(
-                    f"rank path {list(path)} has no parent: {list(path[:-1])} is missing from the list"
-                )
+                raise ValueError(f"rank path {list(path)} has no parent: {list(path[:-1])} is missing")
             row_of[path] = len(parents)
             parents.append(row_of[path[:-1]])
             ranks.append(path[-1])
@@ -123,7 +111,7 @@ class TreeShape:
         mask = np.eye(self.parents.size, dtype=np.bool_)
         for row, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
-                mask[row] |= mask[parent]  # complete already: parents stand before children
+                mask[row] |= mask[parent]  # complete already: parents are before children
         return mask
 
     @cached_property
@@ -192,14 +180,14 @@ class TokenTree:
     Attributes:
         tokens: ``[n + 1]`` token ids, the root's first.
         log_probs: ``[n + 1]`` draft log-probability of each node given its parent (0 for the root); None if unknown.
-        kinds: ``[n + 1]`` :class:`NodeKind` of each node (the root's is unused); None if all are point masses. Among
-            siblings drawn nodes come before point masses.
+        kinds: ``[n + 1]`` :class:`NodeKind` of each node; None if all are point masses. Among siblings drawn nodes come
+            before point masses.
         q: ``[V]`` draft distribution of every row with drawn children.
-        draws: for rows whose children were drawn with replacement, the children in the order of the draws, one repeated
-            as often as its token was drawn.
+        draws: for rows with children drawn with replacement, the children in the order of the draws, one repeated as
+            often as its token was drawn.
         values: ``[n + 1]`` worth of each sampling for a dynamic builder, 1 for the root; None for other trees.
-        grafted: ``[n + 1]`` true for nodes of phrases added to a drafted tree, whose log-probability is NaN; None if
-            there are none.
+        grafted: ``[n + 1]`` true for nodes of phrases added to a drafted tree, which have a log-probability of NaN;
+            None if there are none.
     """
 
     shape: TreeShape
@@ -257,22 +245,21 @@ class TokenTree:
     def select(self, keep: NDArray[np.bool_]) -> TokenTree:
         """Return the rows where ``keep`` ``[n + 1]`` is true; a kept row's parent must be kept."""
         new_row = np.where(keep, np.cumsum(keep) - 1, -1).tolist()
-        q = {new_row[row]: values for row, values in (self.q or {}).items() if keep[row]}
         draws = {
             new_row[row]: tuple(new_row[child] for child in drawn if keep[child])
             for row, drawn in (self.draws or {}).items()
             if keep[row]
         }
-        grafted = None if self.grafted is None else self.grafted[keep]
+        named = {name: getattr(self, name) for name in ("log_probs", "kinds", "values", "grafted")}
+        arrays = {name: values[keep] for name, values in named.items() if values is not None}
+        if "grafted" in arrays and not arrays["grafted"].any():
+            del arrays["grafted"]
         return TokenTree(
             self.shape.select(keep),
             self.tokens[keep],
-            None if self.log_probs is None else self.log_probs[keep],
-            None if self.kinds is None else self.kinds[keep],
-            None if self.q is None else q,
-            None if self.draws is None else draws,
-            None if self.values is None else self.values[keep],
-            grafted if grafted is not None and grafted.any() else None,
+            q=None if self.q is None else {new_row[row]: q for row, q in self.q.items() if keep[row]},
+            draws=None if self.draws is None else draws,
+            **arrays,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 from typing_extensions import override
@@ -16,55 +17,45 @@ if TYPE_CHECKING:
     from specexp.core.dialogue import DraftState, Request
 
 
-class _Folded:
-    """An attribute computed from that of the inner parts, unless an object has a value of its own."""
+class _Forwarded:
+    """A class attribute that a function computes from the inner parts and its own name."""
 
-    def __init__(self, fold: Callable[[Iterable[Any]], Any]) -> None:
-        self.fold = fold
+    def __init__(self, compute: Callable[[tuple[Any, ...], str], Any]) -> None:
+        self.compute = compute
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
     def __get__(self, part: Any, owner: type | None = None) -> Any:
-        return self if part is None else self.fold(getattr(one, self.name) for one in part.inner)
+        return self if part is None else self.compute(part.inner, self.name)
 
 
 def folded(fold: Callable[[Iterable[Any]], Any]) -> Any:
-    """Return a class attribute that folds the inner parts' attribute of the same name, e.g. by ``any`` or ``sum``."""
-    return _Folded(fold)
-
-
-class _ToAll:
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, part: Any, owner: type | None = None) -> Any:
-        def call_all(*args: Any) -> None:
-            for one in part.inner:
-                getattr(one, self.name)(*args)
-
-        return self if part is None else call_all
+    """Return a class attribute that folds the inner parts' attribute of the same name, e.g. by ``any`` or ``sum``. An
+    object may have a value of its own.
+    """
+    return _Forwarded(lambda inner, name: fold(getattr(one, name) for one in inner))
 
 
 def to_all() -> Any:
     """Return a method that calls the method of the same name on all inner parts."""
-    return _ToAll()
+
+    def method_of(inner: tuple[Any, ...], name: str) -> Callable[..., None]:
+        def call_all(*args: Any) -> None:
+            for one in inner:
+                getattr(one, name)(*args)
+
+        return call_all
+
+    return _Forwarded(method_of)
 
 
 def _most(values: Iterable[int]) -> int:
     return max(values, default=1)
 
 
-def _joined(values: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
-    return tuple(one for own in values for one in own)
-
-
 class PartWrapper(Part):
-    """The life cycle of a drafter or controller around others: each event goes to all of them.
-
-    Attributes:
-        inner: the wrapped parts.
-    """
+    """The life cycle of a drafter or controller around others: each event goes to all of them."""
 
     inner: tuple[Any, ...]
     begin = to_all()
@@ -104,7 +95,7 @@ class DrafterWrapper(PartWrapper, Drafter):
     draws = folded(any)
     phrase_length = folded(_most)
     learned_candidates = folded(lambda counts: max(counts, default=0))
-    models = folded(_joined)
+    models = folded(lambda models: tuple(chain.from_iterable(models)))
     max_candidates = folded(sum)
     use_draft_model = to_all()
     use_target = to_all()

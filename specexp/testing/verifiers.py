@@ -138,16 +138,6 @@ class DeterministicVerifierContract(LosslessVerifierContract):
                     step.append([token])
                     row = child
 
-    def test_it_chooses_for_several_sequences_as_for_each(self, verifier: Verifier) -> None:
-        assert isinstance(verifier, DeterministicVerifier)
-        cases = [self._case(seed) for seed in range(9)]
-        contexts = [context for context, _, _ in cases]
-        logits = torch.stack([answers[0] for _, _, answers in cases])
-        positions = [len(context) + place % 3 for place, context in enumerate(contexts)]
-        questions = list(zip(contexts, logits, positions, strict=True))
-        alone = [verifier.target_token(*question) for question in questions]
-        assert verifier.target_tokens(contexts, logits, positions) == alone
-
     def test_the_output_does_not_depend_on_the_drafter(self, verifier: Verifier) -> None:
         model = hashed_model(self.vocab_size)
         builder = StaticTree([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
-from specexp.core.sampling import Processors, highest, highest_of
+from specexp.core.sampling import Processors, highest
 
 if TYPE_CHECKING:
     import torch
@@ -47,21 +45,6 @@ class KeyedSampling(DeterministicVerifier):
         self.processors = Processors(temperature, top_k, top_p)
 
     @override
-    def noisy_scores(self, context: Context, logits: torch.Tensor, position: int) -> NDArray[np.float32]:
-        """Return ``[V]`` processed scores plus the noise of the position: ``s_t + g_t`` up to a constant."""
-        scores = self.processed_scores(logits)
-        if self.temperature == 0:
-            return scores
-        return np.asarray(scores + context.target_noise(position, 1, scores.size)[0].numpy())
-
-    @override
-    def processed_scores(self, logits: torch.Tensor) -> NDArray[np.float32]:
-        """Return ``[V]`` scores ``s_t`` up to a constant, removed tokens ``-inf``; at temperature 0 the logits."""
-        if self.temperature == 0:
-            return np.asarray(logits.float().numpy(force=True))
-        return np.asarray(self.processors.scores(logits[None])[0].float().numpy(force=True))
-
-    @override
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor:
         return logits if noise is None else self.processors.scores(logits).float() + noise
 
@@ -69,22 +52,11 @@ class KeyedSampling(DeterministicVerifier):
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
         if self.temperature == 0:
             return highest(logits)
-        return int(self.noisy_scores(context, logits, position).argmax())
+        noise = context.target_noise(position, 1, logits.numel(), logits.device)
+        return highest(self.scores(logits[None], noise)[0])
 
     @property
     @override
     def law(self) -> Hashable:
         own = type(self) is KeyedSampling  # a subclass may have another rule
         return (KeyedSampling, *self.processors.settings.values()) if own else None
-
-    @override
-    def target_tokens(
-        self, contexts: Sequence[Context], logits: torch.Tensor, positions: Sequence[int]
-    ) -> list[int]:
-        if self.temperature == 0:
-            return highest_of(logits)
-        import torch
-
-        places = zip(contexts, positions, strict=True)
-        noise = [context.target_noise(position, 1, logits.shape[1]) for context, position in places]
-        return highest_of(self.processors.scores(logits).float() + torch.cat(noise))

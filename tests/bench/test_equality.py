@@ -71,7 +71,8 @@ def test_noise_is_part_of_the_gap(target, tokenizer, prompts):
     arm = DecoderArm("engine", Decoder(target, verifier=verifier), tokenizer, GENERATION)
     context = Context(prompts[0].token_ids, sequence="p0#0")
     logits = torch.from_numpy(scores_at(arm, prompts[0], 3))
-    scores = np.sort(verifier.noisy_scores(context, logits, len(prompts[0].token_ids) + 3))
+    noise = context.target_noise(len(prompts[0].token_ids) + 3, 1, logits.numel())
+    scores = np.sort(verifier.scores(logits[None], noise)[0].numpy())
     assert gap_at(arm, prompts[0], 3, 0) == pytest.approx(0.7 * float(scores[-1] - scores[-2]), abs=1e-5)
 
 

@@ -48,7 +48,7 @@ def test_each_of_them_must_go_together_with_the_drafter():
     ):
         check_composition(PromptLookup(), Choice([Chain(2), SpecInfer([1])]))
     with pytest.raises(
-        ValueError, match="the KConfig asks for 9 candidates a node and TokenRecycling ranks at most"
+        ValueError, match="KConfig asks for 9 candidates a node and TokenRecycling ranks at most"
     ):
         check_composition(TokenRecycling(k=8), Choice([Chain(2), Choice([KConfig([9])])]))
 

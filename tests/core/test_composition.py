@@ -27,21 +27,20 @@ def any_draft():
 IMPOSSIBLE = {
     "a tree without a drafter": (
         (None, Chain(3)),
-        "the composition has no drafter: give both drafter and builder, or neither for plain decoding",
+        "the composition has no drafter: give both drafter and builder, or neither",
     ),
     "a drafter without a tree": (
         (PromptLookup(), None),
-        "the composition has no builder: give both drafter and builder, or neither for plain decoding",
+        "the composition has no builder: give both drafter and builder, or neither",
     ),
     "a tree wider than the drafter": (
         (PromptLookup(candidates=2), KConfig([3])),
-        "the KConfig asks for 3 candidates a node and PromptLookup ranks at most 2: narrow the tree or widen the "
+        "KConfig asks for 3 candidates a node and PromptLookup ranks at most 2: narrow the tree or widen the "
         "drafter",
     ),
     "drawn nodes of a drafter without distribution": (
         (PromptLookup(), Chain(3, candidates="drawn")),
-        "Chain draws its candidates and PromptLookup has no distribution to draw from: set candidates to top-k or "
-        "draft with DraftModel",
+        "Chain draws its candidates and PromptLookup has no distribution to draw from: set candidates to top-k",
     ),
     "drawn nodes of several drafters": (
         (Union([PromptLookup(), any_draft()]), StaticTree([[0], [1]], candidates="drawn")),
@@ -54,8 +53,7 @@ IMPOSSIBLE = {
     ),
     "draws of a coupled draft": (
         (DraftModel(coupled=True), DySpecGreedy(), KeyedSampling()),
-        "DySpecGreedy draws its candidates and DraftModel is coupled, so it ranks them by the target's noise: set "
-        "candidates to top-k or draft with a DraftModel that is not coupled",
+        "DySpecGreedy draws its candidates and DraftModel is coupled: set candidates to top-k or coupled to false",
     ),
     "a coupled draft and rejection sampling": (
         (DraftModel(coupled=True), Chain(3), RejectionSampling()),
@@ -68,7 +66,7 @@ IMPOSSIBLE = {
     ),
     "a planned threshold nobody follows": (
         (any_draft(), DySpecGreedy(), None, PlansThreshold()),
-        "PlansThreshold plans a threshold and DySpecGreedy follows none: use DySpecThreshold or another controller",
+        "PlansThreshold plans a threshold and DySpecGreedy follows none: use DySpecThreshold",
     ),
 }
 

@@ -14,8 +14,6 @@ from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 
 PROFILE = LatencyProfile("by tokens", {1: 100, 9: 180, 17: 200}, {1: 10, 3: 20}, step_ms=4)
-
-
 NOISY = LatencyProfile("noisy", {1: 100, 8: 120, 16: 112})
 CONSTANT = LatencyProfile("constant", {1: 5000}, {1: 25})
 
@@ -46,11 +44,9 @@ def test_a_pass_of_buckets_costs_what_the_next_one_does():
 
 def test_more_tokens_than_stated_exceed_a_profile_of_several_points():
     assert PROFILE.max_target_tokens == 17
-    assert [PROFILE.exceeded_by(17), PROFILE.exceeded_by(18), CONSTANT.exceeded_by(700)] == [
-        False,
-        True,
-        False,
-    ]
+    assert not PROFILE.exceeded_by(17)
+    assert PROFILE.exceeded_by(18)
+    assert not CONSTANT.exceeded_by(700)
 
 
 def test_a_step_is_its_passes_and_what_drafting_costs_beside_them():
@@ -72,7 +68,7 @@ def test_a_draft_pass_without_milliseconds_is_refused():
         ({1: 0.0}, {}, "target_ms of latency profile 'x' must hold milliseconds above 0"),
         ({2: 5.0}, {}, "target_ms of latency profile 'x' states no milliseconds for 1 token"),
         ({1: 5.0}, {4: 1.0}, "draft_ms of latency profile 'x' states no milliseconds for 1 token"),
-        ({0: 4.0, 1: 5.0}, {}, "target_ms of latency profile 'x' is stated for 0 tokens; 1 or more"),
+        ({0: 4.0, 1: 5.0}, {}, "target_ms.0 must be >= 1, got 0"),
     ],
 )
 def test_profiles_that_say_nothing_of_a_pass_are_refused(target_ms, draft_ms, said):
@@ -148,7 +144,7 @@ def test_a_composition_is_named_by_what_its_steps_cost(drafter, builder, label):
 def test_a_composition_has_its_own_costs_or_those_of_its_drafter():
     listed = {
         "plain": Overhead(token_ms=0.5),
-        "DraftModel + StaticTree": {"step_ms": 2.0},
+        "DraftModel + StaticTree": Overhead(step_ms=2.0),
         "DraftModel + DySpecGreedy": Overhead(step_ms=9.0, node_ms=0.1),
     }
     profile = LatencyProfile("x", {1: 100}, {1: 10}, step_ms=4, overheads=listed)
@@ -159,13 +155,6 @@ def test_a_composition_has_its_own_costs_or_those_of_its_drafter():
     assert profile.of("plain").step_seconds(1) == pytest.approx(0.1005)
     assert greedy.of("DraftModel + StaticTree") == greedy
     assert profile.plain_seconds(9, 2) == pytest.approx(0.201)
-
-
-def test_a_composition_that_cannot_be_meant_is_refused():
-    with pytest.raises(
-        ValueError, match="overheads of latency profile 'x' has 'StaticTree'; 'plain' or a drafter"
-    ):
-        LatencyProfile("x", {1: 100}, overheads={"StaticTree": Overhead()})
 
 
 def test_it_is_read_back_from_its_plain_values():
