@@ -59,7 +59,7 @@ class Reader(Protocol):
 
 
 class _Marker:
-    """Metadata of an annotation whose value a configuration specifies; Python code gives the object."""
+    """Metadata of an annotation: a configuration specifies the object, Python code passes it."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         def read(value: Any, inner: Callable[[Any], Any], info: ValidationInfo) -> Any:
@@ -180,7 +180,7 @@ class Argument:
 
     @cached_property
     def is_nested(self) -> bool:
-        """Whether a configuration specifies objects in its value, which are built before the call."""
+        """True if a configuration specifies objects in its value, which are built before the call."""
         return _is_nested(self.annotation)
 
 

@@ -1,5 +1,7 @@
-"""The contracts of the four families of parts: drafters guess, builders choose the guesses that become nodes of a tree,
-verifiers decide which nodes become output, controllers decide how much to draft.
+"""The contracts of the four families of parts.
+
+Drafters guess tokens, builders choose the guesses that become nodes of a tree, verifiers decide which nodes become
+output, and controllers decide how much to draft.
 
 A part declares its abilities as attributes. The defaults are the least favourable, so a part that declares nothing is
 correct. Parts that contain parts of their own family build on :mod:`specexp.core.wrappers`.
@@ -45,7 +47,7 @@ class Part(metaclass=Checked):
 
     @property
     def shares_state(self) -> bool:
-        """Whether what is learned from one sequence serves the next ones."""
+        """True if state learned from one sequence serves the next ones."""
         return self.state == "carry"
 
     def for_new_sequence(self) -> Self:
@@ -96,7 +98,7 @@ class Drafter(Part):
         gives_log_probs: whether candidates have log-probabilities.
         draws: whether candidates can be drawn from a stated distribution.
         phrase_length: tokens of the longest candidate; 1 without phrases.
-        learns_from: the part of an outcome, beside the committed tokens, that later answers depend on: nothing, or the
+        learns_from: the part of an outcome, besides the committed tokens, that later answers depend on: nothing, or the
             target's answers after accepted nodes or all nodes. A wrapper declares what it adds to its inner drafters.
         learned_candidates: number of the target's best tokens learned per node; 0 if none, or unknown.
         runs_model: whether a draft model is run.
@@ -193,7 +195,7 @@ class TreeBuilder(metaclass=Checked):
     @property
     @abstractmethod
     def max_nodes(self) -> int:
-        """Most nodes of a tree: the room a cache must keep beside the committed tokens."""
+        """Most nodes of a tree: the room a cache must keep after the committed tokens."""
 
     @property
     @abstractmethod
@@ -264,7 +266,7 @@ class Verifier(metaclass=Checked):
 
 
 class DeterministicVerifier(Verifier):
-    """A verifier whose output does not depend on the draft: it follows the target's tokens down the tree."""
+    """A verifier with an output that does not depend on the draft: it follows the target's tokens down the tree."""
 
     sampling = "deterministic"
 
@@ -280,7 +282,7 @@ class DeterministicVerifier(Verifier):
         """Return the target's token at an absolute position, from ``[V]`` logits at the position before."""
 
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
-        """Return ``[m, V]`` scores whose argmax is the target's token, or None to call :meth:`target_token`. They are
+        """Return ``[m, V]`` scores with the target's token as argmax, or None to call :meth:`target_token`. They are
         computed by tensor operations, so that a step waits for the device once.
 
         Args:
@@ -340,7 +342,7 @@ class Controller(Part):
         num_choices: number of builders that plans choose from.
         uses_seconds: whether decisions depend on the seconds of steps, and so on the device.
         learns: whether decisions depend on observed steps.
-        reads_answers: whether it learns from the target's answers themselves, beside accepted and committed tokens.
+        reads_answers: whether it learns from the target's answers, not only from accepted and committed tokens.
         same_plan: whether every step has the same plan and no draft is ended early.
         changes_nothing: whether that plan is the builder's own limits.
         needs_foresight: whether a prompt's output must be known beforehand, as only an evaluation can.

@@ -153,11 +153,9 @@ class DraftState:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verifier's decision: rows of the accepted nodes, from depth 1 down, each the parent of the next, and the bonus,
-    the target's token after the last of them or after the root.
-    """
+    """A verifier's decision. The bonus is the target's token after the last accepted node, or after the root."""
 
-    accepted: tuple[int, ...]
+    accepted: tuple[int, ...]  # rows from depth 1 down, each the parent of the next
     bonus: int
 
 

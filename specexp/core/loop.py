@@ -1,6 +1,6 @@
 """The engine on one page: draft, target pass, absorb, learn, over one sequence or several.
 
-:class:`Drafting` makes one sequence's draft trees, a :class:`Lane` is a sequence in a slot of the target,
+:class:`Drafting` makes one sequence's draft trees. A :class:`Lane` is a sequence in a slot of the target.
 :class:`Decoding` takes all lanes through one step at a time, and :class:`Decoder` decodes one prompt. Drafts may be
 made elsewhere (:mod:`specexp.scheduling`) and the target may be a recording.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 OutcomeObserver = Callable[[Outcome], None]
 Stop = Callable[[Sequence[int]], bool]
-"""Whether the output ends with these new tokens. Called after each token, however many were accepted together."""
+"""Returns whether the output ends with these new tokens. Called after each token, even if several were accepted."""
 Clock = Callable[[Outcome], Mapping[str, float]]
 """Modelled seconds of a step by phase."""
 _ROOM_AHEAD = 4096  # new tokens that the cache has room for from the start; it grows for longer outputs
@@ -91,7 +91,7 @@ class Drafting:
         return tree if tokens.min() >= 0 else tree.select(tokens >= 0)
 
     def stops(self, request: Request, pass_tokens: tuple[int, ...]) -> bool:
-        """Whether the controller ends the draft before a request that costs a draft pass."""
+        """Return whether the controller ends the draft before a request that costs a draft pass."""
         if self.controller.same_plan or self.drafter is None or not self.drafter.costs_pass(request):
             return False
         nodes, depth = int(np.count_nonzero(request.tokens >= 0)) - 1, max(request.depths(), default=0)
@@ -131,7 +131,7 @@ class _GrowingTree:
 
 
 def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
-    """Build the next tree, at most as deep as stated, of one sequence, or of several whose drafters are a team."""
+    """Build the next tree, at most as deep as stated, of one sequence, or of several with drafters of one team."""
     trees = [_GrowingTree(drafting, depth) for drafting, depth in draftings]
     while growing := [(tree, tree.question) for tree in trees if tree.question is not None]:
         started = perf_counter()
@@ -256,7 +256,7 @@ class Lane:
 
     @property
     def ended(self) -> bool:
-        """Whether the output has ended."""
+        """True once the output has ended."""
         return self.result.finish_reason != ""
 
     def take(self, draft: Draft) -> None:
@@ -417,7 +417,7 @@ class Decoding:
         self.add(lane)
 
     def step(self) -> list[Lane]:
-        """Draft, pass, absorb, learn. Return the lanes whose output has ended; these are removed."""
+        """Draft, pass, absorb, learn. Return the lanes with an output that has ended; these are removed."""
         lanes = self.drafts()
         started = perf_counter()
         trees = [lane.tree for lane in lanes]
@@ -481,7 +481,7 @@ class Decoding:
         return lanes
 
     def draft_group(self, lanes: Sequence[Lane]) -> None:
-        """Draft for lanes whose drafters are a team."""
+        """Draft for lanes with drafters of one team."""
         drafts = draft_together([(lane.own_drafting, lane.depth) for lane in lanes])
         for lane, draft in zip(lanes, drafts, strict=True):
             lane.take(draft)

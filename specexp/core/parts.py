@@ -49,22 +49,22 @@ class Parts(_FourParts):
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest tree, root included: the room a cache needs beside the committed tokens."""
+        """Rows of the largest tree, root included: the room a cache needs after the committed tokens."""
         return 1 + (0 if self.builder is None else self.builder.max_nodes)
 
     @property
     def wants_prefill_logits(self) -> bool:
-        """Whether the drafter needs the target's logits of every prompt position."""
+        """True if the drafter needs the target's logits of every prompt position."""
         return self.drafter is not None and self.drafter.wants_prefill_logits
 
     @property
     def wants_hidden(self) -> bool:
-        """Whether the drafter needs the target's hidden states."""
+        """True if the drafter needs the target's hidden states."""
         return self.drafter is not None and self.drafter.wants_hidden
 
     @property
     def reads_answers(self) -> bool:
-        """Whether drafter or controller learn from the target's logits, so that a drafting worker needs them."""
+        """True if drafter or controller learn from the target's logits, so that a drafting worker needs them."""
         drafters = [] if self.drafter is None else [self.drafter, *self.drafter.inner]
         if any(drafter.learns_from != "nothing" for drafter in drafters):
             return True
@@ -72,7 +72,7 @@ class Parts(_FourParts):
 
     @property
     def keeps_learning(self) -> bool:
-        """Whether drafter or controller start the next prompt with what they learned; assumed of parts without a
+        """True if drafter or controller start the next prompt with what they learned; assumed of parts without a
         policy.
         """
         learning = [part for part in (self.drafter, self.controller) if part is not None]
