@@ -69,20 +69,6 @@ def test_accepted_rows_are_kept_in_place_and_the_next_pass_builds_on_them(name, 
         assert close(answers[0], straight(model, [*text, 11]))
 
 
-@pytest.mark.parametrize("name", ["Llama", "GPT2"])
-def test_the_logits_of_a_prefill_are_those_of_the_model(name):
-    model = small_model(name)
-    language_model = LanguageModel(model)
-    prompt = list(range(1, 20))
-    first = language_model.prefill(0, prompt[:8], all_logits=True)
-    assert language_model.prefill(0, [], all_logits=True) is None
-    assert language_model.prefill(0, prompt[8:9]) is None
-    rest = language_model.prefill(0, prompt[9:], all_logits=True)
-    with torch.inference_mode():
-        expected = model(torch.tensor([prompt])).logits[0]
-    assert close(torch.cat((first, rest)), torch.cat((expected[:8], expected[9:])))
-
-
 def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
     monkeypatch.setattr("specexp.core.language_model._PREFILL_CHUNK", 7)
     language_model = LanguageModel(small_model("Llama"))
@@ -92,37 +78,6 @@ def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
     assert language_model.passes - passes == 3
     assert close(logits[-1], straight(language_model.model, prompt))
     assert logits.shape[0] == 19
-
-
-@pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("name", FULL_ATTENTION)
-@pytest.mark.parametrize(
-    "slots", [(0, 1, 2), (3, 1), (2, 0, 3)], ids=["neighbours", "backwards", "scattered"]
-)
-def test_several_slots_in_one_pass_equal_one_at_a_time(name, attention, slots):
-    language_model = LanguageModel(small_model(name, attention))
-    language_model.cache.reserve(80, 4)
-    shapes = [
-        SHAPE,
-        TreeShape.from_rank_paths([[0], [0, 0]]),
-        TreeShape([-1], [-1]),
-        TokenRecyclingTree().shape,
-    ]
-    trees, alone = [], []
-    for slot in slots:
-        language_model.prefill(slot, [slot + 1] * (3 + 5 * slot))
-        trees.append(filled(shapes[slot], slot))
-        alone.append(language_model.tree_pass([slot], [trees[-1]])[0])
-    together = language_model.tree_pass(slots, trees)
-    for slot, tree, expected, answers in zip(slots, trees, alone, together, strict=True):
-        assert answers.shape == (tree.num_nodes + 1, VOCABULARY)
-        assert close(answers, expected)
-        last = tree.num_nodes
-        language_model.cache.commit(slot, [0, *tree.shape.path(last)])
-    for slot, tree in zip(slots, trees, strict=True):
-        text = [slot + 1] * (3 + 5 * slot) + branch(tree, tree.num_nodes)
-        (answers,) = language_model.tree_pass([slot], [root_tree(4)])
-        assert close(answers[0], straight(language_model.model, [*text, 4]))
 
 
 @pytest.mark.parametrize("name", SLIDING)
