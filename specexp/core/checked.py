@@ -331,7 +331,7 @@ def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: 
     given = {
         name: value
         for name, value in {**dict(zip(_positions(component), args, strict=False)), **kwargs}.items()
-        if name in known and value is not known[name].default and not hasattr(value, "__next__")
+        if name in known and value is not known[name].default and not isinstance(value, Iterator)
     }
     if not given:
         return

@@ -295,9 +295,9 @@ class Lane:
 
     def _read(self, logits: torch.Tensor) -> Read | None:
         """Read logits on a device in one copy; None if they are on the host, or the verifier has no scores."""
-        reader, shape = self.reader, self.tree.shape
-        if reader is None or on_host(logits):
+        if on_host(logits) or (reader := self.reader) is None:
             return None
+        shape = self.tree.shape
         noise = None
         if reader.verifier.noise_temperature:
             positions, size = shape.max_depth + 1, logits.shape[1]
