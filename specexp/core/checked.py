@@ -263,7 +263,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, given: Any) -> Any:
-        known = cls.__pydantic_fields__
+        known = cls.__pydantic_fields__  # pydantic's own error has no allowed keys to suggest
         for name in given if isinstance(given, Mapping) else ():
             if name not in known:
                 allowed = {"owner": cls.__name__, "allowed": list(cls.known_keys())}
@@ -335,6 +335,7 @@ def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: 
     }
     if not given:
         return
+    # converted only if needed: strict validation refuses tuples and numpy's numbers, and lax validation takes "8"
     for values in (given, _as_in_a_file(given)):
         try:
             model_of(component).__pydantic_validator__.validate_python(values)

@@ -62,7 +62,7 @@ class Part(metaclass=Checked):
         """Start a sequence or, with ``context.continued``, a later turn. ``prefill`` is step 0 if the drafter wants
         logits of every prompt position, or hidden states; else None.
         """
-        if self.state == "cold" and not context.continued:
+        if self.state == "cold" and not context.continued:  # a later turn keeps the state of its conversation
             self.reset()
 
     def observe(self, outcome: Outcome) -> None:
@@ -321,7 +321,7 @@ class ArgmaxVerifier(DeterministicVerifier):
     @property
     @override
     def law(self) -> Hashable:
-        own = type(self).target_token is ArgmaxVerifier.target_token  # not a subclass's own rule
+        own = type(self).target_token is ArgmaxVerifier.target_token  # a subclass may have another rule
         return ArgmaxVerifier if own else None
 
     @override

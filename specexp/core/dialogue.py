@@ -75,7 +75,7 @@ class Request:
 
     def _along(self, values: NDArray[np.int64], row: int) -> tuple[int, ...]:
         path: list[int] = []
-        while row > 0:
+        while row > 0:  # row 0 is the root
             path.append(int(values[row]))
             row = int(self.parents[row])
         return tuple(reversed(path))
@@ -124,7 +124,7 @@ class Plan:
         """Return the most nodes and the greatest depth of the step, by these limits and the builder's own."""
         nodes = max_nodes if self.max_nodes is None else min(max_nodes, self.max_nodes)
         depths = [depth for depth in (max_depth, self.max_depth) if depth is not None]
-        return nodes, min(depths, default=max_nodes)
+        return nodes, min(depths, default=max_nodes)  # no tree is deeper than it has nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ class LatencyProfile(metaclass=Checked):
 
     def _pass(self, milliseconds: float, prefix_ms: float, prefix: int | None) -> float:
         if prefix is not None and prefix_ms:
-            longer = prefix_ms * (prefix - self.prefix_tokens) / 1e3
+            longer = prefix_ms * (prefix - self.prefix_tokens) / 1e3  # prefix costs are per 1,000 tokens
             milliseconds = max(milliseconds + longer, _SHORTEST * milliseconds)
         return milliseconds / 1e3
 

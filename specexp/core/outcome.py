@@ -75,7 +75,7 @@ class Outcome:
         return self._best(k)[1][:, :k]
 
     def _best(self, k: int) -> Top:
-        if self.top is None or self.top[0].shape[1] < k:
+        if self.top is None or self.top[0].shape[1] < k:  # a later, larger k reads again
             values, indices = self.logits.topk(k, dim=-1)
             ids, highest = to_host(indices, values.float())
             self.top = ids, highest
