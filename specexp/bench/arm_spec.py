@@ -137,8 +137,7 @@ def can_follow(verifier: Verifier) -> bool:
 
     The tokens must not depend on drafts, and take no noise, or noise that can be added to its scores.
     """
-    keyed = not verifier.noise_temperature or verifier.keyed_scores
-    return verifier.sampling == "deterministic" and keyed
+    return verifier.sampling == "deterministic" and (not verifier.noise_temperature or verifier.keyed_scores)
 
 
 def why_not(reference: str, verifier: Verifier) -> str:

@@ -129,8 +129,7 @@ class _Found(Exception):  # noqa: N818
 def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | None:
     """Return the gap of the two best values of logits + T * noise in a step of plain decoding.
 
-    If the token ``other`` of another arm was cut by top-k or top-p, or others were, the distance to the cut counts if
-    it is less. None if the verifier does not show its noisy scores.
+    The distance of the token ``other`` to a cut by top-k or top-p counts if it is less. None without known scores.
     """
     verifier = plain.parts.verifier
     logits = outcome.logits[0].float()  # [V]
@@ -138,13 +137,12 @@ def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | No
     if not temperature:
         best = logits.topk(2).values
         return float(best[0] - best[1])
-    if not isinstance(verifier, DeterministicVerifier):
+    if not isinstance(verifier, DeterministicVerifier) or not verifier.keyed_scores:
         return None
     position = len(outcome.context) - len(outcome.new_token_ids)
-    noise = outcome.context.target_noise(position, 1, logits.numel(), logits.device)
-    noisy = verifier.scores(outcome.logits[:1], noise)  # [1, V]
-    if noisy is None:
-        return None
+    noise = outcome.context.target_noise(position, 1, logits.numel(), logits.device)  # [1, V]
+    noisy = verifier.scores(outcome.logits[:1], noise)
+    assert noisy is not None
     scores = noisy[0].numpy(force=True)
     kept = np.isfinite(scores)
     order = np.sort(scores[kept])

@@ -40,9 +40,8 @@ _LOWEST = -1e30
 class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
     """Turns a greedy ``generate`` into keyed sampling: the argmax of ``s_t + g_t`` is the sample.
 
-    Removed tokens (top-k, top-p) get a very low finite score: prompt lookup calls the processor with dummy
-    scores and takes ``-inf`` as a forbidden candidate. The temperature is above 0; ``key`` is the noise
-    stream of the sequence, ``place_key(seed, sequence, "target")``.
+    Tokens cut by top-k or top-p get a very low finite score, since prompt lookup takes ``-inf`` as a forbidden
+    candidate. The temperature is above 0, and ``key`` is ``place_key(seed, sequence, "target")``.
     """
 
     def __init__(self, verifier: KeyedSampling, key: tuple[int, int]) -> None:

@@ -203,9 +203,7 @@ class _Reading:
             raise PydanticCustomError("part", f"Input should be {what}")
         spec = _Described.model_validate(dict(given))
         name, arguments = spec.class_path, spec.init_args or {}
-        if (
-            hasattr(base, "reader_of") and find_part(base, name) is None
-        ):  # a family that may be given by a path
+        if hasattr(base, "reader_of") and find_part(base, name) is None:  # a family that may be a path
             reader = base.reader_of(name)
             name, arguments = (reader, {"path": name, **arguments}) if reader else (name, arguments)
         found = self.checker.find_class(name, base)

@@ -1,4 +1,4 @@
-"""A preallocated KV cache with slots, whose tree passes are committed in place, and the masks of these passes.
+"""A preallocated KV cache with slots that commits tree passes in place, and the masks of these passes.
 
 ``transformers``' caches only grow or crop; a tree pass appends ``root + nodes`` and keeps only the accepted rows. Each
 *slot* holds one sequence. Keys and values of all layers are in one tensor, so keeping rows is one copy.
@@ -21,7 +21,7 @@ SUPPORTED_ATTENTION = ("sdpa", "eager")
 
 
 def check_attention(config: PreTrainedConfig) -> None:
-    """Raise ``ValueError`` for models whose attention cannot take a tree mask or roll back."""
+    """Raise ``ValueError`` for a model with attention that takes no tree mask, or cannot roll back."""
     check_layers(config)
     implementation = config._attn_implementation
     if implementation not in SUPPORTED_ATTENTION:
@@ -33,7 +33,7 @@ def check_attention(config: PreTrainedConfig) -> None:
 
 
 def check_layers(config: PreTrainedConfig) -> None:
-    """Raise ``ValueError`` for models whose layers cannot roll back, with any attention implementation."""
+    """Raise ``ValueError`` for a model with layers that cannot roll back, with any attention implementation."""
     text = config.get_text_config()
     if config.is_encoder_decoder:
         raise ValueError(
@@ -54,17 +54,16 @@ def check_layers(config: PreTrainedConfig) -> None:
     if kinds - {"full_attention"} or (not kinds and sliding):
         found = ", ".join(sorted(kinds - {"full_attention"})) or f"sliding_window={text.sliding_window}"
         raise ValueError(
-            f"the {text.model_type} model has layers without full attention ({found}), whose cache cannot drop "
-            "rejected tokens: use a model with full attention in every layer"
+            f"the {text.model_type} model has layers without full attention ({found}), which cannot drop rejected "
+            "tokens from their cache: use a model with full attention in every layer"
         )
 
 
 def context_limit(config: PreTrainedConfig) -> int:
     """Return the most positions of a model; raises ``ValueError`` if its configuration states none, as with ALiBi.
 
-    With ``longrope`` only the positions before its switch: the long factors apply to a whole pass as soon as one
-    position lies beyond, so keys in the cache, and logits of nodes before the switch, would depend on the depth of a
-    tree.
+    With ``longrope`` only the positions before its switch count. As soon as one position of a pass lies beyond, the
+    long factors apply to all of them, so cached keys and logits would depend on the depth of a tree.
     """
     text = config.get_text_config()
     limit = getattr(text, "max_position_embeddings", None)

@@ -59,7 +59,7 @@ class Reader(Protocol):
 
 
 class _Marker:
-    """Metadata of an annotation whose value a configuration specifies; Python code gives the object."""
+    """Metadata of an annotation: a configuration specifies the object, Python code passes it."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         def read(value: Any, inner: Callable[[Any], Any], info: ValidationInfo) -> Any:
@@ -180,7 +180,7 @@ class Argument:
 
     @cached_property
     def is_nested(self) -> bool:
-        """Whether a configuration specifies objects in its value, which are built before the call."""
+        """True if a configuration specifies objects in its value, which are built before the call."""
         return _is_nested(self.annotation)
 
 
@@ -263,7 +263,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, given: Any) -> Any:
-        known = cls.__pydantic_fields__
+        known = cls.__pydantic_fields__  # pydantic's own error has no allowed keys to suggest
         for name in given if isinstance(given, Mapping) else ():
             if name not in known:
                 allowed = {"owner": cls.__name__, "allowed": list(cls.known_keys())}
@@ -331,10 +331,11 @@ def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: 
     given = {
         name: value
         for name, value in {**dict(zip(_positions(component), args, strict=False)), **kwargs}.items()
-        if name in known and value is not known[name].default and not hasattr(value, "__next__")
+        if name in known and value is not known[name].default and not isinstance(value, Iterator)
     }
     if not given:
         return
+    # converted only if needed: strict validation refuses tuples and numpy's numbers, and lax validation takes "8"
     for values in (given, _as_in_a_file(given)):
         try:
             model_of(component).__pydantic_validator__.validate_python(values)

@@ -1,5 +1,7 @@
-"""The contracts of the four families of parts: drafters guess, builders choose the guesses that become nodes of a tree,
-verifiers decide which nodes become output, controllers decide how much to draft.
+"""The contracts of the four families of parts.
+
+Drafters guess tokens, builders choose the guesses that become nodes of a tree, verifiers decide which nodes become
+output, and controllers decide how much to draft.
 
 A part declares its abilities as attributes. The defaults are the least favourable, so a part that declares nothing is
 correct. Parts that contain parts of their own family build on :mod:`specexp.core.wrappers`.
@@ -32,18 +34,15 @@ LearnsFrom = Literal["nothing", "accepted", "all-nodes", "unknown"]
 
 
 class Part(metaclass=Checked):
-    """The life cycle of drafters and controllers. The prefill is step 0.
+    """The life cycle of drafters and controllers. The prefill is step 0."""
 
-    Attributes:
-        state: policy of learned state: ``cold`` starts every sequence anew, ``carry`` keeps the state from sequence to
-            sequence, ``preloaded`` starts every sequence from given values. None: no policy.
-    """
-
+    # ``cold`` starts every sequence anew, ``carry`` keeps what was learned from sequence to sequence, ``preloaded``
+    # starts every sequence from given values; None: no policy
     state: str | None = None
 
     @property
     def shares_state(self) -> bool:
-        """Whether what is learned from one sequence serves the next ones."""
+        """True if state learned from one sequence serves the next ones."""
         return self.state == "carry"
 
     def for_new_sequence(self) -> Self:
@@ -58,7 +57,7 @@ class Part(metaclass=Checked):
         """Start a sequence or, with ``context.continued``, a later turn. ``prefill`` is step 0 if the drafter wants
         logits of every prompt position, or hidden states; else None.
         """
-        if self.state == "cold" and not context.continued:
+        if self.state == "cold" and not context.continued:  # a later turn keeps the state of its conversation
             self.reset()
 
     def observe(self, outcome: Outcome) -> None:
@@ -86,34 +85,23 @@ class Part(metaclass=Checked):
 class Drafter(Part):
     """Guesses the next tokens. A subclass implements :meth:`propose` and :attr:`max_candidates`, declares what applies
     of the attributes, and learns only in :meth:`observe`.
-
-    Attributes:
-        wants_prefill_logits: whether :meth:`begin` needs the target's logits of every prompt position.
-        wants_hidden: whether outcomes must have the target's hidden states.
-        coupled: whether the target's noise is added to the draft's scores, so that both agree more often.
-        gives_log_probs: whether candidates have log-probabilities.
-        draws: whether candidates can be drawn from a stated distribution.
-        phrase_length: tokens of the longest candidate; 1 without phrases.
-        learns_from: the part of an outcome, beside the committed tokens, that later answers depend on: nothing, or the
-            target's answers after accepted nodes or all nodes. A wrapper declares what it adds to its inner drafters.
-        learned_candidates: number of the target's best tokens learned per node; 0 if none, or unknown.
-        runs_model: whether a draft model is run.
-        scoring: how candidates are chosen from a draft model's answers (:class:`~specexp.drafters.ranking.Scoring`),
-            if a recording of these answers can take the model's place.
-        inner: the wrapped drafters.
     """
 
-    wants_prefill_logits: bool = False
-    wants_hidden: bool = False
-    coupled: bool = False
-    gives_log_probs: bool = False
-    draws: bool = False
-    phrase_length: int = 1
+    wants_prefill_logits: bool = False  # begin() needs the target's logits of every prompt position
+    wants_hidden: bool = False  # outcomes must have the target's hidden states
+    coupled: bool = False  # the target's noise is added to the draft's scores, so that both agree more often
+    gives_log_probs: bool = False  # candidates have log-probabilities
+    draws: bool = False  # candidates can be drawn from a stated distribution
+    phrase_length: int = 1  # tokens of the longest candidate; 1 without phrases
+    # the part of an outcome, besides the committed tokens, that later answers depend on: nothing, or the target's
+    # answers after accepted nodes or all nodes; a wrapper declares what it adds to its inner drafters
     learns_from: LearnsFrom = "unknown"
-    learned_candidates: int = 0
-    runs_model: bool = False
+    learned_candidates: int = 0  # number of the target's best tokens learned per node; 0 if none, or unknown
+    runs_model: bool = False  # a draft model is run
+    # how candidates are chosen from a draft model's answers (specexp.drafters.ranking.Scoring), if a recording of these
+    # answers can take the model's place
     scoring: Any | None = None
-    inner: tuple[Drafter, ...] = ()
+    inner: tuple[Drafter, ...] = ()  # the wrapped drafters
 
     @property
     @abstractmethod
@@ -166,33 +154,24 @@ class Drafter(Part):
 class TreeBuilder(metaclass=Checked):
     """Chooses the form of a draft tree. It never calls a drafter: its requests are answered from a drafter, a recording
     or one batched pass for several sequences. It keeps nothing between two trees.
-
-    Attributes:
-        kind: whether candidates are the best ones, or drawn.
-        shape: the shape of all trees, cut only by a plan's limits; None if it depends on the candidates.
-        needs_log_probs: whether candidates must have log-probabilities.
-        accepts_fewer_candidates: whether a drafter may rank fewer candidates than requested.
-        takes_threshold: whether :attr:`Plan.threshold` is followed.
-        num_choices: number of builders that :attr:`Plan.choice` chooses from.
-        phrase_length: tokens of the longest candidate requested.
-        size_arguments: names of the constructor's arguments that set how much is drafted.
-        inner: the wrapped builders.
     """
 
-    kind: NodeKind = NodeKind.POINT_MASS
-    shape: TreeShape | None = None
-    needs_log_probs: bool = False
-    accepts_fewer_candidates: bool = False
-    takes_threshold: bool = False
-    num_choices: int = 1
-    phrase_length: int = 1
-    size_arguments: ClassVar[tuple[str, ...]] = ()
-    inner: tuple[TreeBuilder, ...] = ()
+    kind: NodeKind = NodeKind.POINT_MASS  # whether candidates are the best ones, or drawn
+    shape: TreeShape | None = (
+        None  # of all trees, cut only by a plan's limits; None if it depends on the candidates
+    )
+    needs_log_probs: bool = False  # candidates must have log-probabilities
+    accepts_fewer_candidates: bool = False  # a drafter may rank fewer candidates than requested
+    takes_threshold: bool = False  # Plan.threshold is followed
+    num_choices: int = 1  # number of builders that Plan.choice chooses from
+    phrase_length: int = 1  # tokens of the longest candidate requested
+    size_arguments: ClassVar[tuple[str, ...]] = ()  # the constructor's arguments that set how much is drafted
+    inner: tuple[TreeBuilder, ...] = ()  # the wrapped builders
 
     @property
     @abstractmethod
     def max_nodes(self) -> int:
-        """Most nodes of a tree: the room a cache must keep beside the committed tokens."""
+        """Most nodes of a tree: the room a cache must keep after the committed tokens."""
 
     @property
     @abstractmethod
@@ -229,23 +208,20 @@ class TreeBuilder(metaclass=Checked):
 
 
 class Verifier(metaclass=Checked):
-    """Accepts a root-to-node path of a tree and draws the target's token after it.
+    """Accepts a root-to-node path of a tree and draws the target's token after it."""
 
-    Attributes:
-        lossless: whether the output has exactly the target's distribution.
-        sampling: ``deterministic``: the output does not depend on the draft; ``rejection``: only its distribution does
-            not; or ``other``.
-        processors: temperature, top-k and top-p of the target's distribution; None if unknown.
-        noise_temperature: temperature at which tokens are keyed by :meth:`Context.target_noise`, which a coupled
-            drafter adds too; 0 if tokens take no noise, None if their noise is not the context's.
-        keyed_scores: whether a token is the argmax of :meth:`DeterministicVerifier.scores` with that noise.
-    """
-
-    lossless: ClassVar[bool] = True
+    lossless: ClassVar[bool] = True  # the output has exactly the target's distribution
+    # ``deterministic``: the output does not depend on the draft; ``rejection``: only its distribution does not
     sampling: ClassVar[Literal["deterministic", "rejection", "other"]] = "other"
-    processors: Processors | None = None
+    processors: Processors | None = (
+        None  # temperature, top-k and top-p of the target's distribution; None if unknown
+    )
+    # temperature at which tokens are keyed by Context.target_noise, which a coupled drafter adds too; 0 if tokens take
+    # no noise, None if their noise is not the context's
     noise_temperature: float | None = None
-    keyed_scores: ClassVar[bool] = False
+    keyed_scores: ClassVar[bool] = (
+        False  # a token is the argmax of DeterministicVerifier.scores with that noise
+    )
 
     @property
     def sampling_settings(self) -> Mapping[str, float | int | None] | None:
@@ -263,7 +239,7 @@ class Verifier(metaclass=Checked):
 
 
 class DeterministicVerifier(Verifier):
-    """A verifier whose output does not depend on the draft: it follows the target's tokens down the tree."""
+    """A verifier with an output that does not depend on the draft: it follows the target's tokens down the tree."""
 
     sampling = "deterministic"
 
@@ -279,7 +255,7 @@ class DeterministicVerifier(Verifier):
         """Return the target's token at an absolute position, from ``[V]`` logits at the position before."""
 
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
-        """Return ``[m, V]`` scores whose argmax is the target's token, or None to call :meth:`target_token`. They are
+        """Return ``[m, V]`` scores with the target's token as argmax, or None to call :meth:`target_token`. They are
         computed by tensor operations, so that a step waits for the device once.
 
         Args:
@@ -318,7 +294,7 @@ class ArgmaxVerifier(DeterministicVerifier):
     @property
     @override
     def law(self) -> Hashable:
-        own = type(self).target_token is ArgmaxVerifier.target_token  # not a subclass's own rule
+        own = type(self).target_token is ArgmaxVerifier.target_token  # a subclass may have another rule
         return ArgmaxVerifier if own else None
 
     @override
@@ -331,37 +307,23 @@ class ArgmaxVerifier(DeterministicVerifier):
 
 
 class Controller(Part):
-    """Plans a step, decides between draft passes, and learns when the step is over.
+    """Plans a step, decides between draft passes, and learns when the step is over."""
 
-    Attributes:
-        plans_threshold: whether plans have a threshold.
-        needs_log_probs: whether decisions need the candidates' log-probabilities.
-        num_choices: number of builders that plans choose from.
-        uses_seconds: whether decisions depend on the seconds of steps, and so on the device.
-        learns: whether decisions depend on observed steps.
-        reads_answers: whether it learns from the target's answers themselves, beside accepted and committed tokens.
-        same_plan: whether every step has the same plan and no draft is ended early.
-        changes_nothing: whether that plan is the builder's own limits.
-        needs_foresight: whether a prompt's output must be known beforehand, as only an evaluation can.
-        mean_nodes: mean tree size that it aims at; None without such an aim.
-        sees_load: whether plans depend on how many sequences are decoded together.
-        table: the learned action values (:class:`~specexp.controllers.q_table.QTable`), if any.
-        inner: the wrapped controllers.
-    """
-
-    plans_threshold: bool = False
-    needs_log_probs: bool = False
-    num_choices: int = 1
-    uses_seconds: bool = True
-    learns: bool = True
-    reads_answers: bool = True
-    same_plan: bool = False
-    changes_nothing: bool = False
-    needs_foresight: bool = False
-    mean_nodes: int | None = None
-    sees_load: bool = False
-    table: Any | None = None
-    inner: tuple[Controller, ...] = ()
+    plans_threshold: bool = False  # plans have a threshold
+    needs_log_probs: bool = False  # decisions need the candidates' log-probabilities
+    num_choices: int = 1  # number of builders that plans choose from
+    uses_seconds: bool = True  # decisions depend on the seconds of steps, and so on the device
+    learns: bool = True  # decisions depend on observed steps
+    reads_answers: bool = (
+        True  # it learns from the target's answers, not only from accepted and committed tokens
+    )
+    same_plan: bool = False  # every step has the same plan and no draft is ended early
+    changes_nothing: bool = False  # that plan is the builder's own limits
+    needs_foresight: bool = False  # a prompt's output must be known beforehand, as only an evaluation can
+    mean_nodes: int | None = None  # mean tree size that it aims at
+    sees_load: bool = False  # plans depend on how many sequences are decoded together
+    table: Any | None = None  # the learned action values (specexp.controllers.q_table.QTable), if any
+    inner: tuple[Controller, ...] = ()  # the wrapped controllers
 
     @abstractmethod
     def plan(self, context: Context) -> Plan:

@@ -17,28 +17,23 @@ class Request:
     """A builder's request for ``k`` candidates after each of these rows of the tree so far.
 
     During one build a row keeps its number, its parent and, once filled, its token.
-
-    Attributes:
-        tokens: ``[m]`` token ids of the tree so far, the root in row 0; negative where not yet filled.
-        parents: ``[m]`` row of each row's parent, ``-1`` for the root.
-        ranks: ``[m]`` rank of each row among its parent's candidates, ``-1`` for the root.
-        rows: ``[f]`` the frontier: filled rows, after which candidates are requested.
-        kind: whether candidates are the best ones or drawn. A longer answer begins with the shorter one.
-        enough: ``[f]`` probability mass after which a row needs no more candidates; None requests all ``k``. A drafter
-            that draws may leave the rest of a row, or of all rows, out.
-        length: tokens of a candidate; above 1 the request is for phrases, which only some drafters have.
-        log_probs: ``[m]`` draft log-probability of each row given its parent, 0 for the root; None without any.
     """
 
-    tokens: NDArray[np.int64]
-    parents: NDArray[np.int64]
-    ranks: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    tokens: NDArray[np.int64]  # [m] of the tree so far, the root's in row 0; negative where not yet filled
+    parents: NDArray[np.int64]  # [m] row of each row's parent, -1 for the root
+    ranks: NDArray[np.int64]  # [m] rank of each row among its parent's candidates, -1 for the root
+    rows: NDArray[np.int64]  # [f] the frontier: filled rows, after which candidates are requested
     k: int
-    kind: NodeKind = NodeKind.POINT_MASS
+    kind: NodeKind = (
+        NodeKind.POINT_MASS
+    )  # the best ones or drawn; a longer answer begins with the shorter one
+    # [f] probability mass after which a row needs no more candidates; None requests all k. A drafter that draws may
+    # leave the rest of a row, or of all rows, out.
     enough: NDArray[np.float64] | None = None
-    length: int = 1
-    log_probs: NDArray[np.float32] | None = None
+    length: int = (
+        1  # tokens of a candidate; above 1 the request is for phrases, which only some drafters have
+    )
+    log_probs: NDArray[np.float32] | None = None  # [m] draft log-probability given the parent, 0 for the root
 
     def depths(self) -> list[int]:
         """Return the depth of each of the ``f`` frontier rows; 0 for the root."""
@@ -75,7 +70,7 @@ class Request:
 
     def _along(self, values: NDArray[np.int64], row: int) -> tuple[int, ...]:
         path: list[int] = []
-        while row > 0:
+        while row > 0:  # row 0 is the root
             path.append(int(values[row]))
             row = int(self.parents[row])
         return tuple(reversed(path))
@@ -83,21 +78,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A drafter's answer to a :class:`Request`.
+    """A drafter's answer to a :class:`Request`."""
 
-    Attributes:
-        tokens: ``[f, k]`` (or fewer, see :attr:`Request.enough`) token ids, best first or in the order drawn, then
-            ``NO_CANDIDATE``; distinct unless drawn with replacement. Phrases: ``[f, k, length]``, padded likewise.
-        log_probs: ``[f, k]`` draft log-probabilities given the frontier row, of drawn tokens before any was taken out;
-            None without any.
-        q: ``[f, V]`` draft distribution of each frontier row, where tokens were drawn.
-        pass_tokens: tokens fed in each forward pass of a draft model for this answer.
-    """
-
+    # [f, k] (or fewer, see Request.enough) token ids, best first or in the order drawn, then NO_CANDIDATE; distinct
+    # unless drawn with replacement. Phrases: [f, k, length], padded likewise.
     tokens: NDArray[np.int64]
+    # [f, k] draft log-probabilities given the frontier row, of drawn tokens before any was taken out
     log_probs: NDArray[np.float32] | None = None
-    q: NDArray[np.float32] | None = None
-    pass_tokens: tuple[int, ...] = ()
+    q: NDArray[np.float32] | None = (
+        None  # [f, V] draft distribution of each frontier row, where tokens were drawn
+    )
+    pass_tokens: tuple[int, ...] = ()  # tokens fed in each forward pass of a draft model for this answer
 
     def rows(self, start: int, end: int) -> Candidates:
         """Return the candidates of some frontier rows, where none were drawn."""
@@ -107,41 +98,29 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Limits of one step; None leaves the builder's own.
-
-    Attributes:
-        max_depth: greatest depth; 0 switches speculation off for the step.
-        threshold: least estimated worth of a node, for builders that take one.
-        choice: index of the builder of a :class:`~specexp.builders.choice.Choice`.
-    """
+    """Limits of one step; None leaves the builder's own."""
 
     max_nodes: int | None = None
-    max_depth: int | None = None
-    threshold: float | None = None
-    choice: int | None = None
+    max_depth: int | None = None  # 0 switches speculation off for the step
+    threshold: float | None = None  # least estimated worth of a node, for builders that take one
+    choice: int | None = None  # index of the builder of a specexp.builders.choice.Choice
 
     def within(self, max_nodes: int, max_depth: int | None) -> tuple[int, int]:
         """Return the most nodes and the greatest depth of the step, by these limits and the builder's own."""
         nodes = max_nodes if self.max_nodes is None else min(max_nodes, self.max_nodes)
         depths = [depth for depth in (max_depth, self.max_depth) if depth is not None]
-        return nodes, min(depths, default=max_nodes)
+        return nodes, min(depths, default=max_nodes)  # no tree is deeper than it has nodes
 
 
 @dataclass(frozen=True, slots=True)
 class DraftState:
-    """The state of a tree before a request that costs a draft pass.
+    """The state of a tree before a request that costs a draft pass."""
 
-    Attributes:
-        nodes: nodes drafted so far, ``depth`` the greatest depth of one.
-        pass_tokens: tokens fed in each draft pass of this step so far.
-        log_prob: draft log-probability of the most probable path to a frontier node (the log of the product of the
-            confidences); 0 while nothing is drafted, or without probabilities.
-        last_log_prob: draft log-probability of that path's last token.
-    """
-
-    nodes: int
-    depth: int
-    pass_tokens: tuple[int, ...] = ()
+    nodes: int  # drafted so far
+    depth: int  # greatest depth of a node
+    pass_tokens: tuple[int, ...] = ()  # tokens fed in each draft pass of this step so far
+    # draft log-probability of the most probable path to a frontier node (the log of the product of the confidences),
+    # and of that path's last token; 0 while nothing is drafted, or without probabilities
     log_prob: float = 0.0
     last_log_prob: float = 0.0
 
@@ -153,11 +132,9 @@ class DraftState:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verifier's decision: rows of the accepted nodes, from depth 1 down, each the parent of the next, and the bonus,
-    the target's token after the last of them or after the root.
-    """
+    """A verifier's decision. The bonus is the target's token after the last accepted node, or after the root."""
 
-    accepted: tuple[int, ...]
+    accepted: tuple[int, ...]  # rows from depth 1 down, each the parent of the next
     bonus: int
 
 

@@ -215,7 +215,7 @@ class LanguageModel(Runtime):
         Args:
             past: committed tokens.
             ahead: uncommitted rows, those of this pass included.
-            visible: ``[rows, ahead]`` true where a row may attend, or a tree whose ancestors it attends to.
+            visible: ``[rows, ahead]`` true where a row may attend, or a tree, where it attends to its ancestors.
         """
         known, width = self._mask.shape
         begin = width - known
@@ -296,10 +296,10 @@ def tree_error(runtime: Runtime) -> float:
     errors = []
     for row in (1, siblings, siblings + 1):
         branch = [int(tree.tokens[index]) for index in (0, *shape.path(row))]
-        alone = runtime.model(
+        plain = runtime.model(
             input_ids=torch.tensor([prefix + branch], device=runtime.device), use_cache=False
         )
-        expected = alone.logits[0, -1].double()
+        expected = plain.logits[0, -1].double()
         possible = expected > torch.finfo(runtime.dtype).min / 2
         expected, answer = expected[possible], answers[row, possible]
         error, spread = (answer - expected).norm(), (expected - expected.mean()).norm()

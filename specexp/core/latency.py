@@ -150,7 +150,7 @@ class LatencyProfile(metaclass=Checked):
 
     @property
     def by_prefix(self) -> bool:
-        """Whether passes take longer behind a longer prefix."""
+        """True if passes take longer behind a longer prefix."""
         target = self.target_prefix_ms + self.target_prefix_token_ms
         return target + self.draft_prefix_ms + self.draft_prefix_token_ms > 0
 
@@ -190,7 +190,7 @@ class LatencyProfile(metaclass=Checked):
         return self._pass(self._ms(self._draft_points, tokens), by_prefix, prefix)
 
     def beside_seconds(self, tokens: int, draft_passes: int, new_tokens: float = 1) -> float:
-        """Return the seconds of a step beside its passes."""
+        """Return the seconds of a step outside its passes."""
         drafting = self.step_ms + self.node_ms * (tokens - 1) if tokens > 1 or draft_passes else 0.0
         return (drafting + self.token_ms * new_tokens) / 1e3
 
@@ -250,7 +250,7 @@ class LatencyProfile(metaclass=Checked):
 
     def _pass(self, milliseconds: float, prefix_ms: float, prefix: int | None) -> float:
         if prefix is not None and prefix_ms:
-            longer = prefix_ms * (prefix - self.prefix_tokens) / 1e3
+            longer = prefix_ms * (prefix - self.prefix_tokens) / 1e3  # prefix costs are per 1,000 tokens
             milliseconds = max(milliseconds + longer, _SHORTEST * milliseconds)
         return milliseconds / 1e3
 

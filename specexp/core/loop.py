@@ -1,6 +1,6 @@
 """The engine on one page: draft, target pass, absorb, learn, over one sequence or several.
 
-:class:`Drafting` makes one sequence's draft trees, a :class:`Lane` is a sequence in a slot of the target,
+:class:`Drafting` makes one sequence's draft trees. A :class:`Lane` is a sequence in a slot of the target.
 :class:`Decoding` takes all lanes through one step at a time, and :class:`Decoder` decodes one prompt. Drafts may be
 made elsewhere (:mod:`specexp.scheduling`) and the target may be a recording.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 OutcomeObserver = Callable[[Outcome], None]
 Stop = Callable[[Sequence[int]], bool]
-"""Whether the output ends with these new tokens. Called after each token, however many were accepted together."""
+"""Returns whether the output ends with these new tokens. Called after each token, even if several were accepted."""
 Clock = Callable[[Outcome], Mapping[str, float]]
 """Modelled seconds of a step by phase."""
 _ROOM_AHEAD = 4096  # new tokens that the cache has room for from the start; it grows for longer outputs
@@ -108,7 +108,7 @@ class Drafting:
         return Draft(tree, filled.pass_tokens, perf_counter() - started)
 
     def stops(self, request: Request, pass_tokens: tuple[int, ...]) -> bool:
-        """Whether the controller ends the draft before a request that costs a draft pass."""
+        """Return whether the controller ends the draft before a request that costs a draft pass."""
         if not self._may_stop or self.drafter is None or not self.drafter.costs_pass(request):
             return False
         nodes, depth = int(np.count_nonzero(request.tokens >= 0)) - 1, max(request.depths(), default=0)
@@ -152,7 +152,7 @@ class _GrowingTree:
 
 
 def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
-    """Build the next tree, at most as deep as stated, of one sequence, or of several whose drafters are a team."""
+    """Build the next tree, at most as deep as stated, of one sequence, or of several with drafters of one team."""
     alone = len(draftings) == 1
     trees = [_GrowingTree(drafting, depth, alone) for drafting, depth in draftings]
     while growing := [(tree, tree.question) for tree in trees if tree.question is not None]:
@@ -278,7 +278,7 @@ class Lane:
 
     @property
     def ended(self) -> bool:
-        """Whether the output has ended."""
+        """True once the output has ended."""
         return self.result.finish_reason != ""
 
     def take(self, draft: Draft) -> None:
@@ -317,9 +317,9 @@ class Lane:
 
     def _read(self, logits: torch.Tensor) -> Read | None:
         """Read logits on a device in one copy; None if they are on the host, or the verifier has no scores."""
-        reader, shape = self.reader, self.tree.shape
-        if reader is None or on_host(logits):
+        if on_host(logits) or (reader := self.reader) is None:
             return None
+        shape = self.tree.shape
         noise = None
         if reader.verifier.noise_temperature:
             positions, size = shape.max_depth + 1, logits.shape[1]
@@ -439,7 +439,7 @@ class Decoding:
         self.add(lane)
 
     def step(self) -> list[Lane]:
-        """Draft, pass, absorb, learn. Return the lanes whose output has ended; these are removed."""
+        """Draft, pass, absorb, learn. Return the lanes with an output that has ended; these are removed."""
         lanes = self.drafts()
         started = perf_counter()
         trees = [lane.tree for lane in lanes]
@@ -503,7 +503,7 @@ class Decoding:
         return lanes
 
     def draft_group(self, lanes: Sequence[Lane]) -> None:
-        """Draft for lanes whose drafters are a team."""
+        """Draft for lanes with drafters of one team."""
         drafts = draft_together([(lane.own_drafting, lane.depth) for lane in lanes])
         for lane, draft in zip(lanes, drafts, strict=True):
             lane.take(draft)

@@ -2,8 +2,8 @@
 
 One counter-based generator (Philox4x32-10, Salmon et al. 2011) is keyed by *where* a number is used, so that neither
 the drafter, the tree, the schedule nor the order of evaluation changes what is drawn. Its counter is ``(block,
-position, path, path)``: a block gives four words of 32 bits, and word ``i`` of a place is the same however many are
-asked for. A *sequence* is one sampled continuation.
+position, path, path)``: a block gives four words of 32 bits, and word ``i`` of a place is the same for any number of
+words. A *sequence* is one sampled continuation.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def gumbel(
         kernels.gumbel(*key, first, positions, size, made.data_ptr())
         return made
     blocks = torch.arange(-(-size // 4), device=device)
-    places = torch.arange(first, first + positions, device=device)[:, None]
-    words = torch.stack(philox(blocks, places, 0, 0, key), dim=-1)  # [positions, blocks, 4]
+    rows = torch.arange(first, first + positions, device=device)[:, None]
+    words = torch.stack(philox(blocks, rows, 0, 0, key), dim=-1)  # [positions, blocks, 4]
     uniform = words.double().add_(0.5).mul_(2.0**-32)  # in (0, 1)
     return uniform.log_().neg_().log_().neg_().float().flatten(1)[:, :size]
 

@@ -22,29 +22,21 @@ Top = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(slots=True)
 class Outcome:
-    """The target's answer to one tree, and the verdict on it.
+    """The target's answer to one tree, and the verdict on it."""
 
-    Attributes:
-        context: the sequence; the new tokens are already committed.
-        tree: the fed tree. The prefill is step 0: a chain in which every node is accepted.
-        logits: ``[n + 1, V]`` the target's logits after every row, on the target's device.
-        accepted: rows of the accepted nodes, from depth 1 down.
-        new_token_ids: committed tokens: accepted drafts, then the bonus token unless the output ended before it.
-        pass_tokens: tokens fed in each draft pass of the step.
-        seconds: time of the step by phase (:data:`PHASES`), before learning.
-        hidden: ``[n + 1, d]`` input of the target's output layer, where a drafter wants it; else None.
-        top: the part of :meth:`top_k` and :meth:`top_k_logits` that was read already.
-    """
-
-    context: Context
-    tree: TokenTree
-    logits: torch.Tensor
-    accepted: tuple[int, ...]
-    new_token_ids: tuple[int, ...]
-    pass_tokens: tuple[int, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    hidden: torch.Tensor | None = None
-    top: Top | None = field(default=None, repr=False)
+    context: Context  # of the sequence; the new tokens are already committed
+    tree: TokenTree  # the fed tree. The prefill is step 0: a chain in which every node is accepted
+    logits: torch.Tensor  # [n + 1, V] the target's logits after every row, on the target's device
+    accepted: tuple[int, ...]  # rows of the accepted nodes, from depth 1 down
+    new_token_ids: tuple[int, ...]  # accepted drafts, then the bonus token unless the output ended before it
+    pass_tokens: tuple[int, ...] = ()  # tokens fed in each draft pass of the step
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by phase (PHASES), before learning
+    hidden: torch.Tensor | None = (
+        None  # [n + 1, d] input of the target's output layer, where a drafter wants it
+    )
+    top: Top | None = field(
+        default=None, repr=False
+    )  # the part of top_k and top_k_logits that was read already
 
     @property
     def draft_passes(self) -> int:
@@ -75,7 +67,7 @@ class Outcome:
         return self._best(k)[1][:, :k]
 
     def _best(self, k: int) -> Top:
-        if self.top is None or self.top[0].shape[1] < k:
+        if self.top is None or self.top[0].shape[1] < k:  # a later, larger k reads again
             values, indices = self.logits.topk(k, dim=-1)
             ids, highest = to_host(indices, values.float())
             self.top = ids, highest
@@ -104,33 +96,28 @@ context, and learning."""
 
 @dataclass
 class GenerationResult:
-    """Tokens, counts and times of decoding one sequence; every metric of the papers derives from these.
+    """Tokens, counts and times of decoding one sequence; every metric of the papers derives from these."""
 
-    Attributes:
-        token_ids: the new tokens, once the output has ended; with EOS, if it was generated.
-        seed: the same seed, sequence and prompt give the same tokens.
-        steps: target passes, without the prefill.
-        accepted_drafts: drafted tokens that became output.
-        bonus_tokens: tokens added by the target, at most one a step.
-        drafted_nodes: nodes fed to the target, without roots.
-        drafted_at: number of steps with a tree that reached each depth, from depth 1 on.
-        accepted_at: number of steps with an accepted path that reached each depth.
-        prefill_seconds: time before the first step.
-        seconds: time of all steps by phase, see :data:`PHASES`.
-    """
-
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(
+        default_factory=list
+    )  # the new tokens, once the output has ended; with EOS, if any
     finish_reason: FinishReason = ""
-    seed: int = 0
-    steps: int = 0
-    accepted_drafts: int = 0
-    bonus_tokens: int = 0
+    seed: int = 0  # the same seed, sequence and prompt give the same tokens
+    steps: int = 0  # target passes, without the prefill
+    accepted_drafts: int = 0  # drafted tokens that became output
+    bonus_tokens: int = 0  # tokens added by the target, at most one a step
     draft_passes: int = 0
-    drafted_nodes: int = 0
-    drafted_at: list[int] = field(default_factory=list)
-    accepted_at: list[int] = field(default_factory=list)
-    prefill_seconds: float = 0.0
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    drafted_nodes: int = 0  # nodes fed to the target, without roots
+    drafted_at: list[int] = field(
+        default_factory=list
+    )  # steps with a tree that reached each depth, from depth 1 on
+    accepted_at: list[int] = field(
+        default_factory=list
+    )  # steps with an accepted path that reached each depth
+    prefill_seconds: float = 0.0  # time before the first step
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(PHASES, 0.0)
+    )  # of all steps by phase
 
     @property
     def decode_seconds(self) -> float:

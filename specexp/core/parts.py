@@ -49,22 +49,23 @@ class Parts(_FourParts):
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest tree, root included: the room a cache needs beside the committed tokens."""
+        """Rows of the largest tree, root included: the room a cache needs after the committed tokens."""
         return 1 + (0 if self.builder is None else self.builder.max_nodes)
 
     @property
     def wants_prefill_logits(self) -> bool:
-        """Whether the drafter needs the target's logits of every prompt position."""
+        """True if the drafter needs the target's logits of every prompt position."""
         return self.drafter is not None and self.drafter.wants_prefill_logits
 
     @property
     def wants_hidden(self) -> bool:
-        """Whether the drafter needs the target's hidden states."""
+        """True if the drafter needs the target's hidden states."""
         return self.drafter is not None and self.drafter.wants_hidden
 
     @property
     def reads_answers(self) -> bool:
-        """Whether drafter or controller learn from the target's logits, so that a drafting worker needs them."""
+        """True if drafter or controller learn from the target's logits, so that a drafting worker needs them."""
+        # a wrapper declares only what it adds to its inner drafters
         drafters = [] if self.drafter is None else [self.drafter, *self.drafter.inner]
         if any(drafter.learns_from != "nothing" for drafter in drafters):
             return True
@@ -72,7 +73,7 @@ class Parts(_FourParts):
 
     @property
     def keeps_learning(self) -> bool:
-        """Whether drafter or controller start the next prompt with what they learned; assumed of parts without a
+        """True if drafter or controller start the next prompt with what they learned; assumed of parts without a
         policy.
         """
         learning = [part for part in (self.drafter, self.controller) if part is not None]
@@ -100,7 +101,7 @@ def _drafter_label(drafter: Drafter) -> str:
 
 
 def _builder_label(builder: TreeBuilder) -> str:
-    if builder.shape is not None:
+    if builder.shape is not None:  # all fixed shapes cost alike
         return "StaticTree"
     name, inner = type(builder).__name__, dict.fromkeys(map(_builder_label, builder.inner))
     return f"{name}({', '.join(inner)})" if inner else name
@@ -127,6 +128,7 @@ def check_composition(
             raise ValueError(f"the composition has no {missing}: give both drafter and builder, or neither")
     else:
         _check_candidates(drafter, builder)
+        # a coupled drafter needs the noise that the verifier adds to the same tokens
         if drafter.coupled and verifier is not None and verifier.noise_temperature is None:
             raise ValueError(
                 f"{type(drafter).__name__} is coupled, but {type(verifier).__name__} draws noise of its own: "
@@ -190,7 +192,7 @@ def join_target(parts: Parts, target: Runtime) -> None:
     if nodes >= target.context_limit:
         room = f"the target's context holds {target.context_limit} tokens"
         raise ValueError(f"{name} makes trees of up to {nodes} nodes and {room}: lower its budget")
-    drafts = () if parts.drafter is None else parts.drafter.models
+    drafts = () if parts.drafter is None else parts.drafter.models  # these grow the same tree
     if leaves > (most := min(model.max_leaves for model in (target, *drafts))):
         raise ValueError(
             f"{name} makes trees of up to {leaves} leaves and a pass of the model takes {most}: lower its budget"

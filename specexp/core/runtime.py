@@ -78,17 +78,13 @@ class Slots(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """New rows of a tree that grows pass by pass, behind its ``u`` uncommitted rows.
+    """New rows of a tree that grows pass by pass, behind its ``u`` uncommitted rows."""
 
-    Attributes:
-        tokens: ``[m]`` token ids.
-        depths: ``[m]`` distance from the last committed token, less one.
-        visible: ``[m, u + m]`` true where a new row may attend to an uncommitted one, itself included.
-    """
-
-    tokens: NDArray[np.int64]
-    depths: NDArray[np.int64]
-    visible: NDArray[np.bool_]
+    tokens: NDArray[np.int64]  # [m]
+    depths: NDArray[np.int64]  # [m] distance from the last committed token, less one
+    visible: NDArray[
+        np.bool_
+    ]  # [m, u + m] true where a new row may attend to an uncommitted one, itself included
 
 
 class TokenRule(Protocol):
@@ -124,21 +120,15 @@ class Read(NamedTuple):
 
 
 class Target(ABC):
-    """A model, or a recording of one, as the loop needs it.
+    """A model, or a recording of one, as the loop needs it."""
 
-    Attributes:
-        vocab_size: V; unbounded where no model is run.
-        keeps_hidden: whether hidden states are kept for a drafter.
-        hidden: ``[rows, d]`` input of the output layer for each tree of the last pass, or for the last prefill;
-            else empty.
-        reads: by slot, what was read of the last tree pass for the slot's reader; valid once the target is
-            synchronized, until the next pass. Empty where verifiers read the logits themselves.
-    """
-
-    context_limit: int
-    vocab_size: int = 2**64
-    keeps_hidden: bool = False
+    context_limit: int  # most positions
+    vocab_size: int = 2**64  # V; unbounded where no model is run
+    keeps_hidden: bool = False  # hidden states are kept for a drafter
+    # [rows, d] input of the output layer for each tree of the last pass, or for the last prefill; else empty
     hidden: Sequence[torch.Tensor] = ()
+    # by slot, what was read of the last tree pass for the slot's reader; valid once the target is synchronized, until
+    # the next pass. Empty where verifiers read the logits themselves.
     reads: Mapping[int, Read] = MappingProxyType({})
 
     @abstractmethod
@@ -183,38 +173,30 @@ class Runtime(Target):
     """A model that runs: the target of a loop, or a draft model.
 
     A class in :mod:`specexp.models` with a :attr:`mode_rank` is a mode of ``pair.mode``, named by its :attr:`kind`.
-
-    Attributes:
-        kind: name of the runtime in artifacts, and of its mode, e.g. ``compiled``.
-        mode_rank: ``auto`` tries modes from the highest rank down to 0; a mode below 0 is used by its name alone. None:
-            not a mode of Hugging Face models.
-        auto_devices: types of the devices on which ``auto`` tries it; None: all.
-        pads_rows: whether a pass costs what one over the next power of two of rows does.
-        takes_device_map: whether a model on several devices can be run.
-        model: the model, as its library has it.
-        device: device of the logits; ``dtype`` is theirs, too.
-        max_leaves: most leaves of all trees of a pass together.
-        passes: forward passes since construction, prefill included.
-        independent_rows: whether the logits of a row are the same, bit by bit, whatever else its pass feeds.
-        conversation: the context in slot 0, for decoders that share the model; None if no decoder continues it.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # name of the runtime in artifacts, and of its mode, e.g. compiled
+    # auto tries modes from the highest rank down to 0; a mode below 0 is used by its name alone. None: not a mode of
+    # Hugging Face models
     mode_rank: ClassVar[int | None] = None
-    auto_devices: ClassVar[frozenset[str] | None] = None
-    pads_rows: ClassVar[bool] = False
-    takes_device_map: ClassVar[bool] = False
-    model: Any
+    auto_devices: ClassVar[frozenset[str] | None] = (
+        None  # types of the devices on which auto tries it; None: all
+    )
+    pads_rows: ClassVar[bool] = False  # a pass costs what one over the next power of two of rows does
+    takes_device_map: ClassVar[bool] = False  # a model on several devices can be run
+    model: Any  # as its library has it
     vocab_size: int
     cache: Slots
-    device: torch.device
+    device: torch.device  # of the logits, as dtype
     dtype: torch.dtype
-    max_leaves: int = maxsize
-    independent_rows: bool = False
+    max_leaves: int = maxsize  # of all trees of a pass together
+    independent_rows: bool = (
+        False  # the logits of a row are the same, bit by bit, whatever else its pass feeds
+    )
 
     def __init__(self) -> None:
-        self.passes = 0
-        self.conversation: Context | None = None
+        self.passes = 0  # since construction, prefill included
+        self.conversation: Context | None = None  # in slot 0, for decoders that share the model
         self._lock = Lock()
         self._user: int | None = None  # the thread that decodes
 

@@ -1,7 +1,7 @@
 """Supervisor process: kills a command and its process group when the starter exits, however that happens.
 
 ``python supervisor.py GRACE COMMAND ...`` starts the command in its own process group, and ends the group when its
-standard input ends: the starter holds the other end of that pipe, which closes even if the starter is killed.
+standard input ends. The starter holds the other end of that pipe, which closes even if the starter is killed.
 """
 
 from __future__ import annotations

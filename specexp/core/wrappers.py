@@ -69,7 +69,7 @@ class PartWrapper(Part):
 
     @override
     def for_new_sequence(self) -> Self:
-        other = copy(self)
+        other = copy(self)  # shallow: each inner part decides what it shares
         other.inner = tuple(one.for_new_sequence() for one in self.inner)
         return other
 
@@ -96,7 +96,7 @@ class DrafterWrapper(PartWrapper, Drafter):
     phrase_length = folded(_most)
     learned_candidates = folded(lambda counts: max(counts, default=0))
     models = folded(lambda models: tuple(chain.from_iterable(models)))
-    max_candidates = folded(sum)
+    max_candidates = folded(sum)  # the candidates of all of them, one after the other
     use_draft_model = to_all()
     use_target = to_all()
     check_vocabulary = to_all()
@@ -109,6 +109,7 @@ class DrafterWrapper(PartWrapper, Drafter):
 class BuilderWrapper(TreeBuilder):
     """A builder that builds with others, and needs whatever one of them needs."""
 
+    # one drawn node is enough to need a verifier for drawn nodes
     kind = folded(lambda kinds: max(kinds, key=lambda kind: kind is not NodeKind.POINT_MASS))
     needs_log_probs = folded(any)
     accepts_fewer_candidates = folded(all)

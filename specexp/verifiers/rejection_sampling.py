@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class RejectionSampling(SamplingVerifier):
-    """Tries the children of the accepted node one by one; what they leave of the target gives the bonus token.
+    """Tries the children of the accepted node one by one, and draws the bonus token from the residual distribution.
 
     One rule serves chains (Leviathan et al. 2023), several candidates with (Miao et al. 2023) and without replacement
     (Chen et al. 2024; Xiong et al. 2024, algorithm 3) and point masses. With ``p`` the target's distribution, ``r``
-    what is left of it (``p`` at first) and ``q`` the one the next child was drawn from:
+    the residual (``p`` at first) and ``q`` the one the next child was drawn from:
 
     - a drawn child ``y`` is accepted with probability ``min(1, r[y] / q[y])``; after a rejection
       ``r = norm(max(r - q, 0))``, and without replacement ``q[y] = 0``, renormalised;
@@ -35,7 +35,7 @@ class RejectionSampling(SamplingVerifier):
     keyed by (seed, sequence, root position).
 
     Args:
-        temperature: the target's; 0 accepts its most probable token alone.
+        temperature: the target's; 0 accepts its most probable token only.
         top_k: keep only this many of the target's most probable tokens.
         top_p: keep only the smallest set of them with at least this probability.
     """
@@ -56,7 +56,7 @@ class RejectionSampling(SamplingVerifier):
                     accepted.append(first)
                     row = first
                     continue
-                uniforms = chain([uniform], uniforms)  # rejected here, and again beside its siblings
+                uniforms = chain([uniform], uniforms)  # rejected here, and tried again with its siblings
             left = self.processors.probabilities(logits[row])  # [V]
             child, left = self.try_children(tree, row, left, uniforms)
             if child is None:
@@ -65,15 +65,15 @@ class RejectionSampling(SamplingVerifier):
             row = child
 
     def _drafted(self, tree: TokenTree, logits: torch.Tensor) -> NDArray[np.float64]:
-        """``[n + 1]`` the target's probability of every node's token, in one copy from a device.
+        """Return ``[n + 1]`` the target's probability of every node's token, in one copy from a device.
 
-        Whoever accepts first children moves no row of the distribution but the last.
+        While first children are accepted, only the last row of the distribution is copied.
         """
         import torch
 
         rows, columns = tree.shape.parents.clip(min=0), tree.tokens
         p = self.processors.scores(logits).double().softmax(dim=-1)
-        at = (torch.from_numpy(places).to(logits.device) for places in (rows, columns))
+        at = (torch.from_numpy(index).to(logits.device) for index in (rows, columns))
         return np.asarray(p[tuple(at)].numpy(force=True))
 
     def uniforms(self, context: Context, tree: TokenTree) -> list[float]:
@@ -86,7 +86,7 @@ class RejectionSampling(SamplingVerifier):
     def try_children(
         self, tree: TokenTree, row: int, left: NDArray[np.float64], uniforms: Iterator[float]
     ) -> tuple[int | None, NDArray[np.float64]]:
-        """Return the accepted child of a row, or None, and what is left of the target's distribution ``[V]``."""
+        """Return the accepted child of a row, or None, and the residual of the target's distribution ``[V]``."""
         q: NDArray[np.float64] | None = None
         for child in tree.draw_order(row):
             token, kind = int(tree.tokens[child]), tree.kind(child)
@@ -107,7 +107,7 @@ class RejectionSampling(SamplingVerifier):
 
 
 def _drawn_with(tree: TokenTree, row: int, child: int) -> float:
-    """The probability that a child of a row was drawn with."""
+    """Return the probability with which a child of a row was drawn."""
     if tree.kind(child) is NodeKind.POINT_MASS:
         return 1.0
     assert tree.q is not None, "drawn nodes come with their distribution"

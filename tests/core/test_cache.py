@@ -97,8 +97,8 @@ def test_truncating_forgets_the_end(cache, length, left):
     assert rows(cache, 0) == left
 
 
-def test_a_full_cache_says_so(cache):
-    with pytest.raises(ValueError, match="room for 10 rows a slot and 11 are needed"):
+def test_a_full_cache_raises(cache):
+    with pytest.raises(ValueError, match="room for 10 rows a slot, 11 must be reserved"):
         feed(cache, [0], [list(range(11))])
 
 
@@ -118,5 +118,7 @@ def test_keys_wider_than_values_and_fewer_heads_than_the_configuration_says(cach
 
 def test_layers_of_different_forms_are_refused(cache):
     cache.update(torch.zeros(1, 2, 1, 8).double(), torch.zeros(1, 2, 1, 8).double(), 0)
-    with pytest.raises(ValueError, match="layers keep 2 heads of 8 numbers and 1 of 8"):
+    with pytest.raises(
+        ValueError, match="all layers must have keys of one form, got 2 heads of 8 and 1 of 8"
+    ):
         cache.update(torch.zeros(1, 1, 1, 8).double(), torch.zeros(1, 1, 1, 8).double(), 1)

@@ -52,10 +52,7 @@ def test_a_sibling_is_accepted_where_the_first_candidate_is_wrong():
     result, steps = steps_of(decoder, [3], max_new_tokens=6)
     assert result.token_ids == [4, 5, 6, 7, 8, 9]
     assert steps[0].accepted == (2, 5)  # rows: root, [0], [1], [0, 0], [1, 0], [1, 1]
-    assert (result.drafted_at, result.accepted_at) == (
-        [2, 2],
-        [2, 2],
-    )  # positions, however many nodes at each
+    assert result.drafted_at == result.accepted_at == [2, 2]  # positions, however many nodes at each
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
-from specexp.scheduling import Job, Serial, SerialSpeculative
+from specexp.scheduling import Job, Serial
 from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model
 from specexp.verifiers import Greedy, KeyedSampling
 
@@ -121,19 +121,6 @@ def test_a_call_leaves_nothing_behind_for_the_next(strategy, verifier):
     decoder.generate([1, 2, 3, 4, 5], max_new_tokens=20, seed=0)
     expected = Decoder(model, verifier=verifier).generate([9, 8], max_new_tokens=20, seed=0).token_ids
     assert decoder.generate([9, 8], max_new_tokens=20, seed=0).token_ids == expected
-
-
-def test_samples_are_the_separate_calls(strategy):
-    model = LanguageModel(hashed_model(20))
-    verifier = KeyedSampling(1.0)
-    jobs = [Job((1, 2, 3, 1, 2), f"p#{number}", max_new_tokens=15) for number in range(4)]
-    with SerialSpeculative().open(model, Parts(*strategy(), verifier)) as executor:
-        shared = executor.run(jobs).results
-    decoder = Decoder(model, *strategy(), verifier)
-    alone = [decoder.generate(job.prompt, max_new_tokens=15, sequence=job.sequence, seed=0) for job in jobs]
-    assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
-    assert [result.steps for result in shared] == [result.steps for result in alone]
-    assert len({tuple(result.token_ids) for result in shared}) > 1
 
 
 def test_a_later_turn_equals_a_fresh_decode_of_the_same_text(strategy, verifier):

@@ -3,19 +3,14 @@
 from itertools import pairwise
 
 import numpy as np
-import pytest
 import torch
 from helpers.examples import examples
-from helpers.small_models import FULL_ATTENTION, VOCABULARY, small_model
 from hypothesis import given, strategies as st
 
 from specexp.core.language_model import LanguageModel
 from specexp.core.runtime import Growth
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.fakes import hashed_model
-
-PARENTS = [-1, 0, 0, 1, 1, 2, 4, 6]  # the root, fed first, and seven nodes
-PASSES = [(0, 1), (1, 3), (3, 6), (6, 8)]  # rows of each pass: from, to
 
 
 def rows_of(parents, start, stop):
@@ -35,25 +30,6 @@ def grown(model, tokens, parents, passes):
     return torch.cat(
         [grow(model, tokens[start:stop], *rows_of(parents, start, stop)) for start, stop in passes]
     )
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", FULL_ATTENTION)
-def test_every_row_sees_its_branch_alone(name, attention):
-    model = small_model(name, attention)
-    grower = LanguageModel(model)
-    generator = np.random.default_rng(0)
-    prompt = generator.integers(VOCABULARY, size=11).tolist()
-    tokens = generator.integers(VOCABULARY, size=len(PARENTS))
-    grower.prefill(0, prompt)
-    answers = grown(grower, tokens, PARENTS, PASSES)
-    shape = TreeShape(PARENTS, [-1] + [0] * 7)
-    for row in range(len(PARENTS)):
-        branch = [int(tokens[index]) for index in (0, *shape.path(row))]
-        with torch.inference_mode():
-            expected = model(torch.tensor([prompt + branch])).logits[0, -1]
-        assert torch.allclose(answers[row], expected, rtol=0, atol=1e-4)
-    assert grower.passes == 1 + len(PASSES)
 
 
 @st.composite
@@ -112,13 +88,3 @@ def test_a_pass_of_a_whole_tree_forgets_one_that_was_growing():
     grow(model, np.array([4, 5]), np.array([0, 1]), np.tri(2, dtype=bool))
     (answers,) = model.tree_pass([0], [TokenTree(TreeShape([-1, 0], [-1, 0]), np.array([7, 8]))])
     assert answers[1].tolist() == list(fake.next_logits((1, 2, 3, 7, 8)))
-
-
-def test_a_truncated_slot_grows_from_where_it_ends():
-    fake = hashed_model(11)
-    model = LanguageModel(fake)
-    model.prefill(0, [1, 2, 3])
-    grow(model, np.array([4, 5]), np.array([0, 1]), np.tri(2, dtype=bool))
-    model.cache.truncate(0, 2)
-    answer = grow(model, np.array([6]), np.array([0]), np.ones((1, 1), dtype=bool))
-    assert answer[0].tolist() == list(fake.next_logits((1, 2, 6)))

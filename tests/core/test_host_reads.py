@@ -1,6 +1,6 @@
-"""How often the host waits for a device: once a target pass, and once a draft pass.
+"""Reading logits: the host waits once a target pass and once a draft pass, and unusable logits are reported.
 
-The logits of these models lie on the CPU; they are taken for a device's, where every number read is waited for.
+The logits of these models are on the CPU. They are taken for a device's, where every read makes the host wait.
 """
 
 import sys
@@ -13,26 +13,18 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
+from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
-from specexp.core.sampling import LogitsError
+from specexp.core.sampling import LogitsError, check_logits
 from specexp.drafters import DraftModel, TokenRecycling
-from specexp.testing.fakes import bigram_model, hashed_model
-from specexp.verifiers import Greedy, KeyedSampling
+from specexp.testing.fakes import FakeCausalLM, bigram_model, hashed_model
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance
 
 VOCABULARY = 12
-_READS = {
-    "item",
-    "tolist",
-    "numpy",
-    "cpu",
-    "nonzero",
-    "__bool__",
-    "__int__",
-    "__float__",
-    "__index__",
-    "__array__",
-}
+NAN, INF = float("nan"), float("inf")
+_CONVERSIONS = {"__bool__", "__int__", "__float__", "__index__", "__array__"}
+_READS = {"item", "tolist", "numpy", "cpu", "nonzero", *_CONVERSIONS}
 
 
 class Reads(TorchFunctionMode):
@@ -100,9 +92,8 @@ PARTS = {
 @pytest.mark.parametrize(("parts", "draft_passes"), PARTS.values(), ids=PARTS)
 def test_the_host_reads_a_device_once_a_pass(on_a_device, parts, draft_passes):
     result, counts = decode(parts, Reads())
-    if (
-        draft_passes is None
-    ):  # a builder that decides by the answers asks again for more of them, which costs no pass
+    assert counts
+    if draft_passes is None:  # a dynamic builder requests more of the same answers, which costs no pass
         assert sum(counts) <= len(counts) + 2 * result.draft_passes
     else:
         assert max(counts) <= 1 + draft_passes
@@ -115,9 +106,9 @@ def test_what_is_read_at_once_is_what_is_read_row_by_row(request, parts, draft_p
     assert decode(parts, Reads())[0].token_ids == by_row.token_ids
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("wrong", [NAN, INF])
 @pytest.mark.parametrize("role", ["target", "draft"])
-def test_numbers_nobody_can_sample_are_found_in_that_read(on_a_device, wrong, role):
+def test_unusable_logits_are_found_in_that_read(on_a_device, wrong, role):
     good, bad = [[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [wrong, 0.0]]
     draft = DraftModel(bigram_model(bad if role == "draft" else good))
     decoder = Decoder(bigram_model(bad if role == "target" else good), draft, Chain(2), KeyedSampling(0.7))
@@ -125,3 +116,45 @@ def test_numbers_nobody_can_sample_are_found_in_that_read(on_a_device, wrong, ro
         LogitsError, match=f"the {role} model gave {'NaN' if wrong != wrong else 'infinite'} logits"
     ):
         decoder.generate([0], max_new_tokens=5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ([0.0, NAN, 1.0], "NaN"),
+        ([NAN, INF, 1.0], "NaN"),
+        ([-INF, INF, 1.0], "infinite"),
+        ([-INF] * 3, "only -inf"),
+    ],
+)
+def test_unusable_logits_are_reported_with_model_step_and_prompt(row, found, dtype):
+    context = Context([1] * 4, sequence="HumanEval/3#0")
+    context.steps = 2
+    for rows in ([row, [1.0, 2.0, 3.0]], [[1.0, 2.0, 3.0], row]):
+        with pytest.raises(LogitsError) as refusal:
+            check_logits(torch.tensor(rows, dtype=dtype), "draft", context)
+        assert str(refusal.value) == (
+            f"the draft model gave {found} logits in step 3 of prompt 'HumanEval/3#0' (after 4 tokens): its weights, "
+            "dtype or attention are at fault, and nothing can be sampled"
+        )
+
+
+@pytest.mark.parametrize("row", [[0.0, -INF, 1.0], [-INF, -INF, -3e38], [3e38, -3e38, 0.0]])
+def test_impossible_tokens_and_large_numbers_are_no_fault(row):
+    check_logits(torch.tensor([row, row]), "target", Context([1]))
+
+
+@pytest.mark.parametrize(
+    "verifier", [Greedy(), KeyedSampling(1.0), RejectionSampling(), SampleMatch(), TypicalAcceptance()]
+)
+def test_plain_decoding_stops_at_the_step_that_went_wrong(verifier):
+    """The fourth new token of a prompt of ten."""
+
+    def next_logits(tokens):
+        return [NAN] * 5 if len(tokens) == 13 else [0.0, 1.0, 2.0, 1.0, 0.0]
+
+    decoder = Decoder(FakeCausalLM(next_logits, 5), verifier=verifier)
+    with pytest.raises(ValueError, match=r"NaN logits in step 4 of prompt 7 \(after 13 tokens\)"):
+        decoder.generate([1] * 10, max_new_tokens=9, sequence=7, seed=0)
+    assert len(decoder.generate([1] * 10, max_new_tokens=3, sequence=7, seed=0).token_ids) == 3

@@ -11,7 +11,6 @@ from specexp.builders import Chain, DySpecGreedy, StaticTree
 from specexp.core.contracts import TreeBuilder
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
-from specexp.core.outcome import GenerationResult
 from specexp.core.parts import Parts
 from specexp.core.tree import TreeShape
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
@@ -144,25 +143,6 @@ def test_a_slot_holds_one_lane() -> None:
     decoding.add(lane(model, 0, 0)[0])
     with pytest.raises(ValueError, match="slot 0 holds a sequence that has not ended"):
         decoding.add(lane(model, 1, 0)[0])
-
-
-def test_one_lane_is_a_decoder() -> None:
-    parts = COMPOSITIONS["recycling"]()
-    decoder = Decoder(hashed_model(VOCABULARY), *parts)
-    expected = decoder.generate(PROMPTS[0], max_new_tokens=30, sequence="x", seed=0)
-    decoding = Decoding(decoder.model)
-    with torch.inference_mode():
-        context = parts.context(PROMPTS[0], 0, "x")
-        decoder.model.cache.truncate(0, 0)
-        made = Lane(context, decoder.model, parts.verifier, Drafting(parts, context), max_new_tokens=30)
-        decoding.start(made, wants_logits=True)
-        while decoding.lanes:
-            decoding.step()
-
-    def counted(result: GenerationResult) -> dict[str, object]:
-        return {key: value for key, value in vars(result).items() if not key.endswith("seconds")}
-
-    assert counted(made.result) == counted(expected)
 
 
 def test_shapes_of_a_dynamic_tree_are_gone_with_their_step() -> None:

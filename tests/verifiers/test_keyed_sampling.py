@@ -5,7 +5,6 @@ import pytest
 import torch
 from helpers.branching import joint_p_value
 from helpers.contracts import contract_of
-from scipy import stats
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from specexp.builders import StaticTree
@@ -67,16 +66,6 @@ def test_samples_of_one_prompt_differ_and_a_rerun_repeats_them():
     assert outputs == [output(number) for number in reversed(range(20))][::-1]
     assert len(set(map(tuple, outputs))) > 15
     assert outputs[0] != output(0, seed=1)
-
-
-def test_neighbouring_positions_are_drawn_independently():
-    fair = bigram_model([[0.0, 0.0]] * 2)
-    tokens = np.array(
-        Decoder(fair, verifier=KeyedSampling(1.0)).generate([0], max_new_tokens=450, seed=0).token_ids
-    )
-    table = np.histogram2d(tokens[:-1], tokens[1:], bins=2)[0]
-    assert stats.chi2_contingency(table).pvalue > 0.01
-    assert stats.binomtest(int(tokens.sum()), tokens.size).pvalue > 0.01
 
 
 def test_the_noise_belongs_to_the_absolute_position():

@@ -46,22 +46,6 @@ def test_it_follows_the_child_that_carries_the_targets_sample(samples, accepted,
     assert list(waiting) == []
 
 
-def test_each_sample_is_of_the_row_it_follows_with_a_number_of_its_own():
-    probabilities = np.random.default_rng(0).dirichlet(np.ones(4), size=6)
-    logits = torch.from_numpy(logits_of(probabilities))
-    for sequence in range(50):
-        context = Context([5, 9], sequence=sequence)
-        numbers = context.uniforms("verify", 1, size=3)
-        row, tokens = 0, []
-        for number in numbers:
-            tokens.append(int((probabilities[row].cumsum() <= number).sum()))
-            row = TREE.child_with_token(row, tokens[-1])
-            if row is None:
-                break
-        verdict = SampleMatch().verify(context, TREE, logits)
-        assert [*TREE.tokens[list(verdict.accepted)], verdict.bonus] == tokens
-
-
 FORMS = {
     "root alone": ([-1], [9]),
     "chain": ([-1, 0, 1], [9, 1, 0]),
