@@ -18,7 +18,7 @@ from specexp.core.outcome import Outcome
 
 
 class ConfidenceThreshold(Controller):
-    """Spends the next draft pass while a confidence is at least a threshold.
+    """Drafts on while a confidence is at least a threshold.
 
     The ``product`` of the confidences estimates the probability that everything drafted so far is accepted (Post-use &
     Pre-cut, section 5.1), so a long draft of fairly sure tokens ends as early as a short one with a doubtful token. The
@@ -67,19 +67,19 @@ _LEARNED = ("confidences", "matches", "threshold")
 
 
 class AdaptiveConfidence(ConfidenceThreshold):
-    """Spends the next draft pass while the last token's confidence is at least a threshold, and fits the threshold to
-    accepted and rejected confidences.
+    """Drafts on while the last token's confidence is at least a threshold, which is fitted after every step.
 
-    As Hugging Face's assisted generation (``assistant_confidence_threshold``): in every step the accepted drafts and
-    the first rejected one are labelled, and the threshold becomes the point of their ROC curve with the least ``false
-    positive rate + false_negative_weight * false negative rate``. Two differences: only the last ``window`` tokens are
-    remembered, and the threshold is at most the highest confidence, where theirs may become infinite.
+    This is the rule of Hugging Face's assisted generation (``assistant_confidence_threshold``). In every step the
+    accepted drafts and the first rejected one are labelled. The threshold becomes the point of their ROC curve with the
+    least ``false positive rate + false_negative_weight * false negative rate``. Two differences: only the last
+    ``window`` tokens are remembered, and the threshold is at most the highest confidence, where theirs may become
+    infinite.
 
     Args:
         false_negative_weight: cost of stopping before a token that would be accepted, relative to drafting on after
             one that is rejected; Hugging Face's is 3.
         max_depth: greatest depth; None leaves the builder's own.
-        window: tokens the fit remembers.
+        window: number of tokens that the fit remembers.
         state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
 
     Example:
@@ -114,16 +114,12 @@ class AdaptiveConfidence(ConfidenceThreshold):
         if log_probs is None:
             return
         accepted = set(outcome.accepted)
-        ended = len(outcome.new_token_ids) == len(accepted)  # later nodes were not decided
-        labelled = 0
-        for row in outcome.tree.best_path():
-            if row not in accepted and ended:
-                break
-            self._confidences.append(exp(float(log_probs[row])))
-            self._matches.append(row in accepted)
-            labelled += 1
-            if row not in accepted:
-                break
+        ended = len(outcome.new_token_ids) == len(accepted)  # the output ended: later nodes have no verdict
+        path = outcome.tree.best_path()
+        reached = sum(row in accepted for row in path)
+        labelled = path[: reached if ended else reached + 1]  # the accepted ones and the first rejected one
+        self._confidences.extend(exp(float(log_probs[row])) for row in labelled)
+        self._matches.extend(row in accepted for row in labelled)
         if labelled and len(self._matches) >= _LEAST_TOKENS and 0 < sum(self._matches) < len(self._matches):
             self.threshold = best_threshold(self._confidences, self._matches, self.false_negative_weight)
 
@@ -146,8 +142,8 @@ class AdaptiveConfidence(ConfidenceThreshold):
         self.check_entries(state, _LEARNED)
         if len(state["confidences"]) != len(state["matches"]):
             raise ValueError(
-                f"the state of an AdaptiveConfidence has {len(state['confidences'])} confidences and "
-                f"{len(state['matches'])} matches; one match a confidence is needed"
+                f"the state of an AdaptiveConfidence must have one match a confidence, got "
+                f"{len(state['confidences'])} confidences and {len(state['matches'])} matches"
             )
         self.threshold = float(state["threshold"])
         self._confidences = deque(map(float, state["confidences"]), maxlen=self.window)

@@ -102,11 +102,6 @@ class Candidates:
     q: NDArray[np.float32] | None = None
     pass_tokens: tuple[int, ...] = ()
 
-    def rows(self, start: int, end: int) -> Candidates:
-        """Return the candidates of some frontier rows, where none were drawn."""
-        log_probs = None if self.log_probs is None else self.log_probs[start:end]
-        return Candidates(self.tokens[start:end], log_probs)
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from typing_extensions import override
 
@@ -14,10 +15,11 @@ from specexp.core.tree import NodeKind
 if TYPE_CHECKING:
     from specexp.core.context import Context
     from specexp.core.dialogue import DraftState, Request
+    from specexp.core.outcome import Outcome
 
 
 class _Folded:
-    """An attribute computed from that of the inner parts, unless an object has a value of its own."""
+    """An attribute that folds the inner parts' attribute of its name, unless an object has a value of its own."""
 
     def __init__(self, fold: Callable[[Iterable[Any]], Any]) -> None:
         self.fold = fold
@@ -29,12 +31,9 @@ class _Folded:
         return self if part is None else self.fold(getattr(one, self.name) for one in part.inner)
 
 
-def folded(fold: Callable[[Iterable[Any]], Any]) -> Any:
-    """Return a class attribute that folds the inner parts' attribute of the same name, e.g. by ``any`` or ``sum``."""
-    return _Folded(fold)
-
-
 class _ToAll:
+    """A method that calls the method of its name on all inner parts."""
+
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
@@ -46,17 +45,8 @@ class _ToAll:
         return self if part is None else call_all
 
 
-def to_all() -> Any:
-    """Return a method that calls the method of the same name on all inner parts."""
-    return _ToAll()
-
-
-def _most(values: Iterable[int]) -> int:
-    return max(values, default=1)
-
-
-def _joined(values: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
-    return tuple(one for own in values for one in own)
+folded: Any = _Folded
+to_all: Any = _ToAll
 
 
 class PartWrapper(Part):
@@ -64,12 +54,17 @@ class PartWrapper(Part):
 
     Attributes:
         inner: the wrapped parts.
+        inner_key: entry of an inner part's state, by its number.
+        own_entries: entries of the wrapper's own state.
     """
 
     inner: tuple[Any, ...]
-    begin = to_all()
+    inner_key: ClassVar[str] = "{}"
+    own_entries: ClassVar[tuple[str, ...]] = ()
     observe = to_all()
-    reset = to_all()
+
+    def forget(self) -> None:
+        """Return the wrapper's own state to the initial one."""
 
     @property
     @override
@@ -83,14 +78,31 @@ class PartWrapper(Part):
         return other
 
     @override
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        if self.state not in (None, "carry") and not context.continued:
+            self.forget()
+        for one in self.inner:
+            one.begin(context, prefill)
+
+    @override
+    def reset(self) -> None:
+        self.forget()
+        for one in self.inner:
+            one.reset()
+
+    @override
     def state_dict(self) -> dict[str, Any]:
-        return {str(number): one.state_dict() for number, one in enumerate(self.inner)}
+        return {key: one.state_dict() for key, one in self._inner_by_key().items()}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.check_entries(state, [str(number) for number in range(len(self.inner))])
-        for number, one in enumerate(self.inner):
-            one.load_state_dict(state[str(number)])
+        inner = self._inner_by_key()
+        self.check_entries(state, [*self.own_entries, *inner])
+        for key, one in inner.items():
+            one.load_state_dict(state[key])
+
+    def _inner_by_key(self) -> dict[str, Any]:
+        return {self.inner_key.format(number): one for number, one in enumerate(self.inner)}
 
 
 class DrafterWrapper(PartWrapper, Drafter):
@@ -102,9 +114,9 @@ class DrafterWrapper(PartWrapper, Drafter):
     coupled = folded(any)
     gives_log_probs = folded(any)
     draws = folded(any)
-    phrase_length = folded(_most)
+    phrase_length = folded(max)
     learned_candidates = folded(lambda counts: max(counts, default=0))
-    models = folded(_joined)
+    models = folded(lambda models: tuple(chain(*models)))
     max_candidates = folded(sum)
     use_draft_model = to_all()
     use_target = to_all()
@@ -122,25 +134,34 @@ class BuilderWrapper(TreeBuilder):
     needs_log_probs = folded(any)
     accepts_fewer_candidates = folded(all)
     takes_threshold = folded(all)
-    num_choices = folded(_most)
-    phrase_length = folded(_most)
+    num_choices = folded(max)
+    phrase_length = folded(max)
     max_nodes = folded(max)
     max_candidates = folded(max)
 
 
 class ControllerWrapper(PartWrapper, Controller):
-    """A controller that calls others."""
+    """A controller that calls others.
+
+    Attributes:
+        learn: whether the wrapper itself learns.
+    """
 
     inner: tuple[Controller, ...]
+    learn: bool = False
     plans_threshold = folded(any)
     needs_log_probs = folded(any)
-    num_choices = folded(_most)
+    num_choices = folded(max)
     uses_seconds = folded(any)
-    learns = folded(any)
     reads_answers = folded(any)
     sees_load = folded(any)
     check_parts = to_all()
     use_latency = to_all()
+
+    @property
+    @override
+    def learns(self) -> bool:  # type: ignore[override]
+        return self.learn or any(one.learns for one in self.inner)
 
     @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:

@@ -183,7 +183,7 @@ def test_another_estimate_of_acceptance_makes_another_heap(drafter, budget, powe
 
 
 def test_an_estimate_of_acceptance_is_for_draws_alone():
-    with pytest.raises(ValueError, match=r"acceptance_power 0\.5 and top-k candidates"):
+    with pytest.raises(ValueError, match=r"acceptance_power must be 1 with top-k candidates, got 0\.5"):
         DySpecGreedy(8, candidates="top-k", acceptance_power=0.5)
 
 
