@@ -90,7 +90,7 @@ class DySpecGreedy(TreeBuilder):
 
 
 class DySpecThreshold(TreeBuilder):
-    """Every sampling whose value is at least the threshold, layer by layer: one pass a layer (section 4.4).
+    """Every sampling of at least the threshold's value, layer by layer: one pass a layer (section 4.4).
 
     Where ``max_nodes`` does not hold a layer, only its samplings of the largest value are made: nothing is dropped
     after it was drawn.
@@ -159,7 +159,7 @@ class BeamRerank(TreeBuilder):
     """Best candidates by beam, then the best nodes of all (EAGLE-2, Li et al. 2024, sections 4.1 and 4.2).
 
     At every depth the ``beam`` nodes of the largest product of draft probabilities are expanded with ``beam``
-    candidates each; at the end the ``budget`` best of all candidates become the tree. Candidates are never drawn:
+    candidates each. At the end the ``budget`` best of all candidates become the tree. Candidates are never drawn:
     dropping a drawn one for its token would change the distribution.
 
     Args:

@@ -8,8 +8,8 @@ A *sampling* is the decision to take one more candidate below a node. Its *key* 
   siblings. ``r ** acceptance_power`` may be closer, and then ``v`` is the product of acceptances and rejections.
 - the best candidates: the product of draft probabilities down to the node itself (appendix D.1).
 
-``w(node)`` is that product. A node that has not been drafted yet is an expected first sampling of key ``w(node)``, a
-drafted one an expected next sampling of key ``w * (1 - q of all its candidates)``. Both are upper bounds.
+``w(node)`` is that product. A node that has not been drafted yet is an expected first sampling of key ``w(node)``. A
+drafted node is an expected next sampling of key ``w * (1 - q of all its candidates)``. Both are upper bounds.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Samplings:
         return reached[:, :-1] * acceptance, reached
 
     def open_above(self, floor: float) -> NDArray[np.int64]:
-        """Return drafted rows whose next sampling has at least this key."""
+        """Return drafted rows with a next sampling of at least this key."""
         following = self._rows["open"]
         return np.flatnonzero((following >= floor) & (following > 0))
 
@@ -315,8 +315,8 @@ class Samplings:
         q: dict[int, NDArray[np.float32]] = {}
         with_children = np.zeros(size + 1, dtype=np.bool_)  # the last entry is for rows outside the tree
         with_children[parents[1:]] = True
-        for asked, distributions in self._q:
-            placed = new_row[asked]
+        for rows, distributions in self._q:
+            placed = new_row[rows]
             for number in np.flatnonzero(with_children[placed]).tolist():
                 q[int(placed[number])] = distributions[number]
         return TokenTree(shape, tokens, log_probs, np.full(size, self.kind, dtype=np.int8), q, values=values)

@@ -21,7 +21,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Above0 = Annotated[float, Field(gt=0)]
 
 _SUM_TOLERANCE = 1e-3
-_NEGLIGIBLE = 1e-12  # smaller values would be rounded away beside the root's 1
+_NEGLIGIBLE = 1e-12  # smaller values would be rounded away when added to the root's 1
 
 
 class Sequoia(StaticTree):
@@ -150,8 +150,8 @@ class BestTrees:
     """Dynamic programme over rows, depth and width.
 
     The value of a tree is the sum over its rows, the root's 1 included, of the product of acceptance probabilities
-    down to it: the expected tokens of a step. With ``best[d][m]`` the largest value of a tree of at most ``m`` rows
-    and depth ``d``, and ``forest[d][k][m]`` that of ``k`` children and all below them in at most ``m`` rows::
+    down to it: the expected tokens of a step. ``best[d][m]`` is the largest value of a tree of at most ``m`` rows and
+    depth ``d``. ``forest[d][k][m]`` is that of ``k`` children and all below them in at most ``m`` rows::
 
         forest[d][k][m] = max over j of  forest[d][k - 1][m - j] + acceptance[k - 1] * best[d - 1][j]
         best[d][m] = 1 + max over k of  forest[d][k][m - 1]

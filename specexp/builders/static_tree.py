@@ -36,7 +36,7 @@ class Level:
 
 
 class FixedShape(TreeShape):
-    """A recurring shape, whose parts are cached."""
+    """A recurring shape; its parts are cached."""
 
     recurs = True
 

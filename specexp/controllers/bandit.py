@@ -25,8 +25,8 @@ _SUMS = 6  # plays, gain, cost, gain^2, cost^2, gain * cost
 class RatioArms:
     """Arms that are played for the best ratio of sums, gain over cost.
 
-    A play of an arm is worth ``gain - rate * cost``, where ``rate`` is the best ratio of all arms: 0 in the mean for
-    the best arm, less for any other. An arm's index is its mean worth plus
+    A play of an arm is worth ``gain - rate * cost``, where ``rate`` is the best ratio of all arms. The mean worth is 0
+    for the best arm and less for any other. An arm's index is its mean worth plus
 
     - ``ucb``: ``exploration * sd * sqrt(log(plays) / its plays)``,
     - ``thompson``: a draw from the posterior of the mean, normal with deviation ``exploration * sd / sqrt(its plays)``,
@@ -163,6 +163,14 @@ class Bandit(Controller):
             raise ValueError(f"Bandit: values must be at least one, all different, got {values}")
         self.over = over
         self.values = values
+        limit = {"depths": "max_depth", "nodes": "max_nodes", "choices": "choice"}[over]
+        self._plans = [
+            # no nodes: no draft pass either
+            Plan(max_depth=0)
+            if value is None or (limit, value) == ("max_nodes", 0)
+            else Plan(**{limit: value})
+            for value in values
+        ]
         self.learn = self.learns = learn
         self.state = state
         if over == "choices":
@@ -175,14 +183,7 @@ class Bandit(Controller):
 
     @override
     def plan(self, context: Context) -> Plan:
-        value = self.values[self._arms.play(context, self.learn)]
-        if value is None:
-            return Plan(max_depth=0)
-        if self.over == "choices":
-            return Plan(choice=value)
-        if self.over == "nodes":
-            return Plan(max_nodes=value) if value else Plan(max_depth=0)
-        return Plan(max_depth=value)
+        return self._plans[self._arms.play(context, self.learn)]
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -219,8 +220,8 @@ class RuleBandit(ControllerWrapper):
     and is the only one that learns from it. Two rewards:
 
     - ``goodput``: tokens over seconds, modelled where the run has a latency profile, else measured,
-    - ``acceptance``: the mean of accepted over drafted nodes and of accepted nodes over ``longest``, which does not
-      depend on a clock; the second term keeps a draft from winning by being short.
+    - ``acceptance``: the mean of accepted over drafted nodes and of accepted nodes over ``longest``. It does not depend
+      on a clock. The second term keeps a draft from winning by being short.
 
     Args:
         controllers: at least two rules, such as ``[ConfidenceThreshold(0.4), ConfidenceThreshold(0.6, rule="token")]``.
@@ -260,6 +261,8 @@ class RuleBandit(ControllerWrapper):
         self.reward = reward
         self.longest = longest
         self.learn = learn
+        if learn:
+            self.learns = True  # else what the controllers declare
         self.state = state
         if reward == "goodput":
             self.uses_seconds = True

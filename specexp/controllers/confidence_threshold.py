@@ -21,7 +21,7 @@ class ConfidenceThreshold(Controller):
     """Drafts on while a confidence is at least a threshold.
 
     The ``product`` of the confidences estimates the probability that everything drafted so far is accepted (Post-use &
-    Pre-cut, section 5.1), so a long draft of fairly sure tokens ends as early as a short one with a doubtful token. The
+    Pre-cut, section 5.1). So a long draft of fairly sure tokens ends as early as a short one with a doubtful token. The
     last ``token``'s own confidence is the threshold of other engines (Hugging Face's
     ``assistant_confidence_threshold``, llama.cpp's ``p-min``): a draft goes on, however long it is, until a token is
     doubtful. The token that falls below is still drafted: its confidence is known only after its pass.
@@ -30,9 +30,6 @@ class ConfidenceThreshold(Controller):
         threshold: least confidence to draft on; 1 drafts one token a step.
         max_depth: greatest depth; None leaves the builder's own.
         rule: whether the ``product`` of the confidences must reach it, or the last ``token``'s own.
-
-    Example:
-        >>> controller = ConfidenceThreshold(0.3, max_depth=24)
     """
 
     needs_log_probs = True
@@ -63,7 +60,6 @@ class ConfidenceThreshold(Controller):
 
 
 _LEAST_TOKENS = 6
-_LEARNED = ("confidences", "matches", "threshold")
 
 
 class AdaptiveConfidence(ConfidenceThreshold):
@@ -81,9 +77,6 @@ class AdaptiveConfidence(ConfidenceThreshold):
         max_depth: greatest depth; None leaves the builder's own.
         window: number of tokens that the fit remembers.
         state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
-
-    Example:
-        >>> controller = AdaptiveConfidence(initial=0.4, max_depth=20)
     """
 
     learns = True
@@ -131,15 +124,12 @@ class AdaptiveConfidence(ConfidenceThreshold):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "threshold": self.threshold,
-            "confidences": list(self._confidences),
-            "matches": list(self._matches),
-        }
+        confidences, matches = list(self._confidences), list(self._matches)
+        return {"threshold": self.threshold, "confidences": confidences, "matches": matches}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.check_entries(state, _LEARNED)
+        self.check_entries(state, ("confidences", "matches", "threshold"))
         if len(state["confidences"]) != len(state["matches"]):
             raise ValueError(
                 f"the state of an AdaptiveConfidence must have one match a confidence, got "

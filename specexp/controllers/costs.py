@@ -34,12 +34,12 @@ class Costs:
 
     @property
     def known(self) -> bool:
-        """Whether costs are known; False while they are measured."""
+        """False while costs are measured."""
         return self.ratio is not None or self.profile is not None
 
     @property
     def wants_plain(self) -> bool:
-        """Whether the next step should be a plain one, to be measured."""
+        """True if the next step should be a plain one, to be measured."""
         return not self.known and len(self._samples) % 2 == 1
 
     def use_latency(self, profile: LatencyProfile | None) -> None:

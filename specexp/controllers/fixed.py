@@ -46,7 +46,7 @@ class Heuristic(Controller):
 
     Args:
         initial: initial draft length.
-        grow: added after a step whose drafts were all accepted.
+        grow: added after a step in which all drafts were accepted.
         shrink: subtracted after any other step.
         max_depth: greatest length.
         state: ``carry`` keeps the length from prompt to prompt, ``cold`` starts every prompt anew.

@@ -33,9 +33,6 @@ class Oracle(Controller):
 
     Raises:
         ValueError: one of ``step_ms`` and ``draft_pass_ms`` is given without the other.
-
-    Example:
-        >>> controller = Oracle(max_depth=24, step_ms=152.0, draft_pass_ms=21.0)
     """
 
     uses_seconds = False

@@ -54,8 +54,8 @@ class QLearning(Controller):
       tokens per cost (Dinkelbach's rule for a ratio). ``output`` averages the speed of steps, so it stops sure drafts
       too early and doubtful ones too late for the speed of the whole output, the aim of ``goodput``.
 
-    Grafted phrases come after the decision. Running means of the tokens they add (where the draft was accepted as
-    far as their anchors) and of their cost (rows of the target pass) are part of every trial with a draft.
+    Grafted phrases come after the decision. Every trial with a draft includes running means of their accepted tokens
+    and of their cost, rows of the target pass. The tokens count where the draft was accepted as far as their anchors.
 
     Args:
         signals: further parts of the state, as running means over recent steps: share of the drafted path that was

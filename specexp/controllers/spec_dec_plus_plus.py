@@ -110,9 +110,6 @@ class SpecDecPlusPlus(Controller):
 
     Raises:
         ValueError: ``head`` is of another width.
-
-    Example:
-        >>> controller = SpecDecPlusPlus(0.4, max_depth=20)
     """
 
     needs_log_probs = True

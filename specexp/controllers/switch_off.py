@@ -40,9 +40,6 @@ class SwitchOff(ControllerWrapper):
 
     Raises:
         ValueError: ``controller`` is an Oracle.
-
-    Example:
-        >>> controller = SwitchOff(Fixed(max_depth=8), margin=0.05)  # doctest: +SKIP
     """
 
     uses_seconds = True
@@ -68,13 +65,15 @@ class SwitchOff(ControllerWrapper):
         self.probe_every = probe_every
         self.margin = margin
         self.learn = learn
+        if learn:
+            self.learns = True  # else what the inner controller declares
         self.state = state
         self._profile: LatencyProfile | None = None
         self.forget()
 
     @property
     def pays(self) -> bool:
-        """Whether speculation is faster than plain decoding, as far as is known."""
+        """True if speculation is faster than plain decoding, or not enough is known."""
         drafted, plain = self._drafted, self._plain
         if not drafted[0] or not self._plain_known:
             return True

@@ -26,9 +26,9 @@ class ThresholdTracker(Controller):
       error of the step's size, so unspent nodes are spent later. The builder's ``max_nodes`` stays the hard limit; set
       it to twice the budget or more, since a step that it cuts cannot spend what others saved.
     - ``goodput``: tokens per second. A sampling of value ``v`` adds ``rho * v`` accepted tokens and costs the time of a
-      node, so it pays while ``v >= seconds per node * tokens per second / rho``: the threshold moves towards that
-      (Dinkelbach's rule for a ratio), with ``rho`` (accepted tokens per unit of value) and tokens per second as running
-      means over about ``window`` steps.
+      node. It pays while ``v >= seconds per node * tokens per second / rho``, and the threshold moves towards this
+      bound (Dinkelbach's rule for a ratio). ``rho`` (accepted tokens per unit of value) and tokens per second are
+      running means over about ``window`` steps.
 
     Args:
         budget: mean nodes a step, for ``budget``.

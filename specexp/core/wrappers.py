@@ -31,29 +31,24 @@ class _Folded:
         return self if part is None else self.fold(getattr(one, self.name) for one in part.inner)
 
 
-class _ToAll:
-    """A method that calls the method of its name on all inner parts."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, part: Any, owner: type | None = None) -> Any:
-        def call_all(*args: Any) -> None:
-            for one in part.inner:
-                getattr(one, self.name)(*args)
-
-        return self if part is None else call_all
-
-
 folded: Any = _Folded
-to_all: Any = _ToAll
+
+
+def call_all(methods: Iterable[Callable[..., None]]) -> Callable[..., None]:
+    """Fold the inner parts' methods into one that calls all of them."""
+    bound = list(methods)
+
+    def call(*args: Any) -> None:
+        for method in bound:
+            method(*args)
+
+    return call
 
 
 class PartWrapper(Part):
     """The life cycle of a drafter or controller around others: each event goes to all of them.
 
     Attributes:
-        inner: the wrapped parts.
         inner_key: entry of an inner part's state, by its number.
         own_entries: entries of the wrapper's own state.
     """
@@ -61,7 +56,7 @@ class PartWrapper(Part):
     inner: tuple[Any, ...]
     inner_key: ClassVar[str] = "{}"
     own_entries: ClassVar[tuple[str, ...]] = ()
-    observe = to_all()
+    observe = folded(call_all)
 
     def forget(self) -> None:
         """Return the wrapper's own state to the initial one."""
@@ -81,14 +76,12 @@ class PartWrapper(Part):
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         if self.state not in (None, "carry") and not context.continued:
             self.forget()
-        for one in self.inner:
-            one.begin(context, prefill)
+        call_all(one.begin for one in self.inner)(context, prefill)
 
     @override
     def reset(self) -> None:
         self.forget()
-        for one in self.inner:
-            one.reset()
+        call_all(one.reset for one in self.inner)()
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -118,9 +111,9 @@ class DrafterWrapper(PartWrapper, Drafter):
     learned_candidates = folded(lambda counts: max(counts, default=0))
     models = folded(lambda models: tuple(chain(*models)))
     max_candidates = folded(sum)
-    use_draft_model = to_all()
-    use_target = to_all()
-    check_vocabulary = to_all()
+    use_draft_model = folded(call_all)
+    use_target = folded(call_all)
+    check_vocabulary = folded(call_all)
 
     @override
     def costs_pass(self, request: Request) -> bool:
@@ -141,27 +134,18 @@ class BuilderWrapper(TreeBuilder):
 
 
 class ControllerWrapper(PartWrapper, Controller):
-    """A controller that calls others.
-
-    Attributes:
-        learn: whether the wrapper itself learns.
-    """
+    """A controller that calls others."""
 
     inner: tuple[Controller, ...]
-    learn: bool = False
     plans_threshold = folded(any)
     needs_log_probs = folded(any)
     num_choices = folded(max)
     uses_seconds = folded(any)
+    learns = folded(any)
     reads_answers = folded(any)
     sees_load = folded(any)
-    check_parts = to_all()
-    use_latency = to_all()
-
-    @property
-    @override
-    def learns(self) -> bool:  # type: ignore[override]
-        return self.learn or any(one.learns for one in self.inner)
+    check_parts = folded(call_all)
+    use_latency = folded(call_all)
 
     @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:

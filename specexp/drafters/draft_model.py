@@ -44,9 +44,6 @@ class DraftModel(Drafter):
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``model`` is a name.
-
-    Example:
-        >>> drafter = DraftModel(temperature=0.6)
     """
 
     gives_log_probs = True

@@ -90,7 +90,7 @@ class EagleSource(DraftSource):
     def feed(self, context: Context, fed: Fed) -> list[Any]:
         past, answers = self.length, []
         tokens, depths = list(fed.tokens), np.array(fed.depths)
-        if fed.known == 0:  # the committed tokens, whose states are the target's own, in one pass
+        if fed.known == 0:  # the committed tokens in one pass: their states are the target's own
             count = fed.pending
             self._run_committed(tokens[:count], depths[:count] + past)
             answers.append((self._output(self._made[-1:]), 0))

@@ -1,4 +1,4 @@
-"""Lookahead: the target drafts for itself, by guesses beside the text that are fed in its passes (Fu et al. 2024)."""
+"""Lookahead: the target drafts for itself, by guesses that are fed in its own passes (Fu et al. 2024)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _KEYS = 10_000  # tokens with phrases
 
 
 class Lookahead(Drafter):
-    """Keeps the last steps of Jacobi iterations over the next positions, and drafts the n-grams they went through.
+    """Keeps the last steps of Jacobi iterations over the next positions, and drafts the n-grams of these iterations.
 
-    A column of the window holds the successive guesses of one position and those behind it, one level per step. It is
-    a path of the tree like any other: the oldest level of all columns is a chain below the root, and the later levels
-    of a column are below its place in it. So the window is fed in the target's pass as nodes, which are accepted if
-    they are right; the target's token after a column's end completes an n-gram of the pool, and is the newest level.
+    A column of the window holds the successive guesses of one position and those after it, one level per step. Each
+    column is a path of the tree. The oldest level of all columns is a chain below the root, and the later levels of a
+    column are below its place in the chain. So the window is fed in the target's pass as nodes, which are accepted if
+    they are right. The target's token after a column's end completes an n-gram of the pool, and is the newest level.
     The pool's phrases after the root are the verification branch. :class:`~specexp.builders.AllCandidates` feeds all of
     both.
 
-    The window stays at its place before the root however many tokens a step adds. The first level repeats the prompt's
+    The window keeps its place before the root, however many tokens a step adds. The first level repeats the prompt's
     last tokens, where the published one is random.
 
     Args:
@@ -49,7 +49,7 @@ class Lookahead(Drafter):
         self.window = window
         self.ngram = ngram
         self.verified = verified
-        # beside the phrases: the oldest level's next token, and the column's own branch
+        # in addition to the phrases: the oldest level's next token, and the column's own branch
         self.max_candidates = verified + 2
         self.reset()
 

@@ -55,9 +55,6 @@ class PhraseCache(DrafterWrapper):
 
     Raises:
         ValueError: ``phrases`` is given without ``preloaded`` or the other way round, or does not fit.
-
-    Example:
-        >>> drafter = PhraseCache(phrase_length=4, state="carry")
     """
 
     learns_from = "all-nodes"
@@ -215,8 +212,8 @@ class PhraseCache(DrafterWrapper):
     def _feed_with_phrases(self, drafter: Drafter, context: Context, request: Request) -> tuple[int, ...]:
         """Feed the requested rows together with phrases below them; return the tokens fed in each pass.
 
-        The phrases are rows of a longer tree: the drafter feeds them all in one pass, and knows the answers when the
-        request itself, or a later one along a phrase, comes. The draft's answers along phrases are stored.
+        The phrases are rows of a longer tree, which the drafter feeds in one pass. The request itself and later ones
+        along a phrase then cost nothing. The draft's answers along phrases are stored.
         """
         pending = self._pending.setdefault(context, _Pending())
         size, frontier = request.tokens.size, request.rows.tolist()
@@ -299,7 +296,7 @@ class _Pending:
     """Results of a step's requests, learned when it ends; dictionaries as ordered sets.
 
     Attributes:
-        used: keys whose phrases were looked up.
+        used: keys of phrases that were looked up.
         corrected: keys and phrases in the form that the draft returned.
     """
 

@@ -43,9 +43,6 @@ class SuffixAutomaton(Drafter):
 
     Raises:
         ValueError: the corpus is empty or damaged.
-
-    Example:
-        >>> drafter = SuffixAutomaton(candidates=4)
     """
 
     gives_log_probs = True

@@ -16,7 +16,7 @@ from specexp.core.tree import NO_CANDIDATE
 ENTRIES = ("suffixes", "tokens")
 """Arrays of a corpus."""
 
-_SAMPLED = 1024  # most occurrences whose followers are counted
+_SAMPLED = 1024  # most occurrences that are counted
 _LONGEST = 64  # tokens of a run that is looked up in an array
 
 Followers = list[tuple[int, int]]

@@ -52,9 +52,6 @@ class TokenRecycling(Drafter):
     Raises:
         ValueError: ``matrix`` is given without ``preloaded`` or the other way round, is of another type or ``k``, or
             ``coupled`` meets ``preloaded`` (a matrix holds no logits).
-
-    Example:
-        >>> drafter = TokenRecycling(k=8, state="carry")
     """
 
     max_candidates: int = 1
@@ -138,7 +135,7 @@ class TokenRecycling(Drafter):
             self.reset()
         if prefill is not None and self.prefill_update:
             self.observe(prefill)
-        if self.initialisation == "prompt":  # after the prefill, whose logits replace the rows of the prompt
+        if self.initialisation == "prompt":  # after the prefill: its logits replace the rows of the prompt
             prompt = context.token_ids
             for token, following in zip(prompt[:-1].tolist(), prompt[1:].tolist(), strict=True):
                 self._put_first(token, following)

@@ -49,7 +49,7 @@ class DrafterContract(LearnedStateContract):
         """Return a new drafter in its initial state; every call gives an equal one."""
 
     def make_target(self) -> Runtime:
-        """Return the target whose output must not change; override it for a drafter that uses its weights."""
+        """Return the target of the last test; override it for a drafter that uses its weights."""
         return LanguageModel(hashed_model(self.vocab_size))
 
     @pytest.fixture

@@ -116,14 +116,14 @@ def counting_model(vocab_size: int, context_limit: int = 512) -> FakeCausalLM:
 
 
 def bigram_model(logits: Sequence[Sequence[float]], context_limit: int = 512) -> FakeCausalLM:
-    """Return a model whose logits after token t are ``logits[t]``."""
+    """Return a model with the logits ``logits[t]`` after token t."""
     return FakeCausalLM(partial(_after_last, logits), len(logits), context_limit)
 
 
 def hashed_model(
     vocab_size: int, seed: int = 0, context_limit: int = 512, spread: float = 2.0
 ) -> FakeCausalLM:
-    """Return a model whose logits are a hash of the last three visible tokens, which repeat but vary."""
+    """Return a model with a hash of the last three visible tokens as logits: they repeat, but vary."""
     return FakeCausalLM(partial(_hashed, vocab_size, seed, spread), vocab_size, context_limit)
 
 

@@ -80,8 +80,8 @@ class VerifierContract(ABC):
         assert verdict.accepted == ()
 
     def test_what_it_promises_is_tested(self, verifier: Verifier) -> None:
-        """One that calls itself lossless inherits :class:`LosslessVerifierContract`, one whose output does not depend
-        on what was drafted :class:`DeterministicVerifierContract`.
+        """A lossless verifier inherits :class:`LosslessVerifierContract`, a deterministic one also
+        :class:`DeterministicVerifierContract`.
         """
         assert verifier.lossless == isinstance(self, LosslessVerifierContract)
         assert verifier.lossless or verifier.sampling_settings is None
