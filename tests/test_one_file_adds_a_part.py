@@ -1,4 +1,7 @@
-"""One new file in its family's folder is a part: a configuration names it, and it is found, checked and run."""
+"""One new file adds a part of any kind, a prompt set, metric, runtime mode, artifact kind or export format.
+
+A configuration names it, and it is found, checked and run.
+"""
 
 import ast
 import json
@@ -65,11 +68,27 @@ class Sized(StaticTree):
     def __init__(self, size: Annotated[int, Reference("tree-size")] = 1):
         super().__init__([[rank] for rank in range(size)])
 """,
+    "models/patient.py": """
+from specexp.core.language_model import LanguageModel
+
+
+class Patient(LanguageModel):
+    kind = "patient"
+    mode_rank = -1  # auto never takes it
+""",
 }
+METRIC = '''
+
+@metric("share", better="lower", counted=True)
+def wasted_nodes(record: Any) -> Value:
+    """Nodes fed to the target that were not accepted."""
+    return Share(record.drafted_nodes - record.accepted_drafts, record.drafted_nodes)
+'''
+"""The end of ``bench/metrics.py``."""
 
 
 def example(page: str, name: str) -> str:
-    """The source of a class of a page, with the imports that it uses."""
+    """Return the source of a page's class, with the imports that it uses."""
     text = (Path(__file__).parents[1] / "docs" / f"{page}.md").read_text(encoding="utf-8")
     body = ast.parse("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))).body
     (made,) = [node for node in body if isinstance(node, ast.ClassDef) and node.name == name]
@@ -93,10 +112,14 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     examples = {name: example(*found) for name, found in EXAMPLES.items()}
     for name, text in (FILES | examples).items():
         (root / "specexp" / name).write_text(text)
+    metrics = root / "specexp" / "bench" / "metrics.py"
+    known = metrics.read_text()
+    metrics.unlink()  # a link to the project's own file
+    metrics.write_text(known + METRIC)
     return root
 
 
-# Commands of the copy, each as a person types it but in one process: torch is imported once. What they say comes back.
+# Runs commands of the copy in one process, so that torch is imported once, and returns their output.
 PROGRAM = """
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -113,7 +136,7 @@ print(json.dumps(said))
 
 
 def call(package: Path, *commands: list[str]) -> list[dict[str, str]]:
-    """What each command of the copy says; none may fail."""
+    """Return the output of each command of the copy; none may fail."""
     environment = {**os.environ, "PYTHONPATH": str(package)}
     program = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
     done = subprocess.run(program, cwd=package, env=environment, capture_output=True, text=True)
@@ -141,7 +164,7 @@ def write(package: Path, model_folder: str, name: str, **sections: object) -> No
     (package / f"{name}.yaml").write_text(yaml.safe_dump(content))
 
 
-def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_folder: str) -> None:
+def test_one_file_adds_a_part_of_any_kind(package: Path, model_folder: str) -> None:
     lookup = {"class_path": "PromptLookup", "init_args": {"candidates": 2}}
     sized = {"class_path": "Sized", "init_args": {"size": "artifacts/size/best-tree"}}
     task = {"class_path": "TaskItems", "init_args": {"tasks": [{"class_path": "Vowels"}]}}
@@ -154,7 +177,12 @@ def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_
     }
     greetings = {"prompts": "Greetings"}
     sections = {
-        "parts": {"verifier": "Never", "controller": "EverySecond", "data": greetings},
+        "parts": {
+            "pair": {"target": model_folder, "target_dtype": "float32", "mode": "patient"},
+            "verifier": "Never",
+            "controller": "EverySecond",
+            "data": greetings,
+        },
         "thoughts": {
             "execution": "Pairs",
             "builder": "Comb",
@@ -186,6 +214,8 @@ def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_
         return [json.loads(line) for line in (runs / name / "records.jsonl").read_text().splitlines()]
 
     assert {record["prompt_id"] for record in read("parts")} == {"0", "1"}
+    assert "mode: patient" in (runs / "parts" / "config.yaml").read_text()
+    assert any("wasted_nodes" in file.read_text() for file in (runs / "parts").glob("*.csv"))
     assert {record["category"] for record in read("thoughts")} == {"Vowels"}
     assert json.loads(exported["out"]) == {"nodes": 2}
     assert "dropped the tree's form" in exported["err"]

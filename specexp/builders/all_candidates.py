@@ -14,7 +14,7 @@ from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape
 
 
 class AllCandidates(TreeBuilder):
-    """Every candidate of every node becomes a node, until the drafter has no more or there is no room.
+    """Makes a node of every candidate of every node, until the drafter has no more or there is no room.
 
     For drafters with a set of texts to try, such as :class:`~specexp.drafters.Lookahead` and
     :class:`~specexp.drafters.PromptLookup`; a drafter that ranks a whole vocabulary fills one layer.
@@ -27,6 +27,8 @@ class AllCandidates(TreeBuilder):
 
     size_arguments = ("max_nodes", "max_depth")
     accepts_fewer_candidates = True
+    max_nodes: int = 1
+    max_candidates: int = 1
 
     def __init__(
         self,
@@ -34,35 +36,24 @@ class AllCandidates(TreeBuilder):
         candidates: Annotated[int, Field(ge=1, le=256)] = 8,
         max_depth: Annotated[int, Field(ge=1)] = 16,
     ) -> None:
-        self._max_nodes = max_nodes
-        self.candidates = candidates
+        self.max_nodes = max_nodes
+        self.max_candidates = candidates
         self.max_depth = max_depth
-
-    @property
-    @override
-    def max_nodes(self) -> int:
-        return self._max_nodes
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self.candidates
 
     @override
     def build(self, root: int, plan: Plan) -> Build:
-        room, depth = plan.within(self._max_nodes, self.max_depth)
+        room, depth = plan.within(self.max_nodes, self.max_depth)
         tokens, parents, ranks, log_probs = [root], [-1], [-1], [0.0]
         layer, given = [0], True
         while layer and depth > 0 and len(tokens) <= room:
-            asked = Request(
+            answer = yield Request(
                 np.array(tokens),
                 np.array(parents),
                 np.array(ranks),
                 np.array(layer),
-                min(self.candidates, room + 1 - len(tokens)),
+                min(self.max_candidates, room + 1 - len(tokens)),
                 log_probs=np.array(log_probs, dtype=np.float32) if given else None,
             )
-            answer = yield asked
             if answer is None:
                 break
             start, depth, given = len(tokens), depth - 1, answer.log_probs is not None

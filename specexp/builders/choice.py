@@ -12,9 +12,7 @@ from specexp.core.wrappers import BuilderWrapper
 
 
 class Choice(BuilderWrapper):
-    """Builds a step's tree with the builder whose index the controller's plan gives, or with the first one.
-
-    It needs whatever one of its builders needs; each of them must fit the drafter.
+    """Builds a step's tree with the builder that the controller's plan names by its index, or with the first one.
 
     Example:
         >>> Choice([Chain(4), KConfig([4, 2, 1])]).num_choices  # doctest: +SKIP
@@ -27,12 +25,7 @@ class Choice(BuilderWrapper):
         self.inner = tuple(builders)
         self.num_choices = len(builders)
 
-    @property
-    def builders(self) -> list[TreeBuilder]:
-        """The builders to choose from."""
-        return list(self.inner)
-
     @override
     def build(self, root: int, plan: Plan) -> Build:
         chosen = self.inner[plan.choice or 0]
-        return chosen.build(root, plan if plan.choice is None else replace(plan, choice=None))
+        return chosen.build(root, replace(plan, choice=None))  # the index is not one of an inner Choice

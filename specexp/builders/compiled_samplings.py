@@ -20,7 +20,7 @@ _COLUMNS = (*SAMPLING, *ROW)
 
 
 class _Growth(ctypes.Structure):
-    """Mirrored by ``tree_growth.cpp``."""
+    """The fields of ``Growth`` in ``tree_growth.cpp``, in its order."""
 
     _fields_ = (
         *((f"column{number}", ctypes.c_void_p) for number in range(len(_COLUMNS))),
@@ -40,14 +40,11 @@ def samplings_of(root: int, kind: NodeKind, budget: int, acceptance_power: float
 
 
 class CompiledSamplings(Samplings):
-    """Samplings whose arrays C++ reads and writes too; raises :class:`CannotCompileError` without a compiler."""
+    """Samplings with arrays that C++ reads and writes too; needs a compiler (:func:`samplings_of`)."""
 
     def __init__(self, root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> None:
         super().__init__(root, kind, budget, acceptance_power)
-        found = _library()
-        if found is None:
-            raise CannotCompileError("there is no compiled growth of trees on this machine")
-        self._native = found
+        self._native = _library()
         self._keys = np.empty(budget)
         self._growth = _Growth(
             best=self._keys.ctypes.data, budget=budget, drawn=kind is not NodeKind.POINT_MASS, used_up=USED_UP
@@ -66,20 +63,12 @@ class CompiledSamplings(Samplings):
     @override
     def add(self, rows: NDArray[np.int64], answer: Candidates, k: int) -> None:
         assert answer.log_probs is not None
-        tokens = np.ascontiguousarray(answer.tokens, dtype=np.int64)
+        tokens = np.ascontiguousarray(answer.tokens, dtype=np.int64)  # [f, j]
         log_probs = np.ascontiguousarray(answer.log_probs, dtype=np.float32)
         shares = probabilities(log_probs)
+        candidates = [array.ctypes.data for array in (tokens, log_probs, shares)]
         self._grow(tokens.size, 0)
-        self._native.add(
-            self._at,
-            rows.ctypes.data,
-            rows.size,
-            tokens.ctypes.data,
-            log_probs.ctypes.data,
-            shares.ctypes.data,
-            tokens.shape[1],
-            k,
-        )
+        self._native.add(self._at, rows.ctypes.data, rows.size, *candidates, tokens.shape[1], k)
         self._take_sizes()
         self.lowest = float(self._growth.lowest)
         if answer.q is not None:
@@ -90,13 +79,8 @@ class CompiledSamplings(Samplings):
         more = np.empty(self._rows.size, dtype=np.int64)
         chosen = np.empty(self._samplings.size, dtype=np.int64)
         counts = np.empty(2, dtype=np.int64)
-        cut = self._native.waiting(
-            self._at,
-            min(max_depth, np.iinfo(np.int64).max),
-            more.ctypes.data,
-            chosen.ctypes.data,
-            counts.ctypes.data,
-        )
+        found = [array.ctypes.data for array in (more, chosen, counts)]
+        cut = self._native.waiting(self._at, min(max_depth, np.iinfo(np.int64).max), *found)
         self._take_sizes()
         rows, nodes = counts.tolist()
         return more[:rows], chosen[:nodes], float(cut)
@@ -108,17 +92,15 @@ class CompiledSamplings(Samplings):
         chosen = chosen.copy()
         parents = np.empty(chosen.size + 1, dtype=np.int64)
         new_row = np.empty(self._rows.size + 1, dtype=np.int64)
-        self._native.order(
-            self._at, chosen.ctypes.data, chosen.size, parents.ctypes.data, new_row.ctypes.data
-        )
+        found = parents.ctypes.data, new_row.ctypes.data
+        self._native.order(self._at, chosen.ctypes.data, chosen.size, *found)
         return chosen, parents, new_row
 
     def _grow(self, samplings: int, rows: int) -> None:
+        """Make room in Python, and pass the columns' new addresses to C++, which never allocates."""
         if self._samplings.reserve(samplings) | self._rows.reserve(rows) or not self._growth.column0:
-            columns = (
-                *(self._samplings.column(name) for name in SAMPLING),
-                *(self._rows.column(name) for name in ROW),
-            )
+            columns = [self._samplings.column(name) for name in SAMPLING]
+            columns += [self._rows.column(name) for name in ROW]
             for number, column in enumerate(columns):
                 setattr(self._growth, f"column{number}", column.ctypes.data)
             self._growth.size, self._growth.rows = self._samplings.size, self._rows.size

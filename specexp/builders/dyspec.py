@@ -19,10 +19,9 @@ _FIRST_FLOOR = 0.25  # least key of the first samplings, as a share of 1 / budge
 class DySpecGreedy(TreeBuilder):
     """The ``budget`` samplings of the largest value: the tree of DySpec's heap, token for token.
 
-    With drawn candidates the value of a sampling is the probability that it is reached, known before its token is
-    drawn:
-    the sum over the tree is the largest of any closed set of as many samplings of these draws (eq. 11). With
-    ``top-k`` candidates it is the product of draft probabilities, whose sum is the largest too (appendix D.1).
+    With drawn candidates the value of a sampling is the probability that it is reached, which is known before its token
+    is drawn. The sum over the tree is the largest of any closed set of as many samplings of these draws (eq. 11). With
+    ``top-k`` candidates the value is the product of draft probabilities, and the sum is the largest too (appendix D.1).
 
     The heap of the paper drafts one node a pass. Here the best ``prefetch`` waiting entries are drafted together, next
     siblings included (their tokens are fixed before they are reached). The tree is the same, since noise is keyed by
@@ -32,9 +31,9 @@ class DySpecGreedy(TreeBuilder):
         prefetch: most nodes drafted in one pass; 1 is the paper's order.
         max_depth: greatest depth; None for no limit.
         candidates: ``drawn`` without replacement, or the drafter's ``top-k``.
-        acceptance_power: estimate of a drawn candidate's acceptance probability: its draw probability to this power. 1
-            is the paper's hypothesis; where draft and target agree, rejection sampling accepts far more (at p = q
-            everything), and about 0.4 makes trees deeper and accepts more. Ours; see ``AcceptanceHeatMap``.
+        acceptance_power: a drawn candidate's acceptance probability is estimated as its draw probability to this
+            power. 1 is the paper's hypothesis. Where draft and target agree, rejection sampling accepts far more (at
+            p = q everything), and about 0.4 makes trees deeper and accepts more. Ours; see ``AcceptanceHeatMap``.
 
     Raises:
         ValueError: ``acceptance_power`` with ``top-k`` candidates.
@@ -43,6 +42,8 @@ class DySpecGreedy(TreeBuilder):
     size_arguments = ("budget", "max_depth")
     needs_log_probs = True
     accepts_fewer_candidates = True
+    max_nodes: int = 1
+    max_candidates: int = 1
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class DySpecGreedy(TreeBuilder):
         candidates: Selection = "drawn",
         acceptance_power: Annotated[float, Field(gt=0, le=1)] = 1.0,
     ) -> None:
-        self.budget = budget
+        self.budget = self.max_nodes = self.max_candidates = budget
         self.prefetch = prefetch
         self.max_depth = max_depth
         self.kind = kind_of(candidates)
@@ -69,16 +70,6 @@ class DySpecGreedy(TreeBuilder):
             for budget in budgets
         )
 
-    @property
-    @override
-    def max_nodes(self) -> int:
-        return self.budget
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self.max_nodes
-
     @override
     def build(self, root: int, plan: Plan) -> Build:
         budget, max_depth = plan.within(self.budget, self.max_depth)
@@ -92,14 +83,14 @@ class DySpecGreedy(TreeBuilder):
                 break
             samplings.add(rows, answer, k)
             rows, undrafted, cut = samplings.waiting(max_depth)
-            if rows.size == 0:  # only then: more candidates of fed rows cost no pass
+            if rows.size == 0:  # draft new nodes only then: more candidates of fed rows cost no pass
                 rows = samplings.draft(undrafted[: self.prefetch])
             k = samplings.candidates_to_ask(rows, cut)
         return samplings.tree(samplings.best())
 
 
 class DySpecThreshold(TreeBuilder):
-    """Every sampling whose value is at least the threshold, layer by layer: one pass a layer (section 4.4).
+    """Every sampling of at least the threshold's value, layer by layer: one pass a layer (section 4.4).
 
     Where ``max_nodes`` does not hold a layer, only its samplings of the largest value are made: nothing is dropped
     after it was drawn.
@@ -117,6 +108,8 @@ class DySpecThreshold(TreeBuilder):
     size_arguments = ("max_nodes", "max_depth")
     needs_log_probs = True
     accepts_fewer_candidates = True
+    max_nodes: int = 1
+    max_candidates: int = 1
     takes_threshold = True
 
     def __init__(
@@ -131,21 +124,11 @@ class DySpecThreshold(TreeBuilder):
         self.max_depth = max_depth
         self.kind = kind_of(candidates)
         self.acceptance_power = _checked_power(type(self).__name__, acceptance_power, self.kind)
-        self._max_nodes = max_nodes
-
-    @property
-    @override
-    def max_nodes(self) -> int:
-        return self._max_nodes
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self.max_nodes
+        self.max_nodes = self.max_candidates = max_nodes
 
     @override
     def build(self, root: int, plan: Plan) -> Build:
-        room, max_depth = plan.within(self._max_nodes, self.max_depth)
+        room, max_depth = plan.within(self.max_nodes, self.max_depth)
         threshold = self.threshold if plan.threshold is None else plan.threshold
         if room == 0 or max_depth == 0:
             return root_tree(root)
@@ -155,7 +138,7 @@ class DySpecThreshold(TreeBuilder):
         for depth in range(1, max_depth + 1):
             rows, known = layer, samplings.size
             k = samplings.candidates_to_ask(rows, threshold)
-            while rows.size:
+            while rows.size:  # until no row may have another sampling above the threshold
                 answer = yield samplings.request(rows, k, threshold)
                 if answer is None:
                     return samplings.tree(chosen)
@@ -164,6 +147,7 @@ class DySpecThreshold(TreeBuilder):
                 k = samplings.candidates_to_ask(rows, threshold)
             new = samplings.since(known, threshold)[:room]
             chosen, room = np.concatenate((chosen, new)), room - new.size
+            # the first sampling below a node has the value w(node): lower ones have no child in the tree
             new = new[samplings.weights(new) >= threshold]
             if depth == max_depth or room == 0 or new.size == 0:
                 break
@@ -175,7 +159,7 @@ class BeamRerank(TreeBuilder):
     """Best candidates by beam, then the best nodes of all (EAGLE-2, Li et al. 2024, sections 4.1 and 4.2).
 
     At every depth the ``beam`` nodes of the largest product of draft probabilities are expanded with ``beam``
-    candidates each; at the end the ``budget`` best of all candidates become the tree. Candidates are never drawn:
+    candidates each. At the end the ``budget`` best of all candidates become the tree. Candidates are never drawn:
     dropping a drawn one for its token would change the distribution.
 
     Args:
@@ -187,6 +171,8 @@ class BeamRerank(TreeBuilder):
     size_arguments = ("budget", "depth")
     needs_log_probs = True
     accepts_fewer_candidates = True
+    max_nodes: int = 1
+    max_candidates: int = 1
 
     def __init__(
         self,
@@ -194,25 +180,15 @@ class BeamRerank(TreeBuilder):
         depth: Annotated[int, Field(ge=1, le=256)] = 6,
         beam: Annotated[int, Field(ge=1, le=256)] = 10,
     ) -> None:
-        self.budget = budget
+        self.budget = self.max_nodes = budget
         self.depth = depth
-        self.beam = beam
+        self.beam = self.max_candidates = beam
 
     @property
     @override
     def narrower(self) -> tuple[TreeBuilder, ...]:
         # beams of different width do not contain one another
         return tuple(BeamRerank(self.budget, self.depth, beam) for beam in range(1, self.beam))
-
-    @property
-    @override
-    def max_nodes(self) -> int:
-        return self.budget
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self.beam
 
     @override
     def build(self, root: int, plan: Plan) -> Build:
@@ -227,17 +203,14 @@ class BeamRerank(TreeBuilder):
             if answer is None:
                 break
             samplings.add(rows, answer, self.beam)
-            new = samplings.since(known, 0.0)[: self.beam]
+            new = samplings.since(known, 0.0)[: self.beam]  # expansion phase (section 4.1)
             if depth == max_depth or new.size == 0:
                 break
             rows = samplings.draft(new)
-        return samplings.tree(samplings.best())
+        return samplings.tree(samplings.best())  # reranking phase (section 4.2)
 
 
 def _checked_power(name: str, power: float, kind: NodeKind) -> float:
     if power != 1 and kind is NodeKind.POINT_MASS:
-        raise ValueError(
-            f"{name} was given acceptance_power {power} and top-k candidates: only drawn ones are accepted with a "
-            "probability of their own, leave it at 1"
-        )
+        raise ValueError(f"{name}: acceptance_power must be 1 with top-k candidates, got {power}")
     return power

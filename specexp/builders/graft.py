@@ -19,12 +19,13 @@ Number = TypeVar("Number", np.float32, np.float64)
 
 
 class Graft(BuilderWrapper):
-    """Another builder's tree with phrases of a :class:`~specexp.drafters.PhraseCache` below its anchors, so that a
-    draft that is accepted as far as an anchor may continue in a phrase.
+    """Another builder's tree with phrases of a :class:`~specexp.drafters.PhraseCache` below its anchors.
 
-    Anchors are the last ``num_anchors`` nodes of the most probable path; with fewer drafts the root is one too. Tokens
-    of a phrase that are in the tree already are shared. Grafts are point masses and come after their siblings, so that
-    every verifier stays exact. They keep to the plan's limits, the deepest anchors first.
+    A draft that is accepted as far as an anchor may continue in a phrase.
+
+    Anchors are the last ``num_anchors`` nodes of the most probable path, and the root where there are fewer. Tokens of
+    a phrase that are in the tree already are shared. Grafts are point masses after their siblings, so every verifier
+    stays exact. They keep to the plan's limits, the deepest anchors first.
 
     Args:
         num_anchors: nodes with phrases below them; the paper uses 3.
@@ -48,20 +49,11 @@ class Graft(BuilderWrapper):
         self.phrases_per_anchor = phrases_per_anchor
         self.length = phrase_length
         self.phrase_length = max(phrase_length, builder.phrase_length)
-
-    @property
-    def builder(self) -> TreeBuilder:
-        """The builder of the tree without phrases."""
-        return self.inner[0]
-
-    @property
-    @override
-    def max_nodes(self) -> int:
-        return self.builder.max_nodes + self.num_anchors * self.phrases_per_anchor * self.length
+        self.max_nodes = builder.max_nodes + num_anchors * phrases_per_anchor * phrase_length
 
     @override
     def build(self, root: int, plan: Plan) -> Build:
-        tree = yield from self.builder.build(root, plan)
+        tree = yield from self.inner[0].build(root, plan)
         return (yield from self.extend(tree, plan))
 
     @override
@@ -69,6 +61,7 @@ class Graft(BuilderWrapper):
         room = self.max_nodes if plan.max_nodes is None else plan.max_nodes - tree.num_nodes
         deepest = self.max_nodes if plan.max_depth is None else plan.max_depth
         depths = tree.shape.depths.tolist()
+        # the anchors t_(L - K + 1), ..., t_L of the drafted path, the deepest first (algorithm 3)
         path = (0, *tree.best_path())[-self.num_anchors :]
         anchors = [row for row in reversed(path) if depths[row] < deepest]
         if room <= 0 or not anchors:
@@ -94,8 +87,7 @@ class Graft(BuilderWrapper):
 
 
 def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) -> TokenTree:
-    """Return the tree with phrases below its rows, or the tree itself if they add nothing. Its rows keep their
-    numbers.
+    """Return the tree with phrases below its rows, which keep their numbers, or the tree itself if they add nothing.
 
     Args:
         phrases: a row and the tokens that follow it, up to the first ``NO_CANDIDATE``; earlier ones have priority.
@@ -158,6 +150,7 @@ def _longer_shape(shape: TreeShape, parents: list[int], ranks: list[int]) -> Tre
         children[parent] = (*children[parent], row)
         mask[row] = mask[parent]
         mask[row, row] = True
+    # cached properties of the longer shape, from those of the shorter one
     longer.__dict__.update(depths=np.array(depths), ancestor_mask=mask, children=tuple(children))
     return longer
 

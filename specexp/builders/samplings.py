@@ -1,15 +1,15 @@
-"""A dynamic tree under construction: every sampling made so far, and every one that may follow.
+"""A dynamic tree under construction: the samplings made so far, and those that may follow.
 
-A *sampling* is the decision to take one more candidate below a node. Its *key* decides whether it is worth it:
+A *sampling* is the decision to take one more candidate below a node. Its *key* is its estimated worth:
 
 - drawn candidates: ``v``, the probability that the sampling is reached, ``w(parent) * (1 - q of the elder siblings)``
   (Xiong et al. 2024, eq. 11). It does not depend on the token about to be drawn, so nothing is pruned after drawing.
-  That takes the probability ``r`` a token is drawn with, given its elder siblings, for the one it is accepted with;
-  ``r ** acceptance_power`` may be closer to it, and then ``v`` is the product of what was accepted and rejected.
+  The estimate assumes that a token is accepted with the probability ``r`` that it is drawn with, given its elder
+  siblings. ``r ** acceptance_power`` may be closer, and then ``v`` is the product of acceptances and rejections.
 - the best candidates: the product of draft probabilities down to the node itself (appendix D.1).
 
-``w(node)`` is that product. A node that has not been drafted yet is an expected first sampling of key ``w(node)``, a
-drafted one an expected next sampling of key ``w * (1 - q of all its candidates)``; both bound what may still come.
+``w(node)`` is that product. A node that has not been drafted yet is an expected first sampling of key ``w(node)``. A
+drafted node is an expected next sampling of key ``w * (1 - q of all its candidates)``. Both are upper bounds.
 """
 
 from __future__ import annotations
@@ -128,18 +128,12 @@ class Samplings:
         """Request ``k`` candidates of drafted rows; samplings of a key below ``floor`` are not wanted."""
         enough = None
         if self.kind is not NodeKind.POINT_MASS and floor > 0:
+            # v = w * (1 - q of the elder siblings) falls below the floor when they hold this mass
             enough = np.maximum(1.0 - floor / self._rows["weight"][rows], 0.0) + USED_UP
-        known = self._rows
-        return Request(
-            known["token"],
-            known["parent"],
-            known["rank"],
-            rows,
-            k,
-            self.kind,
-            enough,
-            log_probs=known["log_prob"],
+        tokens, parents, ranks, log_probs = (
+            self._rows[one] for one in ("token", "parent", "rank", "log_prob")
         )
+        return Request(tokens, parents, ranks, rows, k, self.kind, enough, log_probs=log_probs)
 
     def candidates_to_ask(self, rows: NDArray[np.int64], floor: float) -> int:
         """Return how many candidates to request, so that rarely more are needed."""
@@ -164,7 +158,7 @@ class Samplings:
         if self.kind is NodeKind.POINT_MASS:
             with np.errstate(divide="ignore"):
                 needed = np.log(self.lowest / weight) - USED_UP
-            fresh = fresh & (answer.log_probs >= needed[:, np.newaxis])  # spares most of the exponentials
+            fresh = fresh & (answer.log_probs >= needed[:, np.newaxis])  # skips most of the exponentials
             number, rank = _places(fresh)
             key = child = weight[number] * probabilities(answer.log_probs[number, rank])
             last = probabilities(answer.log_probs[np.arange(rows.size), count - 1])
@@ -236,15 +230,16 @@ class Samplings:
         return reached[:, :-1] * acceptance, reached
 
     def open_above(self, floor: float) -> NDArray[np.int64]:
-        """Return drafted rows whose next sampling has at least this key."""
+        """Return drafted rows with a next sampling of at least this key."""
         following = self._rows["open"]
         return np.flatnonzero((following >= floor) & (following > 0))
 
     def waiting(self, max_depth: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
-        """Return what must be known before the best ``budget`` samplings are; nodes at ``max_depth`` are not drafted.
+        """Return what the best ``budget`` samplings still depend on; nodes at ``max_depth`` are not drafted.
 
-        Drafted rows that need more candidates, samplings whose node must be drafted (best first), and the least key of
-        use, 0 while there are fewer than ``budget``.
+        Returns:
+            Drafted rows that need more candidates, samplings with a node to be drafted (best first), and the least key
+            of use, 0 while there are fewer than ``budget``.
         """
         if self._samplings.size > self.budget + self.budget // 4:
             self._samplings.keep(np.flatnonzero(self._samplings["key"] >= self.lowest))
@@ -320,8 +315,8 @@ class Samplings:
         q: dict[int, NDArray[np.float32]] = {}
         with_children = np.zeros(size + 1, dtype=np.bool_)  # the last entry is for rows outside the tree
         with_children[parents[1:]] = True
-        for asked, distributions in self._q:
-            placed = new_row[asked]
+        for rows, distributions in self._q:
+            placed = new_row[rows]
             for number in np.flatnonzero(with_children[placed]).tolist():
                 q[int(placed[number])] = distributions[number]
         return TokenTree(shape, tokens, log_probs, np.full(size, self.kind, dtype=np.int8), q, values=values)
@@ -357,18 +352,18 @@ class Samplings:
 
 
 def _largest(keys: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """The largest of some keys, the least of them first where there are more than that."""
+    """Return the ``count`` largest keys, the least of them first if some were left out."""
     surplus = keys.size - count
     return keys if surplus < 0 else np.partition(keys, surplus)[surplus:]
 
 
 def _places(wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row and column of what is true, row by row; in a tenth of the time of ``np.nonzero`` of two dimensions."""
+    """Return rows and columns of the true entries, in a tenth of the time of a two-dimensional ``np.nonzero``."""
     places = wanted.ravel().nonzero()[0]
     row = places // wanted.shape[1]
     return row, places - row * wanted.shape[1]
 
 
 def probabilities(log_probs: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Probabilities of log-probabilities, which rounding may have put above 0."""
+    """Return probabilities of log-probabilities, which rounding may have put above 0."""
     return np.minimum(np.exp(log_probs, dtype=np.float64), 1.0)

@@ -21,7 +21,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Above0 = Annotated[float, Field(gt=0)]
 
 _SUM_TOLERANCE = 1e-3
-_NEGLIGIBLE = 1e-12  # smaller values would be rounded away beside the root's 1
+_NEGLIGIBLE = 1e-12  # smaller values would be rounded away when added to the root's 1
 
 
 class Sequoia(StaticTree):
@@ -31,7 +31,7 @@ class Sequoia(StaticTree):
     the accepted one, and that none is. It depends on target, draft, verifier and ``candidates`` together, so it
     must be measured with the same ones. Without times the tree is the best of at most ``budget`` nodes (section
     3.1, by dynamic programming over nodes, depth and children). With times, nodes and depth are chosen as well
-    (section 3.3): of all trees within the limits the one with the largest::
+    (section 3.3): the tree within the limits with the largest::
 
         speedup = tokens per step * time of a target pass over 1 token
                   / (time of a target pass over 1 + nodes tokens + depth * time of a draft pass)
@@ -50,6 +50,10 @@ class Sequoia(StaticTree):
             from ``[1, ms]`` to at least ``budget + 1`` tokens; times between two pairs are interpolated.
         draft_ms: milliseconds of a draft pass; a tree takes one per level.
         buckets: whether a pass costs what the next pair does, as in an engine that pads passes to stated sizes.
+
+    Attributes:
+        expected_tokens_per_step: tokens by the acceptance vector, the bonus token included; None for a growmap.
+        predicted_speedup: speedup over plain decoding by the given times; None without times.
 
     Raises:
         ValueError: not exactly one of ``acceptance`` and ``growmap`` is given; the vector is not one of probabilities
@@ -80,8 +84,8 @@ class Sequoia(StaticTree):
             raise ValueError(f"Sequoia was given {given}; exactly one of acceptance and growmap is needed")
         if (target_ms is None) != (draft_ms is None):
             raise ValueError("Sequoia was given one of target_ms and draft_ms: give both, or neither")
-        self._tokens_per_step: float | None = None
-        self._speedup: float | None = None
+        self.expected_tokens_per_step: float | None = None
+        self.predicted_speedup: float | None = None
         if growmap is not None:
             if any(limit is not None for limit in (max_depth, max_width, target_ms)):
                 raise ValueError(
@@ -95,42 +99,21 @@ class Sequoia(StaticTree):
         nodes, depth = budget, budget if max_depth is None else max_depth
         if target_ms is not None and draft_ms is not None:
             pass_ms = _target_times(target_ms, budget, buckets)
-            nodes, depth, self._speedup = _fastest(trees, depth, pass_ms, draft_ms)
-        self._tokens_per_step = float(trees.values(depth)[nodes])
+            nodes, depth, self.predicted_speedup = _fastest(trees, depth, pass_ms, draft_ms)
+        self.expected_tokens_per_step = float(trees.values(depth)[nodes])
         super().__init__([list(path) for path in trees.paths(nodes, depth)], candidates=candidates)
-
-    @property
-    def depth(self) -> int:
-        """Depth of the tree, and draft passes of a step."""
-        return self.shape.max_depth
-
-    @property
-    def expected_tokens_per_step(self) -> float | None:
-        """Expected tokens by the acceptance vector, the bonus token included; None for a growmap."""
-        return self._tokens_per_step
-
-    @property
-    def predicted_speedup(self) -> float | None:
-        """Speedup over plain decoding by the given times; None without times."""
-        return self._speedup
 
 
 def _accepted(vector: Sequence[float], width: int) -> tuple[float, ...]:
     if len(vector) < 2:
-        raise ValueError(
-            f"acceptance has {len(vector)} numbers; one a child and one for none accepted are needed, such as "
-            "[0.6, 0.4]"
-        )
+        raise ValueError(f"acceptance must have at least 2 numbers, such as [0.6, 0.4], got {len(vector)}")
     if abs(sum(vector) - 1) > _SUM_TOLERANCE:
-        raise ValueError(
-            f"acceptance sums to {sum(vector):.6g}; one child is accepted or none is, so 1 is needed (within "
-            f"{_SUM_TOLERANCE:g})"
-        )
+        raise ValueError(f"acceptance must sum to 1 (within {_SUM_TOLERANCE:g}), got {sum(vector):.6g}")
     accepted = tuple(float(value) for value in vector[:-1][:width])
     if max(accepted) < _NEGLIGIBLE:
         raise ValueError(
-            f"acceptance gives each of the first {len(accepted)} children a probability below {_NEGLIGIBLE:g}: no tree "
-            "is worth its nodes"
+            f"acceptance must be at least {_NEGLIGIBLE:g} for one of the first {len(accepted)} children: no tree is "
+            "worth its nodes"
         )
     return accepted
 
@@ -140,13 +123,9 @@ def _target_times(pairs: Sequence[Sequence[float]], budget: int, buckets: bool) 
     tokens = [pair[0] for pair in pairs]
     if not tokens or tokens[0] != 1 or tokens[-1] < budget + 1:
         covers = f"{tokens[0]:g} to {tokens[-1]:g}" if tokens else "no"
-        raise ValueError(
-            f"target_ms covers {covers} tokens; 1 to {budget + 1} are needed, the root and a budget of {budget}"
-        )
+        raise ValueError(f"target_ms must cover 1 to {budget + 1} tokens (budget + 1), got {covers} tokens")
     if any(later <= earlier for earlier, later in pairwise(tokens)):
-        raise ValueError(
-            f"target_ms lists the tokens {[f'{count:g}' for count in tokens]}; they have to increase"
-        )
+        raise ValueError(f"target_ms: tokens must increase, got {tokens}")
     rows, ms = np.arange(1, budget + 2), np.array([pair[1] for pair in pairs])
     return ms[np.searchsorted(tokens, rows)] if buckets else np.interp(rows, tokens, ms)
 
@@ -156,7 +135,7 @@ def _fastest(
 ) -> tuple[int, int, float]:
     best = (0, 0, 0.0)
     depth = 0
-    while depth < max_depth and trees.useful_depth(depth + 1) > depth:
+    while depth < max_depth and trees.useful_depth(depth + 1) > depth:  # a deeper tree is still worth more
         depth += 1
         values = trees.values(depth)
         speedups = values * pass_ms[0] / (pass_ms + depth * draft_ms)
@@ -171,8 +150,8 @@ class BestTrees:
     """Dynamic programme over rows, depth and width.
 
     The value of a tree is the sum over its rows, the root's 1 included, of the product of acceptance probabilities
-    down to it: the expected tokens of a step. With ``best[d][m]`` the largest value of a tree of at most ``m`` rows
-    and depth ``d``, and ``forest[d][k][m]`` that of ``k`` children and all below them in at most ``m`` rows::
+    down to it: the expected tokens of a step. ``best[d][m]`` is the largest value of a tree of at most ``m`` rows and
+    depth ``d``. ``forest[d][k][m]`` is that of ``k`` children and all below them in at most ``m`` rows::
 
         forest[d][k][m] = max over j of  forest[d][k - 1][m - j] + acceptance[k - 1] * best[d - 1][j]
         best[d][m] = 1 + max over k of  forest[d][k][m - 1]
@@ -235,7 +214,7 @@ class BestTrees:
             np.add(with_j, forest[child - 1, :-1], out=sums)
             sums.max(axis=1, out=forest[child, 1:])
         best = np.ones(rows + 1)
-        best[1:] = 1.0 + forest.max(axis=0)
+        best[1:] = 1.0 + forest.max(axis=0)  # the number of children that is best for each number of rows
         if np.array_equal(best, self._best[-1]):
             self._complete = True
             return

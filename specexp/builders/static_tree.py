@@ -36,7 +36,7 @@ class Level:
 
 
 class FixedShape(TreeShape):
-    """A recurring shape, whose parts are cached."""
+    """A recurring shape; its parts are cached."""
 
     recurs = True
 
@@ -82,7 +82,7 @@ _Number = TypeVar("_Number", np.int64, np.float32)
 
 
 class StaticTree(TreeBuilder):
-    """Fills a fixed shape with candidates, breadth first. A node without a candidate is left out with its descendants.
+    """A fixed shape, filled with candidates breadth first. A node without a candidate is left out with its descendants.
 
     Args:
         rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``; the root is not listed and every prefix is.
@@ -100,32 +100,24 @@ class StaticTree(TreeBuilder):
     """
 
     shape: FixedShape
+    max_nodes: int = 1
+    max_candidates: int = 1
 
     def __init__(
         self,
         rank_paths: Annotated[list[list[int]], Reference("static-tree")],
         candidates: Selection = "top-k",
     ) -> None:
-        if not rank_paths:
-            raise ValueError("StaticTree was given no rank path; at least [[0]] is needed")
-        if len(rank_paths) > MOST_NODES:
+        if not 1 <= len(rank_paths) <= MOST_NODES:
             raise ValueError(
-                f"{type(self).__name__} was given {len(rank_paths)} nodes; at most {MOST_NODES} are allowed"
+                f"{type(self).__name__} must have from 1 to {MOST_NODES} rank paths, got {len(rank_paths)}"
             )
         self.shape = FixedShape.from_rank_paths(rank_paths)
+        self.max_nodes = self.shape.num_nodes
+        self.max_candidates = int(self.shape.ranks.max()) + 1
         self.kind = kind_of(candidates)
         if candidates == "drawn":
             _check_no_draw_is_left_out(self.shape)
-
-    @property
-    @override
-    def max_nodes(self) -> int:
-        return self.shape.num_nodes
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return int(self.shape.ranks.max()) + 1
 
     @override
     def shape_of(self, plan: Plan) -> TreeShape | None:
@@ -192,13 +184,13 @@ def _spread(
 
 
 def _check_no_draw_is_left_out(shape: TreeShape) -> None:
+    # a token left out after it was drawn would change the distribution of its younger siblings
     known = set(shape.rank_paths)
     for *parent, rank in shape.rank_paths[1:]:
         if rank > 0 and (*parent, rank - 1) not in known:
             raise ValueError(
                 f"rank path {[*parent, rank]} needs its elder sibling {[*parent, rank - 1]} where candidates are "
-                "drawn: a token left out after it was drawn would change the distribution; list it too, or take "
-                "the top-k"
+                "drawn: list it too, or take the top-k"
             )
 
 

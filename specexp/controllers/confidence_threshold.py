@@ -18,10 +18,10 @@ from specexp.core.outcome import Outcome
 
 
 class ConfidenceThreshold(Controller):
-    """Spends the next draft pass while a confidence is at least a threshold.
+    """Drafts on while a confidence is at least a threshold.
 
     The ``product`` of the confidences estimates the probability that everything drafted so far is accepted (Post-use &
-    Pre-cut, section 5.1), so a long draft of fairly sure tokens ends as early as a short one with a doubtful token. The
+    Pre-cut, section 5.1). So a long draft of fairly sure tokens ends as early as a short one with a doubtful token. The
     last ``token``'s own confidence is the threshold of other engines (Hugging Face's
     ``assistant_confidence_threshold``, llama.cpp's ``p-min``): a draft goes on, however long it is, until a token is
     doubtful. The token that falls below is still drafted: its confidence is known only after its pass.
@@ -30,9 +30,6 @@ class ConfidenceThreshold(Controller):
         threshold: least confidence to draft on; 1 drafts one token a step.
         max_depth: greatest depth; None leaves the builder's own.
         rule: whether the ``product`` of the confidences must reach it, or the last ``token``'s own.
-
-    Example:
-        >>> controller = ConfidenceThreshold(0.3, max_depth=24)
     """
 
     needs_log_probs = True
@@ -63,27 +60,23 @@ class ConfidenceThreshold(Controller):
 
 
 _LEAST_TOKENS = 6
-_LEARNED = ("confidences", "matches", "threshold")
 
 
 class AdaptiveConfidence(ConfidenceThreshold):
-    """Spends the next draft pass while the last token's confidence is at least a threshold, and fits the threshold to
-    accepted and rejected confidences.
+    """Drafts on while the last token's confidence is at least a threshold, which is fitted after every step.
 
-    As Hugging Face's assisted generation (``assistant_confidence_threshold``): in every step the accepted drafts and
-    the first rejected one are labelled, and the threshold becomes the point of their ROC curve with the least ``false
-    positive rate + false_negative_weight * false negative rate``. Two differences: only the last ``window`` tokens are
-    remembered, and the threshold is at most the highest confidence, where theirs may become infinite.
+    This is the rule of Hugging Face's assisted generation (``assistant_confidence_threshold``). In every step the
+    accepted drafts and the first rejected one are labelled. The threshold becomes the point of their ROC curve with the
+    least ``false positive rate + false_negative_weight * false negative rate``. Two differences: only the last
+    ``window`` tokens are remembered, and the threshold is at most the highest confidence, where theirs may become
+    infinite.
 
     Args:
         false_negative_weight: cost of stopping before a token that would be accepted, relative to drafting on after
             one that is rejected; Hugging Face's is 3.
         max_depth: greatest depth; None leaves the builder's own.
-        window: tokens the fit remembers.
+        window: number of tokens that the fit remembers.
         state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
-
-    Example:
-        >>> controller = AdaptiveConfidence(initial=0.4, max_depth=20)
     """
 
     learns = True
@@ -114,16 +107,12 @@ class AdaptiveConfidence(ConfidenceThreshold):
         if log_probs is None:
             return
         accepted = set(outcome.accepted)
-        ended = len(outcome.new_token_ids) == len(accepted)  # later nodes were not decided
-        labelled = 0
-        for row in outcome.tree.best_path():
-            if row not in accepted and ended:
-                break
-            self._confidences.append(exp(float(log_probs[row])))
-            self._matches.append(row in accepted)
-            labelled += 1
-            if row not in accepted:
-                break
+        ended = len(outcome.new_token_ids) == len(accepted)  # the output ended: later nodes have no verdict
+        path = outcome.tree.best_path()
+        reached = sum(row in accepted for row in path)
+        labelled = path[: reached if ended else reached + 1]  # the accepted ones and the first rejected one
+        self._confidences.extend(exp(float(log_probs[row])) for row in labelled)
+        self._matches.extend(row in accepted for row in labelled)
         if labelled and len(self._matches) >= _LEAST_TOKENS and 0 < sum(self._matches) < len(self._matches):
             self.threshold = best_threshold(self._confidences, self._matches, self.false_negative_weight)
 
@@ -135,19 +124,16 @@ class AdaptiveConfidence(ConfidenceThreshold):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "threshold": self.threshold,
-            "confidences": list(self._confidences),
-            "matches": list(self._matches),
-        }
+        confidences, matches = list(self._confidences), list(self._matches)
+        return {"threshold": self.threshold, "confidences": confidences, "matches": matches}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.check_entries(state, _LEARNED)
+        self.check_entries(state, ("confidences", "matches", "threshold"))
         if len(state["confidences"]) != len(state["matches"]):
             raise ValueError(
-                f"the state of an AdaptiveConfidence has {len(state['confidences'])} confidences and "
-                f"{len(state['matches'])} matches; one match a confidence is needed"
+                f"the state of an AdaptiveConfidence must have one match a confidence, got "
+                f"{len(state['confidences'])} confidences and {len(state['matches'])} matches"
             )
         self.threshold = float(state["threshold"])
         self._confidences = deque(map(float, state["confidences"]), maxlen=self.window)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
@@ -14,7 +14,7 @@ Sample = tuple[int, float, float, int, float]
 
 
 class Costs:
-    """Costs of steps, fixed for a run, so that decisions which weigh them are repeatable.
+    """Costs of steps, fixed for a run, so that decisions by them are repeatable.
 
     Without a ratio or a profile they are measured: in the first ``calibrate`` steps with a draft to make, full drafts
     alternate with steps of plain decoding. The medians of their seconds then become a profile that never changes.
@@ -30,17 +30,16 @@ class Costs:
         self.profile: LatencyProfile | None = None
         self._given: LatencyProfile | None = None
         self._samples: list[Sample] = []
-        self._target: dict[int, float] = {}
-        self._draft: dict[int, float] = {}
+        self._by_tokens: dict[tuple[str, int], float] = {}  # costs of passes that were looked up
 
     @property
     def known(self) -> bool:
-        """Whether costs are known; False while they are measured."""
+        """False while costs are measured."""
         return self.ratio is not None or self.profile is not None
 
     @property
     def wants_plain(self) -> bool:
-        """Whether the next step should be a plain one, to be measured."""
+        """True if the next step should be a plain one, to be measured."""
         return not self.known and len(self._samples) % 2 == 1
 
     def use_latency(self, profile: LatencyProfile | None) -> None:
@@ -52,44 +51,38 @@ class Costs:
     def reset(self) -> None:
         """Forget measured costs."""
         self._samples = []
-        self._target, self._draft = {}, {}
+        self._by_tokens = {}
         self.profile = self._given
 
     def step(self, tokens: int, pass_tokens: Sequence[int], new_tokens: float = 1) -> float:
         """Return the cost of a step that feeds ``tokens`` to the target, the root among them."""
         if tokens <= 1 and not pass_tokens:
             return 1.0
-        return self.target(tokens) + self.draft(pass_tokens) + self._token() * (new_tokens - 1)
+        cost = self.target(tokens) + self.draft(pass_tokens)
+        if self.ratio is None:  # the profile's step has one new token already
+            profile = self._profile()
+            cost += profile.token_ms / 1e3 / profile.step_seconds(1) * (new_tokens - 1)
+        return cost
 
     def target(self, tokens: int) -> float:
         """Return the cost of a step with a draft and one new token, without its draft passes."""
-        if self.ratio is not None:
-            return 1.0
-        cost = self._target.get(tokens)
-        if cost is None:
-            profile = self._profile()
-            seconds = profile.target_seconds(tokens) + profile.beside_seconds(tokens, draft_passes=1)
-            cost = self._target[tokens] = seconds / profile.step_seconds(1)
-        return cost
-
-    def _token(self) -> float:
-        if self.ratio is not None:
-            return 0.0
-        profile = self._profile()
-        return profile.token_ms / 1e3 / profile.step_seconds(1)
+        return 1.0 if self.ratio is not None else self._cached("target", tokens)
 
     def draft(self, pass_tokens: Sequence[int]) -> float:
         """Return the cost of draft passes."""
         if self.ratio is not None:
             return self.ratio * len(pass_tokens)
-        return sum(map(self._pass, pass_tokens))
+        return sum(self._cached("draft", tokens) for tokens in pass_tokens)
 
-    def _pass(self, tokens: int) -> float:
-        cost = self._draft.get(tokens)
+    def _cached(self, what: Literal["target", "draft"], tokens: int) -> float:
+        cost = self._by_tokens.get((what, tokens))
         if cost is None:
             profile = self._profile()
-            cost = profile.draft_seconds(tokens) / profile.step_seconds(1) if profile.draft_ms else 0.0
-            self._draft[tokens] = cost
+            if what == "target":
+                seconds = profile.target_seconds(tokens) + profile.beside_seconds(tokens, draft_passes=1)
+            else:
+                seconds = profile.draft_seconds(tokens) if profile.draft_ms else 0.0
+            cost = self._by_tokens[what, tokens] = seconds / profile.step_seconds(1)
         return cost
 
     def observe(self, outcome: Outcome) -> None:
@@ -99,17 +92,11 @@ class Costs:
             return
         drafted = outcome.tree.num_nodes > 0
         if drafted == self.wants_plain:
-            return  # the last step of an output drafts nothing without being asked to
-        rest = sum(spent for phase, spent in seconds.items() if phase not in ("target", "draft"))
-        self._samples.append(
-            (
-                outcome.tree.num_nodes + 1,
-                1e3 * seconds["target"],
-                1e3 * seconds.get("draft", 0.0),
-                outcome.draft_passes,
-                1e3 * rest,
-            )
-        )
+            return  # the last step of an output has no room for a draft
+        target, draft = seconds["target"], seconds.get("draft", 0.0)
+        rest = sum(seconds.values()) - target - draft
+        fed, passes = outcome.tree.num_nodes + 1, outcome.draft_passes
+        self._samples.append((fed, 1e3 * target, 1e3 * draft, passes, 1e3 * rest))
         if len(self._samples) >= self.calibrate:
             self._fix(_measured(self._samples))
 
@@ -131,7 +118,7 @@ class Costs:
 
     def _fix(self, profile: LatencyProfile) -> None:
         self.profile = profile
-        self._target, self._draft = {}, {}
+        self._by_tokens = {}
 
     def _profile(self) -> LatencyProfile:
         if self.profile is None:
@@ -140,6 +127,7 @@ class Costs:
 
 
 def _measured(samples: Sequence[Sample]) -> LatencyProfile:
+    """Return the profile with the medians of measured steps."""
     plain = [sample for sample in samples if sample[0] == 1]
     drafted = sorted(sample for sample in samples if sample[0] > 1)
     target_ms = {1: max(median(sample[1] for sample in plain), 1e-6)}

@@ -1,4 +1,4 @@
-"""Draft lengths without a model of their worth: fixed, or grown after success and shrunk after failure."""
+"""Draft lengths without a cost model: fixed, or longer after success and shorter after failure."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Fixed(Controller):
 
 
 class Heuristic(Controller):
-    """The draft length grows when all drafts were accepted and shrinks otherwise, to no less than 1.
+    """A draft length that grows when all drafts were accepted and shrinks otherwise, to no less than 1.
 
     The schedule of Hugging Face's assisted generation (``num_assistant_tokens_schedule``): ``heuristic`` is ``carry``,
     ``heuristic_transient`` is ``cold``. There the length has no upper limit.
 
     Args:
         initial: initial draft length.
-        grow: added after a step whose drafts were all accepted.
+        grow: added after a step in which all drafts were accepted.
         shrink: subtracted after any other step.
         max_depth: greatest length.
         state: ``carry`` keeps the length from prompt to prompt, ``cold`` starts every prompt anew.
@@ -88,6 +88,7 @@ class Heuristic(Controller):
             reached -= int(tree.grafted[list(accepted)].sum())
         if drafted == 0:
             return
+        # l += grow if all were accepted, else l -= shrink; a step cut by EOS shows neither
         if reached >= drafted:
             self.length = min(self.length + self.grow, self.max_depth)
         elif len(outcome.new_token_ids) > len(accepted):

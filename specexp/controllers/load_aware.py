@@ -1,4 +1,4 @@
-"""Draft size by the number of sequences decoded together: learned while decoding, or given."""
+"""Draft sizes by the number of sequences decoded together: learned while decoding, or given."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _STATE = ("accepted", "drafting", "steps")
 
 
 class LoadAware(Controller):
-    """Drafts as many nodes as give most tokens a second at the present number of lanes; none where nothing pays.
+    """Drafts the number of nodes with most tokens a second at the present number of lanes; none where nothing pays.
 
-    A step of ``b`` lanes that draft ``n`` nodes each gives ``b (1 + a[n])`` tokens in ``T(b, n) + b D[n]`` seconds: the
-    target pass and the rest by the latency profile, ``a[n]`` and ``D[n]`` learned. A smaller draft is the beginning of
-    a larger one, so a step that drafted ``m`` nodes teaches ``a[n]`` for every ``n`` up to ``m``: its accepted nodes
-    among the first ``n``. Its draft passes count down to the depth of node ``n``. Until enough steps are known, and at
-    every ``explore``-th step later, the builder's own budget is drafted.
+    A step of ``b`` lanes that draft ``n`` nodes each gives ``b (1 + a[n])`` tokens in ``T(b, n) + b D[n]`` seconds. The
+    target pass and the rest follow from the latency profile; ``a[n]`` and ``D[n]`` are learned. A smaller draft is the
+    beginning of a larger one. So from a step that drafted ``m`` nodes ``a[n]`` is learned for every ``n`` up to ``m``:
+    its accepted nodes among the first ``n``. Its draft passes count down to the depth of node ``n``. Until enough steps
+    are known, and at every ``explore``-th step later, the builder's own budget is drafted.
 
-    Draft passes are counted lane by lane: for a draft model that drafts for all lanes in one pass a level the cost is
-    overstated, so less is drafted than pays, never more. Without a latency profile it changes nothing.
+    Draft passes are counted lane by lane. For a draft model that drafts for all lanes in one pass a level the cost is
+    too high, so less is drafted than pays, never more. Without a latency profile this controller changes nothing.
 
     Args:
         explore: the builder's own budget is drafted once in this many steps of a sequence.
         least_steps: steps before anything is left out.
-        window: steps it remembers: older ones fade out.
+        window: number of remembered steps: older ones fade out.
         state: ``carry`` keeps what was learned from sequence to sequence, ``cold`` starts each anew.
     """
 
@@ -74,10 +74,10 @@ class LoadAware(Controller):
             return
         if nodes >= self._sums.shape[1]:
             self._sums = np.pad(self._sums, ((0, 0), (0, nodes + 1 - self._sums.shape[1])))
-        first = np.arange(nodes + 1)
+        first = np.arange(nodes + 1)  # the draft of the first n nodes, for every n
         rows, depths = np.asarray(outcome.accepted, dtype=np.int64), outcome.tree.shape.depths
         passes = np.cumsum([0.0, *(self._profile.draft_seconds(fed) for fed in outcome.pass_tokens)])
-        taken = np.minimum(np.maximum.accumulate(depths), passes.size - 1)
+        taken = np.minimum(np.maximum.accumulate(depths), passes.size - 1)  # one pass a level
         accepted = (rows[:, np.newaxis] <= first).sum(axis=0)  # [nodes + 1]
         self._sums[:, : nodes + 1] *= 1 - 1 / self.window
         self._sums[:, : nodes + 1] += np.stack((accepted, passes[taken], np.ones(nodes + 1)))
@@ -135,14 +135,14 @@ class LoadAware(Controller):
         arrays: list[NDArray[np.float64]] = [np.array(state[name], dtype=np.float64) for name in _STATE]
         if len({array.shape for array in arrays}) > 1 or arrays[0].ndim != 1 or not arrays[0].size:
             raise ValueError(
-                f"the state of LoadAware holds arrays of {[array.shape for array in arrays]}; one length"
+                f"the state of LoadAware must have arrays [n] of one length, got {[one.shape for one in arrays]}"
             )
         self._sums = np.stack(arrays)
         self._best = {}
 
 
 class DraftLengths(Controller):
-    """A most number of nodes by the number of lanes, given or found by :class:`LoadAware`.
+    """Limits the nodes of a draft by the number of lanes, as given or found by :class:`LoadAware`.
 
     Args:
         nodes: most nodes of a draft by the number of lanes from which it holds, 1 among them; 0 drafts nothing, None
@@ -161,9 +161,7 @@ class DraftLengths(Controller):
 
     def __init__(self, nodes: dict[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)] | None]) -> None:
         if 1 not in nodes:
-            raise ValueError(
-                f"DraftLengths was given nodes from {min(nodes, default='no')} lanes on: say how many there are for 1"
-            )
+            raise ValueError(f"DraftLengths: nodes must have an entry for 1 lane, got {nodes}")
         self.nodes = dict(sorted(nodes.items()))
 
     @override

@@ -1,4 +1,4 @@
-"""The hindsight optimum of controllers, for evaluation only."""
+"""The optimum of controllers in hindsight, for evaluation only."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SEQUENCES_KEPT = 256
 
 
 class Oracle(Controller):
-    """Takes each step's draft length from a schedule that was made knowing the output: no controller of a chain of the
-    same draft model takes less time under the same costs.
+    """Takes each step's draft length from a schedule that was computed from the finished output.
 
-    It cannot be deployed. An arm of ``python -m specexp.run`` makes the schedule before it decodes a prompt, outside
-    the clock; where tokens differ from the foreseen ones (bfloat16, at a near tie) it continues by position.
+    No controller of a chain of the same draft model takes less time under the same costs. It cannot be deployed. An arm
+    of ``python -m specexp.run`` makes the schedule before it decodes a prompt, outside the clock. Where tokens differ
+    from the expected ones (bfloat16, at a near tie) the schedule continues by position.
 
     Args:
         step_ms: cost of a target pass; the run's latency profile if None.
@@ -33,9 +33,6 @@ class Oracle(Controller):
 
     Raises:
         ValueError: one of ``step_ms`` and ``draft_pass_ms`` is given without the other.
-
-    Example:
-        >>> controller = Oracle(max_depth=24, step_ms=152.0, draft_pass_ms=21.0)
     """
 
     uses_seconds = False
@@ -83,26 +80,25 @@ class Oracle(Controller):
         if drafter is None or drafter.inner or not drafter.runs_model or drafter.learns_from == "unknown":
             given = "plain decoding" if drafter is None else type(drafter).__name__
             raise ValueError(
-                f"Oracle needs a DraftModel, whose best tokens depend on the text alone, and not {given}: draft with "
-                "DraftModel or use another controller"
+                f"Oracle needs a DraftModel, since its best tokens depend on the text alone, got {given}: use another "
+                "controller"
             )
         paths = None if builder is None else builder.rank_paths
         chain = paths is not None and not any(map(any, paths))
         if builder is None or not chain or builder.kind is not NodeKind.POINT_MASS:
             raise ValueError(
-                f"Oracle needs a Chain of top-k candidates, and not {type(builder).__name__} as configured: build one "
-                "or use another controller"
+                f"Oracle needs a Chain of top-k candidates, got {type(builder).__name__}: use another controller"
             )
         if verifier is not None and verifier.sampling != "deterministic":
             raise ValueError(
-                f"Oracle needs an output that does not depend on the drafts, and {type(verifier).__name__} draws as it "
-                "verifies: verify with Greedy or KeyedSampling"
+                "Oracle needs an output that does not depend on the drafts, got "
+                f"{type(verifier).__name__}: verify with Greedy or KeyedSampling"
             )
 
     def set_schedule(self, context: Context, depths: Mapping[int, int]) -> None:
         """Set the schedule of a sequence: draft length by the number of committed tokens. It outlives a reset."""
         key = context.seed, context.sequence
-        self._schedules.pop(key, None)
+        self._schedules.pop(key, None)  # it becomes the newest
         if len(self._schedules) >= _SEQUENCES_KEPT:
             del self._schedules[next(iter(self._schedules))]
         self._schedules[key] = dict(depths)
@@ -112,7 +108,7 @@ class Oracle(Controller):
         depth = self._schedules.get((context.seed, context.sequence), {}).get(len(context))
         if depth is None:
             raise ValueError(
-                f"Oracle was not prepared for sequence {context.sequence!r} after {len(context)} tokens: it is for "
-                "evaluation only, run it as an arm of specexp.run"
+                f"Oracle has no schedule for sequence {context.sequence!r} after {len(context)} tokens: run it as an "
+                "arm of specexp.run"
             )
         return Plan(max_depth=min(depth, self.max_depth))

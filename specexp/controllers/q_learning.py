@@ -10,16 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.controllers.costs import Costs
-from specexp.controllers.q_table import (
-    CONTINUE,
-    STOP,
-    Decision,
-    DraftSummary,
-    Episode,
-    QTable,
-    StepMeans,
-    same_bins,
-)
+from specexp.controllers.q_table import CONTINUE, STOP, Decision, DraftSummary, Episode, QTable, StepMeans
 from specexp.core.checked import Reference
 from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Controller
@@ -41,20 +32,19 @@ _ENTRIES = ("q", "visits", "bins", "steps", "means", "costs")
 class QLearning(Controller):
     """Decides by a table of the value of CONTINUE and STOP for (cost so far, product of the draft's confidences).
 
-    Decision points are the start of a step, where STOP is a step of plain decoding with reward 0 (ours: as published,
-    ``first_decision="after"``, the first draft is always made), and every draft pass after the first. After the
-    target pass the episode is learned backwards: STOP is terminal and takes the reward, CONTINUE takes reward 0 and
-    ``gamma`` times the value that follows. A *virtual trial* also rewards STOP at every point where drafting went on,
-    with the tokens and the cost it would have had there.
+    The first decision is at the start of a step, where STOP is plain decoding with reward 0. (Ours: as published,
+    ``first_decision="after"``, the first draft is always made.) A further one precedes every later draft pass. After
+    the target pass the episode is learned backwards: STOP is terminal and takes the reward, CONTINUE takes reward 0
+    and ``gamma`` times the value that follows. A *virtual trial* also rewards STOP at every point where drafting
+    continued, with the tokens and the cost that it would have had there.
 
     The ``backup``, the value that follows CONTINUE, is as published (eq. 5) the best value of the next state. But a
-    state does not show whether the draft is wrong already, so a lost draft passes through states whose values others
-    earned, and the finer the bins, the longer the table drafts on. ``return`` (ours, the default) takes the reward of
-    this very episode at the point where the table would have stopped, which virtual trials give.
+    state does not show whether the draft is wrong already, so a lost draft passes through states with values that
+    others earned. The finer the bins, the longer the table drafts on. ``return`` (ours, the default) takes the reward
+    of this very episode at the point where the table would have stopped, which virtual trials give.
 
-    A share ``epsilon`` of the steps explores: it drafts to the end, and virtual trials give the value of STOP on the
-    way (chance at every decision would stop nearly all drafts early). Without virtual trials each of its decisions is
-    random.
+    A share ``epsilon`` of the steps explores. They draft to the end, and virtual trials give the value of STOP on the
+    way: random decisions would stop nearly all drafts early. Without virtual trials each decision is random.
 
     Rewards (drafting nothing gives 0):
 
@@ -62,10 +52,10 @@ class QLearning(Controller):
     - ``useful``: (drafts equal to the target's answer, also beyond the first mismatch) / cost - 1, as published.
     - ``goodput`` (ours): accepted drafts + 1 - rate * cost, less the same of a plain step, with ``rate`` the running
       tokens per cost (Dinkelbach's rule for a ratio). ``output`` averages the speed of steps, so it stops sure drafts
-      too early and doubtful ones too late for the speed of the whole output, which ``goodput`` aims at.
+      too early and doubtful ones too late for the speed of the whole output, the aim of ``goodput``.
 
-    Grafted phrases come after the decision. Running means of the tokens they add (where the draft was accepted as
-    far as their anchors) and of their cost (rows of the target pass) are part of every trial with a draft.
+    Grafted phrases come after the decision. Every trial with a draft includes running means of their accepted tokens
+    and of their cost, rows of the target pass. The tokens count where the draft was accepted as far as their anchors.
 
     Args:
         signals: further parts of the state, as running means over recent steps: share of the drafted path that was
@@ -134,9 +124,7 @@ class QLearning(Controller):
         calibrate: Annotated[int, Field(ge=4)] = 40,
     ) -> None:
         if unit == "draft" and reward != "useful":
-            raise ValueError(
-                f"QLearning was given unit 'draft' with reward {reward!r}: only 'useful' takes it"
-            )
+            raise ValueError(f"QLearning: unit 'draft' needs reward 'useful', got {reward!r}")
         if (state == "preloaded" and table is None) or (state == "cold" and table is not None):
             raise ValueError(
                 f"QLearning was given state {state!r} and {'no' if table is None else 'a'} table: 'preloaded' needs "
@@ -166,29 +154,19 @@ class QLearning(Controller):
     @property
     @override
     def uses_seconds(self) -> bool:  # type: ignore[override]
-        # it has a cost, or measures one
-        return not self.costs.known
+        return not self.costs.known  # it measures them
 
     @property
     def exploring(self) -> float:
         """Present share of steps that explore."""
         if not self._learning:
             return 0.0
-        after = self.steps - self.warm_up
-        if after < 0:
-            return self.initial_epsilon
-        return max(
-            min(self.epsilon_min, self.initial_epsilon), self.initial_epsilon * self.epsilon_decay**after
-        )
-
-    @property
-    def mean_change(self) -> float:
-        """Running mean of the change of the table's values in a learned step."""
-        return self._means["change"]
+        decayed = self.initial_epsilon * self.epsilon_decay ** max(self.steps - self.warm_up, 0)
+        return max(min(self.epsilon_min, self.initial_epsilon), decayed)
 
     @override
     def watched(self) -> dict[str, float]:
-        return {"epsilon": self.exploring, "q_change": self.mean_change}
+        return {"epsilon": self.exploring, "q_change": self._means["change"]}
 
     @override
     def learned(self) -> str:
@@ -314,13 +292,12 @@ class QLearning(Controller):
     def _take(self, state: Mapping[str, Any]) -> None:
         self.check_entries(state, _ENTRIES)
         try:
-            same_bins(self.table.bins(), state["bins"], "the state of a QLearning")
-            self.table.load(state["q"], state["visits"])
+            self.table.load(state)
             self.steps = int(state["steps"])
             self._means = StepMeans(state["means"])
             self.costs.load_state_dict(state["costs"])
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"this is no state of a QLearning ({type_and_line(error)})") from error
+            raise ValueError(f"the state must be of a QLearning ({type_and_line(error)})") from error
 
     def _block(self) -> int:
         signals = self._means.signals
@@ -349,7 +326,7 @@ class QLearning(Controller):
         if not stopped:  # the builder had ended, or there was no room: STOP was the only action left
             row = self.table.row(block, len(drafted.pass_tokens), drafted.confidence)
             points = [*points, Decision(row, drafted.depth, drafted.nodes, drafted.pass_tokens, STOP)]
-        # Q(last, STOP) takes the reward; backwards, Q(s, CONTINUE) moves towards gamma * what followed
+        # Q(last, STOP) takes the reward; backwards, Q(s, CONTINUE) moves towards gamma * V of the next state (eq. 5)
         *earlier, last = points
         following = self._reward(last, drafted)
         change = self.table.learn(last.row, STOP, following, self.alpha)
@@ -358,11 +335,11 @@ class QLearning(Controller):
         for point in reversed(earlier):
             change += self.table.learn(point.row, CONTINUE, self.gamma * following, self.alpha)
             following *= self.gamma
-            if virtual:
+            if virtual:  # the value of STOP here, although drafting went on
                 reward = self._reward(point, drafted)
                 change += self.table.learn(point.row, STOP, reward, self.alpha)
                 if self.table.best(point.row) == STOP:
-                    following = reward
+                    following = reward  # this episode's return, had it followed the table from here on
             if self.backup == "bootstrap":
                 following = max(self.table.values[point.row])
         self._means.remember_change(change)

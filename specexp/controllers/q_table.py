@@ -1,4 +1,4 @@
-"""Q-learning's table of action values by binned state, and a step as it learns from it."""
+"""Q-learning's table of action values by binned state, and the summary of a step that it learns from."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import exp, isfinite
+from math import exp, isfinite, prod
 from typing import Any
+
+import numpy as np
 
 from specexp.controllers.costs import Costs
 from specexp.core.outcome import Outcome
@@ -46,12 +48,9 @@ class QTable:
         self.continue_bias = continue_bias
         self._width = len(self.confidence_bins) + 1
         self.block_size = 1 + (len(self.cost_bins) + 1) * self._width
-        blocks = 1
-        for edges in self.signal_bins.values():
-            blocks *= len(edges) + 1
-        self.rows = blocks * self.block_size
+        self.rows = self.block_size * prod(len(edges) + 1 for edges in self.signal_bins.values())
         if self.rows > MOST_ROWS:
-            raise ValueError(f"the bins have {self.rows} states together; at most {MOST_ROWS} are allowed")
+            raise ValueError(f"the bins must have at most {MOST_ROWS} states together, got {self.rows}")
         self.clear()
 
     def clear(self) -> None:
@@ -68,10 +67,8 @@ class QTable:
 
     def row(self, block: int, cost: float, confidence: float) -> int:
         """Return the row of a state with a draft."""
-        cell = bisect_right(self.cost_bins, cost) * self._width + bisect_right(
-            self.confidence_bins, confidence
-        )
-        return block + 1 + cell
+        row = bisect_right(self.cost_bins, cost) * self._width
+        return block + 1 + row + bisect_right(self.confidence_bins, confidence)
 
     def best(self, row: int) -> int:
         """Return the better action; CONTINUE on a tie."""
@@ -82,6 +79,7 @@ class QTable:
         """Move a value towards a target, at first visits by their mean; return the size of the change."""
         values, visits = self.values[row], self.visits[row]
         visits[action] += 1
+        # Q += alpha * (target - Q); 1 / visits makes the first values a plain mean
         change = max(alpha, 1 / visits[action]) * (target - values[action])
         values[action] += change
         return abs(change)
@@ -104,35 +102,29 @@ class QTable:
             "visits": torch.tensor(self.visits, dtype=torch.int64),
         }
 
-    def load(self, q: Any, visits: Any) -> None:
-        """Take values and visits, ``[rows, 2]``; raises ``ValueError`` for other bins or values that are not finite."""
-        for name, array in (("q", q), ("visits", visits)):
-            shape = tuple(getattr(array, "shape", ()))
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take ``bins``, ``q`` and ``visits``; raises ``ValueError`` for other bins or values that are not finite."""
+        for name, wanted in self.bins().items():
+            if state["bins"].get(name) != wanted:
+                raise ValueError(
+                    f"the state of a QLearning has {name} {state['bins'].get(name)}, but {wanted} is configured"
+                )
+        for name in ("q", "visits"):
+            shape = tuple(getattr(state[name], "shape", ()))
             if shape != (self.rows, len(ACTIONS)):
                 raise ValueError(
-                    f"{name} of the Q-table is {list(shape)}; {[self.rows, len(ACTIONS)]} is expected "
-                    "(states of these bins, actions CONTINUE and STOP)"
+                    f"{name} of the Q-table must be [states, actions] {[self.rows, len(ACTIONS)]}, got {list(shape)}"
                 )
-        values = [[float(value) for value in pair] for pair in q.tolist()]
+        values: list[list[float]] = state["q"].tolist()
         if not all(isfinite(value) for pair in values for value in pair):
-            raise ValueError("q of the Q-table holds values that are not finite")
-        self.values = values
-        self.visits = [[int(count) for count in pair] for pair in visits.tolist()]
-
-
-def same_bins(own: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
-    """Raise ``ValueError`` with the first difference to a table of other bins or actions."""
-    for name, wanted in own.items():
-        found = other.get(name)
-        if found != wanted:
-            raise ValueError(f"{where} has {name} {found}, but {wanted} is configured")
+            raise ValueError("q of the Q-table must be finite")
+        self.values, self.visits = values, state["visits"].tolist()
 
 
 def _edges(name: str, edges: Sequence[float]) -> list[float]:
     found = [float(edge) for edge in edges]
-    for before, after in pairwise(found):
-        if after <= before:
-            raise ValueError(f"{name} is {found}: every edge must be greater than the one before it")
+    if any(after <= before for before, after in pairwise(found)):
+        raise ValueError(f"{name} must increase, got {found}")
     return found
 
 
@@ -189,7 +181,8 @@ class DraftSummary:
             self.reach = max(anchors, default=None)
         self.confidence = 1.0
         if tree.log_probs is not None:
-            self.confidence = exp(min(sum(_known(float(tree.log_probs[row])) for row in self._path), 0.0))
+            log_probs = tree.log_probs[list(self._path)].astype(np.float64)
+            self.confidence = exp(min(float(np.nansum(log_probs)), 0.0))  # NaN: without a probability
 
     def useful_up_to(self, depth: int) -> int:
         """Return the number of tokens among the path's first ``depth`` that equal the target's."""
@@ -200,10 +193,6 @@ class DraftSummary:
                 int(tokens[row] == answers[parent]) for parent, row in zip(above, self._path, strict=False)
             ]
         return sum(self._matches[:depth])
-
-
-def _known(log_prob: float) -> float:
-    return log_prob if log_prob == log_prob else 0.0
 
 
 _RECENT, _LONG = 0.1, 0.01  # how much of a running mean one step replaces
@@ -254,6 +243,10 @@ class StepMeans:
         self._move("tokens", new_tokens, _LONG)
         self._move("cost", cost, _LONG)
 
+    def remember_change(self, change: float) -> None:
+        """Add the change of the table's values in a step."""
+        self._move("change", change, _RECENT)
+
     def remember_grafts(self, drafted: DraftSummary) -> None:
         """Add the tokens that phrases added below a draft."""
         if drafted.reach is not None:
@@ -261,10 +254,6 @@ class StepMeans:
         self._move("graft_rows", drafted.graft_rows, _RECENT)
         if drafted.accepted >= drafted.depth - self._means["graft_reach"]:
             self._move("graft_gain", drafted.graft_gain, _RECENT)
-
-    def remember_change(self, change: float) -> None:
-        """Add the change of the table's values in a step."""
-        self._move("change", change, _RECENT)
 
     def remember_signals(self, drafted: DraftSummary, costs: Costs) -> None:
         """Update the means behind :attr:`signals`."""

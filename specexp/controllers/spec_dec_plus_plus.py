@@ -1,4 +1,4 @@
-"""Drafts while a learned head expects all of the draft to be accepted (SpecDec++, Huang et al. 2024)."""
+"""SpecDec++: draft while a learned head expects all of the draft to be accepted (Huang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -51,52 +51,40 @@ class AcceptanceHead:
 
     def probability(self, features: Floats) -> Floats:
         """Return ``[n]`` probabilities of ``[n, 4]`` features."""
-        hidden = self._hidden(features)
-        return 1 / (1 + np.exp(-self._log_odds(features, hidden)))
+        return self._forward(features)[1]
 
     def learn(self, features: Floats, accepted: NDArray[np.bool_]) -> None:
         """Take one step from ``[n, 4]`` features, at least one, and ``[n]`` whether each path was accepted."""
-        hidden = self._hidden(features)
-        p = 1 / (1 + np.exp(-self._log_odds(features, hidden)))
+        hidden, p = self._forward(features)
         # gradient of the weighted cross-entropy with respect to the log-odds
         error = (p - accepted) * np.where(accepted, 1.0, self.rejection_weight) / accepted.size  # [n]
-        _, _, outer = self._layers()
-        inner = (error[:, np.newaxis] * outer) * (1 - hidden**2)  # [n, width]
+        outer = self.weights[(FEATURES + 1) * self.width : -1]
+        inner = (error[:, np.newaxis] * outer) * (1 - hidden**2)  # [n, width]; tanh' = 1 - tanh^2
         gradient = np.concatenate(
             ((inner.T @ features).ravel(), inner.sum(axis=0), hidden.T @ error, [error.sum()])
         )
-        self.squares += gradient**2  # Adagrad
+        self.squares += gradient**2  # Adagrad: each weight's rate falls with its squared gradients so far
         self.weights -= _RATE * gradient / (np.sqrt(self.squares) + 1e-8)
 
-    def arrays(self) -> dict[str, Floats]:
-        """Return the learned weights by name."""
-        return {"weights": self.weights.copy(), "squares": self.squares.copy()}
-
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Take :meth:`arrays`; raises ``ValueError`` for another width."""
-        found = [np.asarray(arrays[name], dtype=np.float64) for name in ("weights", "squares")]
-        for array in found:
-            if array.shape != self.weights.shape:
-                raise ValueError(
-                    f"the saved head has arrays {list(array.shape)}, and one of width {self.width} "
-                    f"{list(self.weights.shape)}: set width to its own"
-                )
-        self.weights, self.squares = found[0].copy(), found[1].copy()
+        """Take copies of ``weights`` and ``squares``; raises ``ValueError`` for another width."""
+        weights, squares = (np.array(arrays[name], dtype=np.float64) for name in ("weights", "squares"))
+        if not weights.shape == squares.shape == self.weights.shape:
+            raise ValueError(
+                f"the saved head must have arrays {list(self.weights.shape)} (width {self.width}), got "
+                f"{list(weights.shape)} and {list(squares.shape)}: set width to its own"
+            )
+        self.weights, self.squares = weights, squares
 
-    def _layers(self) -> tuple[Floats, Floats, Floats]:
+    def _forward(self, features: Floats) -> tuple[Floats, Floats]:
+        """Return ``[n, width]`` hidden activations and ``[n]`` probabilities."""
         first = FEATURES * self.width
-        inner = self.weights[:first].reshape(self.width, FEATURES)
-        return inner, self.weights[first : first + self.width], self.weights[first + self.width : -1]
-
-    def _hidden(self, features: Floats) -> Floats:
-        inner, bias, _ = self._layers()
-        activated: Floats = np.tanh(features @ inner.T + bias)
-        return activated
-
-    def _log_odds(self, features: Floats, hidden: Floats) -> Floats:
+        inner, bias, outer = np.split(self.weights[:-1], (first, first + self.width))
+        hidden = np.tanh(features @ inner.reshape(self.width, FEATURES).T + bias)
         own = np.clip(np.exp(np.minimum(features[:, 0], 0.0)), _SURE, 1 - _SURE)
-        found: Floats = np.log(own) - np.log1p(-own) + hidden @ self._layers()[2] + self.weights[-1]
-        return found
+        # the draft's own log-odds plus the network's: initially it trusts the draft
+        log_odds = np.log(own) - np.log1p(-own) + hidden @ outer + self.weights[-1]
+        return hidden, 1 / (1 + np.exp(-log_odds))
 
 
 _RECENT = 0.1  # share of the running mean that a step replaces
@@ -104,7 +92,7 @@ _ENTRIES = ("recent", "squares", "weights")
 
 
 class SpecDecPlusPlus(Controller):
-    """Spends the next draft pass while the head's probability that all drafts so far are accepted is high enough.
+    """Drafts on while the head's probability that all drafts so far are accepted is at least a threshold.
 
     Such a threshold is the best policy of the Markov decision process of drafting (theorem 3.1). The published head
     reads the draft model's hidden states. This one reads the probabilities of the path and of its last token, its
@@ -122,9 +110,6 @@ class SpecDecPlusPlus(Controller):
 
     Raises:
         ValueError: ``head`` is of another width.
-
-    Example:
-        >>> controller = SpecDecPlusPlus(0.4, max_depth=20)
     """
 
     needs_log_probs = True
@@ -163,10 +148,13 @@ class SpecDecPlusPlus(Controller):
     def observe(self, outcome: Outcome) -> None:
         log_probs = outcome.tree.log_probs
         path = outcome.tree.best_path() if outcome.tree.num_nodes else ()
-        if len(outcome.new_token_ids) == len(outcome.accepted):
+        if len(outcome.new_token_ids) == len(
+            outcome.accepted
+        ):  # the output ended: later nodes have no verdict
             path = path[: len(outcome.accepted)]
         if not self.learn or log_probs is None or not path:
             return
+        # a path is accepted only if all of its nodes are
         accepted = np.cumprod([row in outcome.accepted for row in path]).astype(np.bool_)
         last = np.minimum(log_probs[list(path)].astype(np.float64), 0.0)
         self._head.learn(self._features(last.cumsum(), last, np.arange(1, last.size + 1)), accepted)
@@ -181,7 +169,8 @@ class SpecDecPlusPlus(Controller):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {**self._head.arrays(), "recent": np.array([self._recent])}
+        weights, squares = self._head.weights.copy(), self._head.squares.copy()
+        return {"weights": weights, "squares": squares, "recent": np.array([self._recent])}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -194,5 +183,4 @@ class SpecDecPlusPlus(Controller):
         least = log(1e-3)
         columns = (np.maximum(log_prob, 3 * least), np.maximum(last, least), np.log(depth))
         recent = np.full(len(columns[0]), self._recent)
-        features: Floats = np.stack((*columns, recent), axis=1).astype(np.float64)
-        return features
+        return np.stack((*columns, recent), axis=1).astype(np.float64)

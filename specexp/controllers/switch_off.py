@@ -19,14 +19,14 @@ _PLAIN_TRIES = 4  # plain steps that are measured before the first decision
 
 
 class SwitchOff(ControllerWrapper):
-    """Plans as another controller does, but drafts nothing while that is not worth its time.
+    """Plans as another controller does, but drafts nothing while speculation does not pay.
 
-    Speculation pays when tokens over seconds of the steps that drafted, running sums over about ``window`` of them, are
-    above those of plain steps by ``margin``. Seconds are modelled where the run has a latency profile; else they are
+    Speculation pays when tokens over seconds of drafting steps, running sums over about ``window`` of them, are above
+    those of plain steps by ``margin``. Seconds are modelled where the run has a latency profile. Else they are
     measured, and plain steps are tried too. A step that drafts nothing, for any reason, counts as a plain one.
 
-    While speculation is off, one step in ``probe_every`` drafts, in case the text has changed; while it is on and
-    seconds are measured, one in ``probe_every`` is plain. No draft pass runs in a plain step; when drafting resumes,
+    While speculation is off, one step in ``probe_every`` drafts, in case the text has changed. While it is on and
+    seconds are measured, one in ``probe_every`` is plain. No draft pass runs in a plain step. When drafting resumes,
     the draft model is fed the tokens it missed.
 
     Args:
@@ -40,12 +40,14 @@ class SwitchOff(ControllerWrapper):
 
     Raises:
         ValueError: ``controller`` is an Oracle.
-
-    Example:
-        >>> controller = SwitchOff(Fixed(max_depth=8), margin=0.05)  # doctest: +SKIP
     """
 
     uses_seconds = True
+    inner_key = "controller"
+    own_entries = ("drafted", "plain", "since")
+    _since_drafted: int
+    _since_plain: int
+    _prefix: int | None  # committed tokens, for the seconds of a plain step
 
     def __init__(
         self,
@@ -57,34 +59,21 @@ class SwitchOff(ControllerWrapper):
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
         if controller.needs_foresight:
-            raise ValueError(
-                f"SwitchOff was given an {type(controller).__name__}, which switches off by itself: leave the "
-                "wrapper out"
-            )
+            raise ValueError("SwitchOff: an Oracle switches off by itself: leave the wrapper out")
         self.inner = (controller,)
         self.window = window
         self.probe_every = probe_every
         self.margin = margin
         self.learn = learn
+        if learn:
+            self.learns = True  # else what the inner controller declares
         self.state = state
         self._profile: LatencyProfile | None = None
-        self._since_drafted = self._since_plain = 0
-        self._prefix: int | None = None  # committed tokens, for the seconds of a plain step
-        self._forget()
-
-    @property
-    @override
-    def learns(self) -> bool:  # type: ignore[override]
-        return self.learn or self.controller.learns
-
-    @property
-    def controller(self) -> Controller:
-        """The controller that plans the steps that draft."""
-        return self.inner[0]
+        self.forget()
 
     @property
     def pays(self) -> bool:
-        """Whether speculation is faster than plain decoding, as far as is known."""
+        """True if speculation is faster than plain decoding, or not enough is known."""
         drafted, plain = self._drafted, self._plain
         if not drafted[0] or not self._plain_known:
             return True
@@ -94,18 +83,12 @@ class SwitchOff(ControllerWrapper):
 
     @override
     def plan(self, context: Context) -> Plan:
-        return self.controller.plan(context) if self._drafts() else _OFF
+        return self.inner[0].plan(context) if self._drafts() else _OFF
 
     @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
         self._profile = profile
         super().use_latency(profile)
-
-    @override
-    def begin(self, context: Context, prefill: Outcome | None) -> None:
-        if self.state == "cold" and not context.continued:
-            self._forget()
-        super().begin(context, prefill)
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -123,32 +106,28 @@ class SwitchOff(ControllerWrapper):
                 sums[place] = keep * sums[place] + value
 
     @override
-    def reset(self) -> None:
-        self._forget()
-        super().reset()
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "drafted": list(self._drafted),
-            "plain": list(self._plain),
-            "since": [self._since_drafted, self._since_plain],
-            "controller": self.controller.state_dict(),
-        }
-
-    @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.check_entries(state, ("controller", "drafted", "plain", "since"))
-        self._drafted = [float(value) for value in state["drafted"]]
-        self._plain = [float(value) for value in state["plain"]]
-        self._since_drafted, self._since_plain = (int(value) for value in state["since"])
-        self.controller.load_state_dict(state["controller"])
-
-    def _forget(self) -> None:
+    def forget(self) -> None:
         self._drafted = [0.0, 0.0, 0.0]  # discounted steps, tokens, seconds
         self._plain = [0.0, 0.0, 0.0]
         self._since_drafted = self._since_plain = 0
         self._prefix = None
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        since = [self._since_drafted, self._since_plain]
+        return {
+            "drafted": list(self._drafted),
+            "plain": list(self._plain),
+            "since": since,
+            **super().state_dict(),
+        }
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._drafted = [float(value) for value in state["drafted"]]
+        self._plain = [float(value) for value in state["plain"]]
+        self._since_drafted, self._since_plain = (int(value) for value in state["since"])
 
     @property
     def _plain_known(self) -> bool:
@@ -166,4 +145,6 @@ class SwitchOff(ControllerWrapper):
         return self._since_drafted >= self.probe_every
 
     def _sum_of(self, steps: int) -> float:
+        """Return the discounted count after so many steps of one kind."""
+        # 1 + k + k^2 + ... with k = 1 - 1 / window; less a rounding error
         return self.window * (1 - (1 - 1 / self.window) ** steps) - 1e-9

@@ -1,4 +1,4 @@
-"""A threshold that follows the text: DySpec's open problem of a threshold fixed in advance (Xiong et al. 2024, B.1)."""
+"""A threshold that adapts to the text: DySpec's open problem of a fixed threshold (Xiong et al. 2024, B.1)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class ThresholdTracker(Controller):
       error of the step's size, so unspent nodes are spent later. The builder's ``max_nodes`` stays the hard limit; set
       it to twice the budget or more, since a step that it cuts cannot spend what others saved.
     - ``goodput``: tokens per second. A sampling of value ``v`` adds ``rho * v`` accepted tokens and costs the time of a
-      node, so it pays while ``v >= seconds per node * tokens per second / rho``: the threshold moves towards that
-      (Dinkelbach's rule for a ratio), with ``rho`` (accepted tokens per unit of value) and tokens per second as running
-      means over about ``window`` steps.
+      node. It pays while ``v >= seconds per node * tokens per second / rho``, and the threshold moves towards this
+      bound (Dinkelbach's rule for a ratio). ``rho`` (accepted tokens per unit of value) and tokens per second are
+      running means over about ``window`` steps.
 
     Args:
         budget: mean nodes a step, for ``budget``.
@@ -37,7 +37,7 @@ class ThresholdTracker(Controller):
         step_ms: time of a step without nodes, for ``goodput``.
         node_ms: time of one more node, drafted and verified. With neither, both are fitted to the measured seconds,
             and runs cannot be repeated exactly.
-        window: steps that a running mean remembers.
+        window: number of steps that a running mean remembers.
         state: ``carry`` keeps the threshold from prompt to prompt, ``cold`` starts every prompt anew.
 
     Raises:
@@ -87,6 +87,7 @@ class ThresholdTracker(Controller):
         if nodes == 0:
             return
         if self.aim == "budget":
+            # a proportional controller of log threshold: larger trees raise it
             self._move(self.rate * (nodes - self.budget) / self.budget)
         else:
             self._remember(outcome)
@@ -131,6 +132,7 @@ class ThresholdTracker(Controller):
         if sums["weight"] < 5 or sums["accepted"] <= 0 or sums["seconds"] <= 0 or node_seconds is None:
             return None
         rho = sums["accepted"] / sums["value"]
+        # rho * v tokens for one node's time are worth as much as the mean rate: v = t_node * rate / rho
         return min(max(node_seconds * (sums["tokens"] / sums["seconds"]) / rho, _LOWEST), _HIGHEST)
 
     def _node_seconds(self) -> float | None:

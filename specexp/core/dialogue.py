@@ -90,11 +90,6 @@ class Candidates:
     )
     pass_tokens: tuple[int, ...] = ()  # tokens fed in each forward pass of a draft model for this answer
 
-    def rows(self, start: int, end: int) -> Candidates:
-        """Return the candidates of some frontier rows, where none were drawn."""
-        log_probs = None if self.log_probs is None else self.log_probs[start:end]
-        return Candidates(self.tokens[start:end], log_probs)
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

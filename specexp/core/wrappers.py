@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from copy import copy
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from typing_extensions import override
 
@@ -15,52 +15,51 @@ from specexp.core.tree import NodeKind
 if TYPE_CHECKING:
     from specexp.core.context import Context
     from specexp.core.dialogue import DraftState, Request
+    from specexp.core.outcome import Outcome
 
 
-class _Forwarded:
-    """A class attribute that a function computes from the inner parts and its own name."""
+class _Folded:
+    """An attribute that folds the inner parts' attribute of its name, unless an object has a value of its own."""
 
-    def __init__(self, compute: Callable[[tuple[Any, ...], str], Any]) -> None:
-        self.compute = compute
+    def __init__(self, fold: Callable[[Iterable[Any]], Any]) -> None:
+        self.fold = fold
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
     def __get__(self, part: Any, owner: type | None = None) -> Any:
-        return self if part is None else self.compute(part.inner, self.name)
+        return self if part is None else self.fold(getattr(one, self.name) for one in part.inner)
 
 
-def folded(fold: Callable[[Iterable[Any]], Any]) -> Any:
-    """Return a class attribute that folds the inner parts' attribute of the same name, e.g. by ``any`` or ``sum``. An
-    object may have a value of its own.
-    """
-    return _Forwarded(lambda inner, name: fold(getattr(one, name) for one in inner))
+folded: Any = _Folded
 
 
-def to_all() -> Any:
-    """Return a method that calls the method of the same name on all inner parts."""
+def call_all(methods: Iterable[Callable[..., None]]) -> Callable[..., None]:
+    """Fold the inner parts' methods into one that calls all of them."""
+    bound = list(methods)
 
-    def method_of(inner: tuple[Any, ...], name: str) -> Callable[..., None]:
-        def call_all(*args: Any) -> None:
-            for one in inner:
-                getattr(one, name)(*args)
+    def call(*args: Any) -> None:
+        for method in bound:
+            method(*args)
 
-        return call_all
-
-    return _Forwarded(method_of)
-
-
-def _most(values: Iterable[int]) -> int:
-    return max(values, default=1)
+    return call
 
 
 class PartWrapper(Part):
-    """The life cycle of a drafter or controller around others: each event goes to all of them."""
+    """The life cycle of a drafter or controller around others: each event goes to all of them.
+
+    Attributes:
+        inner_key: entry of an inner part's state, by its number.
+        own_entries: entries of the wrapper's own state.
+    """
 
     inner: tuple[Any, ...]
-    begin = to_all()
-    observe = to_all()
-    reset = to_all()
+    inner_key: ClassVar[str] = "{}"
+    own_entries: ClassVar[tuple[str, ...]] = ()
+    observe = folded(call_all)
+
+    def forget(self) -> None:
+        """Return the wrapper's own state to the initial one."""
 
     @property
     @override
@@ -69,19 +68,34 @@ class PartWrapper(Part):
 
     @override
     def for_new_sequence(self) -> Self:
-        other = copy(self)  # shallow: each inner part decides what it shares
+        other = copy(self)
         other.inner = tuple(one.for_new_sequence() for one in self.inner)
         return other
 
     @override
+    def begin(self, context: Context, prefill: Outcome | None) -> None:
+        if self.state not in (None, "carry") and not context.continued:
+            self.forget()
+        call_all(one.begin for one in self.inner)(context, prefill)
+
+    @override
+    def reset(self) -> None:
+        self.forget()
+        call_all(one.reset for one in self.inner)()
+
+    @override
     def state_dict(self) -> dict[str, Any]:
-        return {str(number): one.state_dict() for number, one in enumerate(self.inner)}
+        return {key: one.state_dict() for key, one in self._inner_by_key().items()}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.check_entries(state, [str(number) for number in range(len(self.inner))])
-        for number, one in enumerate(self.inner):
-            one.load_state_dict(state[str(number)])
+        inner = self._inner_by_key()
+        self.check_entries(state, [*self.own_entries, *inner])
+        for key, one in inner.items():
+            one.load_state_dict(state[key])
+
+    def _inner_by_key(self) -> dict[str, Any]:
+        return {self.inner_key.format(number): one for number, one in enumerate(self.inner)}
 
 
 class DrafterWrapper(PartWrapper, Drafter):
@@ -93,13 +107,13 @@ class DrafterWrapper(PartWrapper, Drafter):
     coupled = folded(any)
     gives_log_probs = folded(any)
     draws = folded(any)
-    phrase_length = folded(_most)
+    phrase_length = folded(max)
     learned_candidates = folded(lambda counts: max(counts, default=0))
-    models = folded(lambda models: tuple(chain.from_iterable(models)))
-    max_candidates = folded(sum)  # the candidates of all of them, one after the other
-    use_draft_model = to_all()
-    use_target = to_all()
-    check_vocabulary = to_all()
+    models = folded(lambda models: tuple(chain(*models)))
+    max_candidates = folded(sum)
+    use_draft_model = folded(call_all)
+    use_target = folded(call_all)
+    check_vocabulary = folded(call_all)
 
     @override
     def costs_pass(self, request: Request) -> bool:
@@ -109,13 +123,12 @@ class DrafterWrapper(PartWrapper, Drafter):
 class BuilderWrapper(TreeBuilder):
     """A builder that builds with others, and needs whatever one of them needs."""
 
-    # one drawn node is enough to need a verifier for drawn nodes
     kind = folded(lambda kinds: max(kinds, key=lambda kind: kind is not NodeKind.POINT_MASS))
     needs_log_probs = folded(any)
     accepts_fewer_candidates = folded(all)
     takes_threshold = folded(all)
-    num_choices = folded(_most)
-    phrase_length = folded(_most)
+    num_choices = folded(max)
+    phrase_length = folded(max)
     max_nodes = folded(max)
     max_candidates = folded(max)
 
@@ -126,13 +139,13 @@ class ControllerWrapper(PartWrapper, Controller):
     inner: tuple[Controller, ...]
     plans_threshold = folded(any)
     needs_log_probs = folded(any)
-    num_choices = folded(_most)
+    num_choices = folded(max)
     uses_seconds = folded(any)
     learns = folded(any)
     reads_answers = folded(any)
     sees_load = folded(any)
-    check_parts = to_all()
-    use_latency = to_all()
+    check_parts = folded(call_all)
+    use_latency = folded(call_all)
 
     @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:

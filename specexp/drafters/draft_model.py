@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from copy import copy, deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
@@ -20,7 +19,7 @@ from specexp.core.outcome import Outcome
 from specexp.core.runtime import Runtime
 from specexp.core.tree import TreeShape, fed_nodes
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
-from specexp.drafters.ranking import Scoring, answered_in_part
+from specexp.drafters.ranking import Scoring, Temperature, TopK, TopP, answered_in_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class DraftModel(Drafter):
-    """Asks a smaller model for the tokens after the nodes of a growing tree.
+    """Drafts with a smaller model, which is fed the nodes of the growing tree.
 
     One pass feeds all frontier nodes that were not fed before; repeated requests cost nothing. After a step the
     accepted rows stay in the cache, the others are dropped. Candidates are the best tokens, or draws from the
-    distribution keyed by place (seed, sequence, root position, the parent's rank path), so that a tree does not depend
-    on the batching of passes.
+    distribution keyed by place (seed, sequence, root position, the parent's rank path). So a tree does not depend on
+    the batching of passes.
 
     Args:
         model: a Hugging Face causal LM; the pair's own draft if None.
@@ -47,9 +46,6 @@ class DraftModel(Drafter):
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``model`` is a name.
-
-    Example:
-        >>> drafter = DraftModel(temperature=0.6)
     """
 
     gives_log_probs = True
@@ -60,9 +56,9 @@ class DraftModel(Drafter):
     def __init__(
         self,
         model: object | None = None,
-        temperature: Annotated[float, Field(ge=0, le=100)] | None = None,
-        top_k: Annotated[int, Field(ge=1)] | None = None,
-        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
+        temperature: Temperature | None = None,
+        top_k: TopK | None = None,
+        top_p: TopP | None = None,
         coupled: bool = False,
     ) -> None:
         if isinstance(model, str):
@@ -77,13 +73,13 @@ class DraftModel(Drafter):
         self.scoring = self._scoring = Scoring(temperature, top_k, top_p, coupled)
         self._siblings = _Siblings()
         self._context: Context | None = None  # the sequence in the cache
-        self._has_own = False  # a model of its own is not replaced
         self._source: DraftSource | None = None
         self._given: object | None = None  # the model behind the source
+        self._has_own = False
         self._forget_tree()
         if model is not None:
             self.use_draft_model(cast("PreTrainedModel", model))
-        self._has_own = model is not None
+        self._has_own = model is not None  # from here on the pair's draft does not replace it
 
     @override
     def use_draft_model(self, model: PreTrainedModel | Runtime | DraftSource | None) -> None:
@@ -95,8 +91,7 @@ class DraftModel(Drafter):
             return
         if model is None:
             raise ValueError(
-                "DraftModel needs a draft model and the pair has none: set pair.draft, or pass draft= to what makes "
-                "the decoder"
+                "DraftModel needs a draft model and the pair has none: set pair.draft, or pass DraftModel(model)"
             )
         if model is self._given:
             return
@@ -147,10 +142,11 @@ class DraftModel(Drafter):
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         source = self.source
-        goes_on = context.continued and context is self._context
-        kept = source.length if goes_on else self._known_of(context)
+        is_next_turn = context.continued and context is self._context
+        kept = source.length if is_next_turn else self._known_of(context)
         source.truncate(kept)  # also drops the rows of an unfinished step
-        known = {one: one._known_of(context) for one in self._siblings} if not goes_on else {}
+        # a sibling may hold a longer prefix of this prompt: copying its rows is cheaper than a prefill
+        known = {one: one._known_of(context) for one in self._siblings} if not is_next_turn else {}
         other = max(known, key=lambda one: known[one], default=self)
         if known.get(other, 0) > kept:
             source.copy_from(other.source, known[other])
@@ -191,28 +187,24 @@ class DraftModel(Drafter):
             for drafter, context, request in asked
         ]
         feeding = [(drafter, context, fed) for drafter, context, _, _, fed in found if fed is not None]
-        if feeding:
+        if feeding:  # one pass of the model for all sequences
             answered = self.source.feed_together(
-                [(drafter.source, context, fed) for drafter, context, fed in feeding]
+                [(one.source, context, fed) for one, context, fed in feeding]
             )
             for (drafter, _, _), answers in zip(feeding, answered, strict=True):
                 drafter._answers += answers
-        in_part: list[Candidates | None] = []
-        ranked = []
-        for drafter, context, request, nodes, _ in found:
-            fed_nodes = [node for node in nodes if node is not None]
-            if len(fed_nodes) < len(nodes):
-                in_part.append(drafter._in_part(context, request, nodes))
-            else:
-                in_part.append(None)
-                answers = [drafter._answers[node] for node in fed_nodes]
-                ranked.append((drafter.source, context, request, answers))
-        together = iter(self.source.candidates_together(self._scoring, ranked) if ranked else ())
-        candidates = [next(together) if one is None else one for one in in_part]
-        return [
-            one if fed is None else replace(one, pass_tokens=(len(fed.tokens),))
-            for one, (*_, fed) in zip(candidates, found, strict=True)
+        whole = [
+            (drafter.source, context, request, [drafter._answers[node] for node in nodes if node is not None])
+            for drafter, context, request, nodes, _ in found
+            if None not in nodes
         ]
+        together = iter(self.source.candidates_together(self._scoring, whole) if whole else ())
+        candidates = []
+        for drafter, context, request, nodes, fed in found:
+            in_part = None in nodes  # some rows are beyond the draft's context
+            one = drafter._in_part(context, request, nodes) if in_part else next(together)
+            candidates.append(one if fed is None else replace(one, pass_tokens=(len(fed.tokens),)))
+        return candidates
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -226,7 +218,7 @@ class DraftModel(Drafter):
             node, kept = 0, list(range(self._pending))
             for row in outcome.accepted:
                 child = self._children.get((node, int(outcome.tree.tokens[row])))
-                if child is None:
+                if child is None:  # the last accepted node is a leaf that was never fed
                     break
                 node = child
                 kept.append(self._pending - 1 + node)
@@ -250,19 +242,17 @@ class DraftModel(Drafter):
         if last is None:
             return 0
         same = np.equal(last.token_ids[: prompt.size], prompt[: len(last)])
-        common = same.size if same.all() else int(same.argmin())
+        common = same.size if same.all() else int(same.argmin())  # argmin: the first False
         if not self.source.independent_rows:
             whole = common == prompt.size == last.prompt_length and not last.continued
             common = common if whole else 0
         return max(min(common, prompt.size - 1, self.source.length), 0)
 
     def _forget_tree(self) -> None:
-        self._filled: tuple[TreeShape, NDArray[np.int64]] | None = (
-            None  # a tree drafted at once, and its fed nodes
-        )
+        self._filled = None
         self._pending = 0  # committed tokens the step's first pass feeds, the root last
         self._children: dict[tuple[int, int], int] = {}  # (fed node, token) -> fed node; the root is node 0
-        self._answers: list[Any] = []  # of each fed node, as the source gave it
+        self._answers: list[Any] = []  # of each fed node, in the source's own form
         self._ancestors: list[list[int]] = []  # of each fed node, itself included
 
     def _nodes_of(
@@ -320,13 +310,13 @@ class DraftModel(Drafter):
 
     def _in_part(self, context: Context, request: Request, nodes: Sequence[int | None]) -> Candidates:
         fed = [index for index, node in enumerate(nodes) if node is not None]
-        width = self.source.vocab_size
-        return answered_in_part(request, width, fed, lambda part: self.propose(context, part))
+        return answered_in_part(
+            request, self.source.vocab_size, fed, lambda part: self.propose(context, part)
+        )
 
 
 class SelfDrafter(DraftModel):
-    """A :class:`DraftModel` whose model is made of the target's weights, so that a recording does not hold its
-    answers.
+    """A :class:`DraftModel` with a model made of the target's weights. A recording does not hold its answers.
 
     A subclass makes the model in :meth:`use_target` and passes it to :meth:`draft_with`.
     """
@@ -338,17 +328,14 @@ class SelfDrafter(DraftModel):
         self.scoring = None
 
     @override
-    def use_draft_model(self, model: PreTrainedModel | Runtime | DraftSource | None) -> None:
-        """Ignore the pair's draft model."""
+    def use_draft_model(self, model: PreTrainedModel | Runtime | DraftSource | None) -> None: ...
 
     @override
-    def check_vocabulary(self, vocab_size: int) -> None:
-        """Accept any: the vocabulary is the target's."""
+    def check_vocabulary(self, vocab_size: int) -> None: ...  # it is the target's own
 
     @abstractmethod
     @override
-    def use_target(self, target: Runtime) -> None:
-        """Make the model and pass it to :meth:`draft_with`."""
+    def use_target(self, target: Runtime) -> None: ...
 
     def draft_with(self, model: Runtime | DraftSource) -> None:
         """Take the model made of the target."""

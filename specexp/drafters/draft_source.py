@@ -19,7 +19,7 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.runtime import Growth
 from specexp.core.sampling import check_logits, on_host
 from specexp.core.tree import TreeShape
-from specexp.drafters.ranking import Ranking, Scoring, ToRank
+from specexp.drafters.ranking import Scoring, ToRank, rank
 
 if TYPE_CHECKING:
     import torch
@@ -86,13 +86,16 @@ class DraftSource(ABC):
     def prefill(self, token_ids: Sequence[int]) -> None:
         """Commit tokens; not a draft pass."""
 
-    @abstractmethod
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        """Run one pass; return the answer of every new node, as :meth:`candidates` takes it."""
+        """Run one pass; return the answer of every new node, as :meth:`candidates` takes it.
 
-    def feed_together(self, asked: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
+        A subclass implements this method or :meth:`feed_together`.
+        """
+        return self.feed_together([(self, context, fed)])[0]
+
+    def feed_together(self, questions: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
         """Return :meth:`feed` of several sources that share their passes."""
-        return [source.feed(context, fed) for source, context, fed in asked]
+        return [source.feed(context, fed) for source, context, fed in questions]
 
     def draft(self, scoring: Scoring, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
         """Return ``[n + 1]`` the tokens of a whole tree behind the root; None if it must be drafted pass by pass.
@@ -105,19 +108,19 @@ class DraftSource(ABC):
     def commit(self, rows: Sequence[int]) -> None:
         """Keep these of the rows fed since the last commit, and drop the others."""
 
-    @abstractmethod
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
-        """Rank or draw from the answers of the ``f`` frontier rows."""
+        """Rank or draw from the answers of the ``f`` frontier rows, by default pairs of logits ``[m, V]`` and a row."""
+        return rank(scoring, [ToRank(context, request, _stacked(answers))])[0]
 
     def candidates_together(
-        self, scoring: Scoring, asked: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
+        self, scoring: Scoring, questions: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
         """Return :meth:`candidates` of several sources that share their passes."""
         return [
             source.candidates(scoring, context, request, answers)
-            for source, context, request, answers in asked
+            for source, context, request, answers in questions
         ]
 
     @abstractmethod
@@ -126,7 +129,7 @@ class DraftSource(ABC):
 
 
 class _Slots:
-    """The slots of a model's cache that sources use; a source that is gone leaves its slot to the next."""
+    """The slots of a model's cache. A source that was deleted leaves its slot to the next one."""
 
     def __init__(self) -> None:
         self._free: list[int] = []
@@ -142,34 +145,27 @@ class ModelSource(DraftSource):
     """A slot of a language model's cache. Sources made for new sequences are further slots, which one pass feeds.
 
     Args:
-        model: the draft, whose cache is used by no one else.
-        slots: of that cache; None if this is the first one.
+        model: the draft, with a cache that only these sources use.
+        slots: the slots of that cache; None for the first source.
     """
+
+    vocab_size: int = 0
+    context_limit: int = 0
 
     def __init__(self, model: Runtime, slots: _Slots | None = None) -> None:
         self.model = self.team = model
+        self.vocab_size, self.context_limit = model.vocab_size, model.context_limit
         self.independent_rows = model.independent_rows
         self._slots = slots or _Slots()
         self.slot = self._slots.take(self)
         model.cache.reserve(0, self.slot + 1)
         model.cache.truncate(self.slot, 0)
-        self._ranking = Ranking()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModelSource:
         return ModelSource(deepcopy(self.model))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ModelSource, (self.model,)
-
-    @property
-    @override
-    def vocab_size(self) -> int:
-        return self.model.vocab_size
-
-    @property
-    @override
-    def context_limit(self) -> int:
-        return self.model.context_limit
 
     @property
     @override
@@ -192,18 +188,14 @@ class ModelSource(DraftSource):
         self.model.passes = passes  # the prefill is not drafting
 
     @override
-    def feed(self, context: Context, fed: Fed) -> list[Any]:
-        return self.feed_together([(self, context, fed)])[0]
-
-    @override
-    def feed_together(self, asked: Sequence[tuple[ModelSource, Context, Fed]]) -> list[list[Any]]:
-        slots = [source.slot for source, _, _ in asked]
-        answered = self.model.grow(slots, [_growth(fed) for _, _, fed in asked])
+    def feed_together(self, questions: Sequence[tuple[ModelSource, Context, Fed]]) -> list[list[Any]]:
+        slots = [source.slot for source, _, _ in questions]
+        answered = self.model.grow(slots, [_growth(fed) for _, _, fed in questions])
         answers = []
-        for logits, (_, context, fed) in zip(answered, asked, strict=True):
+        for logits, (_, context, fed) in zip(answered, questions, strict=True):
             if on_host(logits):  # on a device they are checked with the candidates, in one copy
                 check_logits(logits, "draft", context)
-            first = 0 if fed.known else fed.pending - 1
+            first = 0 if fed.known else fed.pending - 1  # the root's row is the last committed one
             answers.append([(logits, index) for index in range(first, len(fed.tokens))])
         return answers
 
@@ -224,17 +216,12 @@ class ModelSource(DraftSource):
         self.model.commit(self.slot, rows)
 
     @override
-    def candidates(
-        self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
-    ) -> Candidates:
-        return self._ranking.candidates(scoring, context, request, stacked(answers))
-
-    @override
     def candidates_together(
-        self, scoring: Scoring, asked: Sequence[tuple[ModelSource, Context, Request, Sequence[Any]]]
+        self, scoring: Scoring, questions: Sequence[tuple[ModelSource, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
-        ranked = [ToRank(context, request, stacked(answers)) for _, context, request, answers in asked]
-        return self._ranking.together(scoring, ranked)
+        return rank(
+            scoring, [ToRank(context, request, _stacked(rows)) for _, context, request, rows in questions]
+        )
 
     @override
     def for_new_sequence(self) -> ModelSource:
@@ -254,7 +241,7 @@ def _growth(fed: Fed) -> Growth:
     return Growth(np.array(fed.tokens), np.array(fed.depths), visible)
 
 
-def stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
+def _stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
     """Return ``[f, V]`` logits; a view where they are consecutive rows of one pass."""
     import torch
 

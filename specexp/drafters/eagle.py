@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.checked import Reference
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.drafters.draft_model import SelfDrafter
+from specexp.drafters.ranking import Temperature, TopK, TopP
 from specexp.drafters.target_mark import MARK, output_layer
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Eagle(SelfDrafter):
-    """Asks a head for the tokens after the nodes of a growing tree, from each node's token and its parent's state.
+    """Drafts with a head that predicts each node's state from its token and its parent's state.
 
     The states of accepted tokens are the target's own, those of drafted ones the head's. The published trees are
     :class:`~specexp.builders.BeamRerank` (EAGLE-2) and fixed ones (EAGLE). A head belongs to the target it was trained
@@ -41,15 +41,13 @@ class Eagle(SelfDrafter):
     def __init__(
         self,
         head: Annotated[Mapping[str, Any], Reference("draft-head")],
-        temperature: Annotated[float, Field(ge=0, le=100)] | None = None,
-        top_k: Annotated[int, Field(ge=1)] | None = None,
-        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
+        temperature: Temperature | None = None,
+        top_k: TopK | None = None,
+        top_p: TopP | None = None,
         coupled: bool = False,
     ) -> None:
         if MARK not in head or "heads" not in head:
-            raise ValueError(
-                f"the head of Eagle has the arrays {sorted(head)}, which are none of an EagleHead"
-            )
+            raise ValueError(f"the head of Eagle must have the arrays of an EagleHead, got {sorted(head)}")
         super().__init__(temperature, top_k, top_p, coupled)
         self._head = head
 
@@ -81,6 +79,6 @@ class Eagle(SelfDrafter):
     @override
     def observe(self, outcome: Outcome) -> None:
         assert outcome.hidden is not None  # wants_hidden
-        rows = [0, *outcome.accepted][: len(outcome.new_token_ids)]
+        rows = [0, *outcome.accepted][: len(outcome.new_token_ids)]  # the fed rows that are committed now
         self.source.learn(outcome.hidden[rows])
         super().observe(outcome)

@@ -10,9 +10,7 @@ import torch
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.dialogue import Candidates, Request
-from specexp.drafters.draft_source import DraftSource, Fed, stacked
-from specexp.drafters.ranking import Ranking, Scoring
+from specexp.drafters.draft_source import DraftSource, Fed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,28 +25,20 @@ class EagleSource(DraftSource):
     step ends: an accepted token is fed anew, with the target's state for it.
     """
 
+    vocab_size: int = 0
+    context_limit: int = 0
+
     def __init__(
         self, head: EagleHead, embeddings: nn.Module, output: nn.Module, vocab_size: int, context_limit: int
     ) -> None:
-        self._shared = head, embeddings, output, vocab_size, context_limit
-        self._ranking = Ranking()
+        self._head, self._embeddings, self._output = head, embeddings, output
+        self.vocab_size, self.context_limit = vocab_size, context_limit
         weight = head.fuse.weight
-        self._width, self._device, self._dtype = weight.shape[0], weight.device, weight.dtype
-        part = self._width // head.heads
-        self._empty = torch.empty((head.heads, 0, part), device=self._device, dtype=self._dtype)
+        self._device, self._dtype = weight.device, weight.dtype
+        self._states = weight.new_empty((0, weight.shape[0]))  # [positions, d] of the target
+        self._empty = weight.new_empty((head.heads, 0, weight.shape[0] // head.heads))
         self._cache: KeysValues = (self._empty, self._empty)
-        self._states = torch.empty((0, self._width), device=self._device, dtype=self._dtype)
         self._clear_step()
-
-    @property
-    @override
-    def vocab_size(self) -> int:
-        return self._shared[3]
-
-    @property
-    @override
-    def context_limit(self) -> int:
-        return self._shared[4]
 
     @property
     @override
@@ -68,7 +58,7 @@ class EagleSource(DraftSource):
         """
         given = 0 if states is None else states.shape[0]
         before = self._states[: positions - given]
-        gap = self._states.new_zeros((positions - given - before.shape[0], self._width))
+        gap = self._states.new_zeros((positions - given - before.shape[0], before.shape[1]))
         self._states = torch.cat((before, gap))
         if states is not None:
             self.learn(states)
@@ -92,9 +82,7 @@ class EagleSource(DraftSource):
     def prefill(self, token_ids: Sequence[int]) -> None:
         if token_ids:
             past, count = self.length, len(token_ids)
-            visible = torch.ones((count, past + count), dtype=torch.bool, device=self._device).tril(past)
-            self._run(token_ids, self._before(past, count), np.arange(past, past + count), visible)
-            self._pending = count
+            self._run_committed(token_ids, np.arange(past, past + count))
             self.commit(range(count))
 
     @override
@@ -102,15 +90,15 @@ class EagleSource(DraftSource):
     def feed(self, context: Context, fed: Fed) -> list[Any]:
         past, answers = self.length, []
         tokens, depths = list(fed.tokens), np.array(fed.depths)
-        if fed.known == 0:
-            self._pending = count = fed.pending
-            visible = torch.ones((count, past + count), dtype=torch.bool, device=self._device).tril(past)
-            self._run(tokens[:count], self._before(past, count), depths[:count] + past, visible)
-            answers.append(self._answer(slice(-1, None), 0))
+        if fed.known == 0:  # the committed tokens in one pass: their states are the target's own
+            count = fed.pending
+            self._run_committed(tokens[:count], depths[:count] + past)
+            answers.append((self._output(self._made[-1:]), 0))
             tokens, depths = tokens[count:], depths[count:]
         nodes = list(range(fed.known or 1, len(fed.ancestors)))
         parents = [fed.ancestors[node][-2] for node in nodes]
         found: dict[int, Any] = {}
+        # one pass of the head a level: a node's row needs its parent's state
         for depth in sorted(set(depths.tolist())):
             level = [index for index in range(len(nodes)) if depths[index] == depth]
             rows = self._made.shape[0]  # of the step so far
@@ -121,17 +109,16 @@ class EagleSource(DraftSource):
             )
             visible[:, : past + self._pending] = True
             for place, index in enumerate(level):
-                above = [past + self._row(node) for node in fed.ancestors[nodes[index]]]
-                visible[place, above] = True
+                visible[place, [past + self._row(node) for node in fed.ancestors[nodes[index]]]] = True
             states = self._made[[self._row(parents[index]) for index in level]]
             self._run([tokens[index] for index in level], states, depths[level] + past, visible)
-            logits = self._answer(slice(rows, None), 0)[0]
+            logits = self._output(self._made[rows:])  # [m, V]
             found.update((index, (logits, place)) for place, index in enumerate(level))
         return answers + [found[index] for index in range(len(nodes))]
 
     @override
     def commit(self, rows: Sequence[int]) -> None:
-        kept = [row for row in rows if row < self._pending]
+        kept = [row for row in rows if row < self._pending]  # drafted rows were made of the head's states
         self._cache = (
             torch.cat((self._cache[0], self._step[0][:, kept]), dim=-2),
             torch.cat((self._cache[1], self._step[1][:, kept]), dim=-2),
@@ -139,14 +126,8 @@ class EagleSource(DraftSource):
         self._clear_step()
 
     @override
-    def candidates(
-        self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
-    ) -> Candidates:
-        return self._ranking.candidates(scoring, context, request, stacked(answers))
-
-    @override
     def for_new_sequence(self) -> EagleSource:
-        return EagleSource(*self._shared)
+        return EagleSource(self._head, self._embeddings, self._output, self.vocab_size, self.context_limit)
 
     def _clear_step(self) -> None:
         self._step: KeysValues = (self._empty, self._empty)  # keys and values of its rows
@@ -157,14 +138,17 @@ class EagleSource(DraftSource):
     def _row(self, node: int) -> int:
         return self._rows[node] if node else self._pending - 1
 
-    def _before(self, first: int, count: int) -> torch.Tensor:
-        zero = self._states.new_zeros((1, self._width))
-        return torch.cat((zero, self._states))[first : first + count]
+    def _run_committed(self, tokens: Sequence[int], positions: Any) -> None:
+        """Run the rows of committed tokens, each with the target's state of the position before it."""
+        past, self._pending = self.length, len(tokens)
+        zero = self._states.new_zeros((1, self._states.shape[1]))  # before the first token
+        states = torch.cat((zero, self._states))[past : past + self._pending]
+        visible = torch.ones((self._pending, past + self._pending), dtype=torch.bool, device=self._device)
+        self._run(tokens, states, positions, visible.tril(past))
 
     def _run(
         self, tokens: Sequence[int], states: torch.Tensor, positions: Any, visible: torch.Tensor
     ) -> None:
-        head, embeddings = self._shared[:2]
         ids = torch.tensor(tokens, device=self._device)
         keys = (
             torch.cat((self._cache[0], self._step[0]), dim=-2),
@@ -172,11 +156,7 @@ class EagleSource(DraftSource):
         )
         places = torch.as_tensor(positions, device=self._device)
         with torch.inference_mode():
-            made, (k, v) = head(embeddings(ids).to(self._dtype), states, places, visible, keys)
+            embedded = self._embeddings(ids).to(self._dtype)
+            made, (k, v) = self._head(embedded, states, places, visible, keys)
         self._step = torch.cat((self._step[0], k), dim=-2), torch.cat((self._step[1], v), dim=-2)
         self._made = torch.cat((self._made, made))
-
-    def _answer(self, rows: slice, place: int) -> tuple[torch.Tensor, int]:
-        output = self._shared[2]
-        with torch.inference_mode():
-            return output(self._made[rows]), place

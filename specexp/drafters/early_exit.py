@@ -9,15 +9,16 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.drafters.draft_model import SelfDrafter
+from specexp.drafters.ranking import Temperature, TopK, TopP
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
 
 
 class EarlyExit(SelfDrafter):
-    """Leaves the target after its first layers: final norm and output layer read the states there.
+    """Drafts with the target's first layers: the final norm and output layer read the states there.
 
-    The weights are the target's own and nothing is trained; its worth depends on whether the target was trained for
+    The weights are the target's own and nothing is trained. Acceptance depends on whether the target was trained for
     early exits. The draft keeps its own keys and values, where the published methods share those of the lower layers.
 
     Args:
@@ -31,9 +32,9 @@ class EarlyExit(SelfDrafter):
     def __init__(
         self,
         layers: Annotated[int, Field(ge=1)],
-        temperature: Annotated[float, Field(ge=0, le=100)] | None = None,
-        top_k: Annotated[int, Field(ge=1)] | None = None,
-        top_p: Annotated[float, Field(gt=0, le=1)] | None = None,
+        temperature: Temperature | None = None,
+        top_k: TopK | None = None,
+        top_p: TopP | None = None,
         coupled: bool = False,
     ) -> None:
         super().__init__(temperature, top_k, top_p, coupled)
@@ -54,16 +55,15 @@ def _exit_of(model: Any, layers: int, runtime: str) -> Any:
     own = getattr(body, "layers", None)
     if own is None:
         raise ValueError(
-            "EarlyExit leaves a target between its layers, and "
-            f"{runtime if model is None else type(model).__name__} does not keep them in one list: draft with another "
-            "drafter"
+            "EarlyExit needs a target with one list of layers, got "
+            f"{runtime if model is None else type(model).__name__}: use another drafter"
         )
     if layers >= len(own):
         raise ValueError(
-            f"EarlyExit was given {layers} layers and the target has {len(own)}: 1 to {len(own) - 1} leave some out"
+            f"EarlyExit: layers must be from 1 to {len(own) - 1}, got {layers} (the target has {len(own)})"
         )
     lower, short = copy(model), copy(body)
-    for one in (lower, short):  # what is set below must not be set in the target too
+    for one in (lower, short):  # shallow copies: the changes below must not reach the target
         one._modules, one.config = dict(one._modules), copy(model.config)
         one.config.num_hidden_layers = layers
         if getattr(one.config, "layer_types", None) is not None:

@@ -1,11 +1,10 @@
-"""Lookahead: the target drafts for itself, by guesses beside the text that are fed in its passes (Fu et al. 2024)."""
+"""Lookahead: the target drafts for itself, by guesses that are fed in its own passes (Fu et al. 2024)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
@@ -13,23 +12,23 @@ from specexp.core.context import Context
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
-from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters.phrases import PhraseStore
+from specexp.drafters.ranking import candidates_of
 
 _KEYS = 10_000  # tokens with phrases
 
 
 class Lookahead(Drafter):
-    """Keeps the last steps of Jacobi iterations over the next positions, and drafts the n-grams they went through.
+    """Keeps the last steps of Jacobi iterations over the next positions, and drafts the n-grams of these iterations.
 
-    A column of the window holds the successive guesses of one position and those behind it, one level per step. It is
-    a path of the tree like any other: the oldest level of all columns is a chain below the root, and the later levels
-    of a column are below its place in it. So the window is fed in the target's pass as nodes, which are accepted if
-    they are right; the target's token after a column's end completes an n-gram of the pool, and is the newest level.
+    A column of the window holds the successive guesses of one position and those after it, one level per step. Each
+    column is a path of the tree. The oldest level of all columns is a chain below the root, and the later levels of a
+    column are below its place in the chain. So the window is fed in the target's pass as nodes, which are accepted if
+    they are right. The target's token after a column's end completes an n-gram of the pool, and is the newest level.
     The pool's phrases after the root are the verification branch. :class:`~specexp.builders.AllCandidates` feeds all of
     both.
 
-    The window stays at its place before the root however many tokens a step adds. The first level repeats the prompt's
+    The window keeps its place before the root, however many tokens a step adds. The first level repeats the prompt's
     last tokens, where the published one is random.
 
     Args:
@@ -39,6 +38,7 @@ class Lookahead(Drafter):
     """
 
     learns_from = "all-nodes"
+    max_candidates: int = 1
 
     def __init__(
         self,
@@ -49,12 +49,9 @@ class Lookahead(Drafter):
         self.window = window
         self.ngram = ngram
         self.verified = verified
+        # in addition to the phrases: the oldest level's next token, and the column's own branch
+        self.max_candidates = verified + 2
         self.reset()
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self.verified + 2  # at a place of the chain the next one of it, and the column's own branch
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
@@ -65,14 +62,16 @@ class Lookahead(Drafter):
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
+        # the verification branch (n-grams after the root) first, then the window
         paths = [*self._pool.lookup(context.root, self.verified), *self._columns()]
-        for number, row in enumerate(request.rows.tolist()):
-            path = request.path_tokens(row)
+
+        def after(path: tuple[int, ...]) -> list[int]:
             depth = len(path)
-            found = dict.fromkeys(one[depth] for one in paths if len(one) > depth and one[:depth] == path)
-            tokens[number, : len(found)] = list(found)[: request.k]
-        return Candidates(tokens)
+            return list(
+                dict.fromkeys(one[depth] for one in paths if len(one) > depth and one[:depth] == path)
+            )
+
+        return candidates_of(request, (after(request.path_tokens(row)) for row in request.rows.tolist()))
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -81,11 +80,12 @@ class Lookahead(Drafter):
         if not nodes or None in nodes:  # a column was not fed, as in a step without a draft
             return
         newest = [int(answers[node]) for node in nodes if node is not None]
-        if len(levels) == self.ngram - 1:
+        if len(levels) == self.ngram - 1:  # each column of the full window and its answer are an n-gram
             for column, token in enumerate(newest):
                 first, *rest = (level[column] for level in levels)
                 self._pool.insert(first, [*rest, token])
             del levels[0]
+        # a Jacobi iteration: y_i(t + 1) = argmax p(y | y_1(t), ..., y_(i - 1)(t)) for all positions i at once
         levels.append(newest)
 
     @override
@@ -108,6 +108,7 @@ class Lookahead(Drafter):
         self._levels = [list(level) for level in state["levels"]]
 
     def _columns(self) -> Iterator[tuple[int, ...]]:
+        """Yield the path of each column below the root: the oldest level up to it, then its later levels."""
         if self._levels:
             oldest, *later = self._levels
             for column in range(self.window):
@@ -115,11 +116,8 @@ class Lookahead(Drafter):
 
 
 def _node(outcome: Outcome, path: tuple[int, ...]) -> int | None:
-    row = 0
+    row: int | None = 0
     for token in path:
-        children = outcome.tree.shape.children[row]
-        found = next((child for child in children if outcome.tree.tokens[child] == token), None)
-        if found is None:
-            return None
-        row = found
+        if row is not None:
+            row = outcome.tree.child_with_token(row, token)
     return row

@@ -7,7 +7,6 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.checked import Reference
@@ -15,7 +14,7 @@ from specexp.core.context import Context
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
-from specexp.drafters.ranking import Ranking, Scoring, answered_in_part
+from specexp.drafters.ranking import Scoring, Temperature, ToRank, answered_in_part, rank
 from specexp.drafters.target_mark import MARK, output_layer
 
 if TYPE_CHECKING:
@@ -28,10 +27,11 @@ _ARRAYS = ("bias", MARK, "weight")
 
 
 class Medusa(Drafter):
-    """Asks one head per depth: all of them read the hidden state that gave the root, none the tokens between.
+    """Drafts each depth with a head of its own, which reads the hidden state at the position before the root.
 
-    So the candidates of a depth are the same below every node, and one pass over the heads answers a whole tree. The
-    first step uses the prompt's states. A head belongs to the target it was trained for, see ``experiments/heads``.
+    No head reads the tokens between, so the candidates of a depth are the same below every node, and one pass over the
+    heads answers a whole tree. The first step uses the prompt's states. A head belongs to the target it was trained
+    for, see ``experiments/heads``.
 
     Args:
         head: arrays of a :class:`~specexp.drafters.networks.MedusaHeads`, and the mark of its target; in a
@@ -45,12 +45,13 @@ class Medusa(Drafter):
     gives_log_probs = True
     learns_from = "accepted"
     runs_model = True
+    max_candidates: int = 2**31  # until the vocabulary is known
     wants_hidden = True
 
     def __init__(
         self,
         head: Annotated[Mapping[str, Any], Reference("draft-head")],
-        temperature: Annotated[float, Field(ge=0, le=100)] | None = None,
+        temperature: Temperature | None = None,
         coupled: bool = False,
     ) -> None:
         if sorted(head) != sorted(_ARRAYS):
@@ -61,20 +62,13 @@ class Medusa(Drafter):
         self.draws = not coupled
         self._head = head
         self._choice = Scoring(temperature, coupled=coupled)
-        self._ranking = Ranking()
-        self._vocab_size = 0
         self._network: nn.Module | None = None  # set with the target, like its output layer
         self._output: nn.Module | None = None
         self._take(None)
 
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self._vocab_size or 2**31
-
     @override
     def check_vocabulary(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
+        self.max_candidates = vocab_size
 
     @override
     def use_target(self, target: Runtime) -> None:
@@ -107,18 +101,19 @@ class Medusa(Drafter):
 
         def answer(part: Request) -> Candidates:
             assert logits is not None
-            return self._ranking.candidates(self._choice, context, part, logits[part.depths()])
+            # head k predicts the token k + 1 positions ahead of the state, that is below a node of depth k
+            return rank(self._choice, [ToRank(context, part, logits[part.depths()])])[0]
 
         if len(reached) == request.rows.size:
             candidates = answer(request)
         else:
-            candidates = answered_in_part(request, self._vocab_size, reached, answer)
+            candidates = answered_in_part(request, self.max_candidates, reached, answer)
         return replace(candidates, pass_tokens=(1,)) if fed else candidates
 
     @override
     def observe(self, outcome: Outcome) -> None:
         assert outcome.hidden is not None  # wants_hidden
-        row = (0, *outcome.accepted)[len(outcome.new_token_ids) - 1]
+        row = (0, *outcome.accepted)[len(outcome.new_token_ids) - 1]  # its answer is the next root
         self._take(outcome.hidden[row])
 
     @override

@@ -31,9 +31,7 @@ class EagleHead(nn.Module):
     def __init__(self, width: int, heads: int, inner: int) -> None:
         super().__init__()
         if width % (2 * heads):
-            raise ValueError(
-                f"EagleHead was given {heads} heads, which divide the width {width} into no even parts"
-            )
+            raise ValueError(f"EagleHead: width / heads must be even, got {width} / {heads}")
         self.heads = heads
         self.fuse = nn.Linear(2 * width, width)
         self.norm_attention = nn.RMSNorm(width, eps=_EPSILON)
@@ -63,7 +61,7 @@ class EagleHead(nn.Module):
             made.load_state_dict(weights)
         except (KeyError, RuntimeError, IndexError, ValueError, ZeroDivisionError) as error:
             raise ValueError(
-                f"the head has the arrays {sorted(arrays)}, which are none of an EagleHead"
+                f"the head must have the arrays of an EagleHead, got {sorted(arrays)}"
             ) from error
         return made.eval().requires_grad_(False)
 
@@ -86,7 +84,8 @@ class EagleHead(nn.Module):
                 None.
             known: keys and values of rows before.
         """
-        x = self.fuse(torch.cat((embedded, states), dim=-1))
+        # f(i + 1) from f(i) and token i + 1: the tokens are one step ahead of the states (section 4.1)
+        x = self.fuse(torch.cat((embedded, states), dim=-1))  # [..., m, d]
         q, k, v = (self._parted(one) for one in self.qkv(self.norm_attention(x)).chunk(3, dim=-1))
         q, k = self._rotated(q, positions), self._rotated(k, positions)
         keys = k if known is None else torch.cat((known[0], k), dim=-2)
@@ -101,6 +100,7 @@ class EagleHead(nn.Module):
         return x.reshape(*x.shape[:-1], self.heads, -1).transpose(-2, -3)
 
     def _rotated(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotate ``[..., heads, m, d / heads]`` queries or keys by their positions (RoPE)."""
         half = x.shape[-1] // 2
         rates = _ROTATION ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
         angles = positions[:, None].float() * rates  # [m, half]
@@ -112,7 +112,7 @@ class EagleHead(nn.Module):
 class MedusaHeads(nn.Module):
     """Parallel residual blocks: head ``k`` predicts the state ``k + 1`` positions ahead.
 
-    They start as the identity. All share the target's own output layer, where the published heads have a copy each.
+    They are initially the identity. All share the target's own output layer; the published heads have a copy each.
 
     Args:
         width: d, of the hidden states.
@@ -145,5 +145,6 @@ class MedusaHeads(nn.Module):
         """Return ``[..., heads, d]`` states of the next positions, from ``[..., d]`` states."""
         states = hidden.unsqueeze(-2).expand(*hidden.shape[:-1], self.weight.shape[1], hidden.shape[-1])
         for weight, bias in zip(self.weight, self.bias, strict=True):
+            # h + SiLU(W h + b), a residual block of each head (section 2.1.1)
             states = states + F.silu(torch.einsum("...hd,hed->...he", states, weight) + bias)
         return states

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -17,25 +18,25 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE
 from specexp.core.wrappers import DrafterWrapper
-from specexp.drafters.phrases import LONGEST, Phrase, PhraseStore
+from specexp.drafters.phrases import ENTRIES, LONGEST, Phrase, PhraseStore
+from specexp.drafters.ranking import candidates_of
 
 Initialisation = Literal["empty", "prompt"]
 StatePolicy = Literal["cold", "carry", "preloaded"]
-_INNER = "drafter"
 
 
 class PhraseCache(DrafterWrapper):
-    """Keeps phrases that were right before, keyed by the token they follow, and drafts with them.
+    """Drafts with phrases that were right before, keyed by the token they follow.
 
-    Around a drafter it passes requests on, and answers requests for phrases (of :class:`~specexp.builders.Graft`)
-    itself. Where an answer takes a pass of a draft model, up to ``ride`` phrases that follow the requested nodes'
-    tokens are fed in the same pass (appendix C, algorithm 2). The model's answers are the same, and where they agree
-    with a phrase the next ones are known already, so that one pass extends a draft by several tokens. Alone it
-    proposes the continuations of phrases that match the path to a node, the longest match first.
+    Around a drafter it passes requests on, and answers only requests for phrases (of
+    :class:`~specexp.builders.Graft`). Where an answer takes a pass of a draft model, up to ``ride`` phrases that follow
+    the requested nodes' tokens are fed in the same pass (appendix C, algorithm 2). The model's answers are the same.
+    Where they agree with a phrase the next ones are known already, so one pass extends a draft by several tokens.
+    Without a drafter it proposes the continuations of phrases that match the path to a node, the longest match first.
 
-    With :class:`~specexp.builders.Graft` around the builder this is what Ouroboros does too (Zhao et al. 2024): phrases
-    lengthen a draft in its passes and at its end, come from corrections of verification and, with ``state="carry"``,
-    from earlier texts.
+    With :class:`~specexp.builders.Graft` around the builder it works as Ouroboros does (Zhao et al. 2024): phrases
+    lengthen a draft in its passes and at its end. They come from corrections of verification and, with
+    ``state="carry"``, from earlier texts.
 
     It stores committed tokens, USEFUL tokens (eq. 7: fed tokens that equal the target's, also beyond the first
     mismatch) and fed or grafted phrases, in the corrected form that a pass returned.
@@ -54,12 +55,11 @@ class PhraseCache(DrafterWrapper):
 
     Raises:
         ValueError: ``phrases`` is given without ``preloaded`` or the other way round, or does not fit.
-
-    Example:
-        >>> drafter = PhraseCache(phrase_length=4, state="carry")
     """
 
     learns_from = "all-nodes"
+    inner_key = "drafter"
+    own_entries = ENTRIES
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class PhraseCache(DrafterWrapper):
 
     def without_drafter(self) -> PhraseCache:
         """Return a cache with these phrases that drafts alone."""
-        state: StatePolicy = "cold" if self.state == "cold" else "carry"
-        sizes = (self.phrase_length, self.store.max_keys, self.store.max_phrases)
-        other = PhraseCache(None, *sizes, ride=0, initialisation=self.initialisation, state=state)
-        other.store = self.store.copy()
+        other = copy(self)
+        other.inner, other.ride, other.store = (), 0, self.store.copy()
+        other.state = "cold" if self.state == "cold" else "carry"
+        other._pending = PerSequence()
         return other
 
     @override
@@ -112,8 +112,12 @@ class PhraseCache(DrafterWrapper):
         other = super().for_new_sequence()
         other._pending = PerSequence()
         if self.state != "carry":
-            other.store = self._initial.copy()
+            other.forget()
         return other
+
+    @override
+    def forget(self) -> None:
+        self.store = self._initial.copy()
 
     @override
     def costs_pass(self, request: Request) -> bool:
@@ -123,8 +127,6 @@ class PhraseCache(DrafterWrapper):
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         super().begin(context, prefill)
         self._pending.pop(context, None)  # left by an unfinished step
-        if self.state != "carry" and not context.continued:
-            self.store = self._initial.copy()
         if self.initialisation == "prompt":
             self._insert_text(context.token_ids.tolist())
 
@@ -157,24 +159,16 @@ class PhraseCache(DrafterWrapper):
     @override
     def reset(self) -> None:
         super().reset()
-        self.store = self._initial.copy()
         self._pending.clear()
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        state = self.store.state_dict()
-        return state if self.drafter is None else {**state, _INNER: self.drafter.state_dict()}
+        return {**self.store.state_dict(), **super().state_dict()}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if (_INNER in state) != (self.drafter is not None):
-            raise ValueError(
-                f"the state of a PhraseCache {'around' if self.drafter else 'without'} a drafter was expected "
-                f"{'with' if self.drafter else 'without'} the entry {_INNER!r}, but {sorted(state)} was given"
-            )
-        self.store.load_state_dict({name: value for name, value in state.items() if name != _INNER})
-        if self.drafter is not None:
-            self.drafter.load_state_dict(state[_INNER])
+        super().load_state_dict(state)
+        self.store.load_state_dict({name: state[name] for name in ENTRIES})
 
     @override
     def check_vocabulary(self, vocab_size: int) -> None:
@@ -182,13 +176,12 @@ class PhraseCache(DrafterWrapper):
         largest = max(self._initial.largest_token, self.store.largest_token)
         if largest >= vocab_size:
             raise ValueError(
-                f"the preloaded phrases hold token id {largest}; "
-                f"the target's vocabulary has ids 0 to {vocab_size - 1}"
+                f"the phrases hold token id {largest}; the target's vocabulary has ids 0 to {vocab_size - 1}"
             )
 
     def _phrases(self, context: Context, request: Request) -> Candidates:
         tokens = np.full((request.rows.size, request.k, request.length), NO_CANDIDATE, dtype=np.int64)
-        pending = self._pending_of(context)
+        pending = self._pending.setdefault(context, _Pending())
         for number, key in enumerate(request.tokens[request.rows].tolist()):
             for place, phrase in enumerate(self.store.lookup(key, request.k)):
                 pending.used[key] = None
@@ -196,39 +189,39 @@ class PhraseCache(DrafterWrapper):
         return Candidates(tokens)
 
     def _continuations(self, context: Context, request: Request) -> Candidates:
-        """Continue phrases that match the end of the path: those that began longest ago first."""
-        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
-        pending = self._pending_of(context)
+        """Continue phrases that match the end of the path, the longest match first."""
+        used = self._pending.setdefault(context, _Pending()).used
         committed = tuple(context.token_ids[-self.phrase_length :].tolist())
         wanted = min(request.k, self.max_phrases)
-        for number, row in enumerate(request.rows.tolist()):
-            path = (committed + request.path_tokens(row))[-self.phrase_length :]
+
+        def after(path: tuple[int, ...]) -> list[int]:
             found: dict[int, None] = {}
-            for start, key in enumerate(path):
+            for start, key in enumerate(path):  # an earlier key leaves a longer match
                 matched = path[start + 1 :]
                 for phrase in self.store.lookup(key, self.max_phrases):
                     if len(phrase) > len(matched) and phrase[: len(matched)] == matched:
-                        pending.used[key] = None
+                        used[key] = None
                         found[phrase[len(matched)]] = None
                 if len(found) >= wanted:
                     break
-            best = list(found)[:wanted]
-            tokens[number, : len(best)] = best
-        return Candidates(tokens)
+            return list(found)[:wanted]
+
+        texts = (committed + request.path_tokens(row) for row in request.rows.tolist())
+        return candidates_of(request, (after(text[-self.phrase_length :]) for text in texts))
 
     def _feed_with_phrases(self, drafter: Drafter, context: Context, request: Request) -> tuple[int, ...]:
         """Feed the requested rows together with phrases below them; return the tokens fed in each pass.
 
-        The phrases are rows of a longer tree: the drafter feeds them all in one pass, and knows the answers when the
-        request itself, or a later one along a phrase, comes. The draft's answers along phrases are stored.
+        The phrases are rows of a longer tree, which the drafter feeds in one pass. The request itself and later ones
+        along a phrase then cost nothing. The draft's answers along phrases are stored.
         """
-        pending = self._pending_of(context)
-        size, asked = request.tokens.size, request.rows.tolist()
+        pending = self._pending.setdefault(context, _Pending())
+        size, frontier = request.tokens.size, request.rows.tolist()
         tokens: list[int] = []
         parents: list[int] = []
         below: dict[tuple[int, int], int] = {}  # (row, token) -> phrase row
         riding: list[tuple[int, list[int]]] = []  # a key, its row and the rows of a phrase
-        for row in asked:
+        for row in frontier:
             if len(riding) == self.ride:
                 break
             key = int(request.tokens[row])
@@ -238,7 +231,7 @@ class PhraseCache(DrafterWrapper):
             pending.used[key] = None
             for phrase in phrases:
                 path = [row]
-                for token in phrase:
+                for token in phrase:  # phrases share the rows of their common beginning
                     child = below.get((path[-1], token))
                     if child is None:
                         child = below[path[-1], token] = size + len(tokens)
@@ -257,8 +250,9 @@ class PhraseCache(DrafterWrapper):
         )
         candidates = drafter.propose(context, longer)
         best = candidates.tokens[:, 0].tolist()
-        answers = dict(zip([*asked, *range(size, size + len(tokens))], best, strict=True))
+        answers = dict(zip([*frontier, *range(size, size + len(tokens))], best, strict=True))
         for key, path in riding:
+            # the draft's own answer after every row: the phrase as the draft corrects it
             corrected = tuple(answers[row] for row in path[: self.phrase_length])
             if NO_CANDIDATE not in corrected:  # beyond the draft's context there is no answer
                 pending.corrected[key, corrected] = None
@@ -278,7 +272,7 @@ class PhraseCache(DrafterWrapper):
                     row = parents[row]
                     corrected.append(answers[row])
                 self.store.insert(tokens[row], corrected[::-1])
-        useful = {}  # row -> its child with the target's token
+        useful = {}  # row -> its child with the target's token (eq. 7)
         for row, parent in enumerate(parents[1:], start=1):
             if tokens[row] == answers[parent]:
                 useful[parent] = row
@@ -296,19 +290,13 @@ class PhraseCache(DrafterWrapper):
         for start, key in enumerate(tokens[:-1], start=1):
             self.store.insert(key, tokens[start : start + self.phrase_length])
 
-    def _pending_of(self, context: Context) -> _Pending:
-        pending = self._pending.get(context)
-        if pending is None:
-            pending = self._pending[context] = _Pending()
-        return pending
-
 
 @dataclass(slots=True)
 class _Pending:
     """Results of a step's requests, learned when it ends; dictionaries as ordered sets.
 
     Attributes:
-        used: keys whose phrases were looked up.
+        used: keys of phrases that were looked up.
         corrected: keys and phrases in the form that the draft returned.
     """
 

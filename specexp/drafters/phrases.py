@@ -60,15 +60,10 @@ class PhraseStore:
         """Return the number of keys."""
         return len(self._phrases)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._phrases
-
     @property
     def largest_token(self) -> int:
         """Largest token id; -1 if it is empty."""
-        return max(
-            (max(key, *map(max, phrases)) for key, phrases in self._phrases.items()), default=NO_CANDIDATE
-        )
+        return max((max(key, *map(max, own)) for key, own in self._phrases.items()), default=NO_CANDIDATE)
 
     def lookup(self, key: int, count: int) -> list[Phrase]:
         """Return the newest phrases after a token."""
@@ -91,10 +86,10 @@ class PhraseStore:
             return
         elif len(new) < self.phrase_length:
             for known in phrases:
-                if known[: len(new)] == new:
+                if known[: len(new)] == new:  # a longer phrase begins with it
                     phrases.move_to_end(known)
                     return
-        for length in range(1, len(new)):
+        for length in range(1, len(new)):  # it begins with shorter ones
             phrases.pop(new[:length], None)
         phrases[new] = None
         if len(phrases) > self.max_phrases:
@@ -149,16 +144,14 @@ class PhraseStore:
             raise ValueError(f"saved phrases have the entries {list(ENTRIES)}, but {sorted(state)} was given")
         arrays = {name: np.asarray(state[name]) for name in ENTRIES}
         for name, array in arrays.items():
-            shape = "[m, phrase_length]" if name == "phrases" else "[n]"
-            if array.ndim != 1 + shape.count(",") or not np.issubdtype(array.dtype, np.integer):
+            rank = 2 if name == "phrases" else 1
+            if array.ndim != rank or not np.issubdtype(array.dtype, np.integer):
                 raise ValueError(
-                    f"the saved {name} must be integers {shape}, got {array.dtype} {list(array.shape)}"
+                    f"the saved {name} must be integers of rank {rank}, got {array.dtype} {list(array.shape)}"
                 )
-        if arrays["phrases"].shape[1] > LONGEST:  # an empty array may claim any width
-            raise ValueError(
-                f"the saved phrases have {arrays['phrases'].shape[1]} columns; at most {LONGEST} are allowed"
-            )
         counts, keys, phrases, uses = (arrays[name].astype(np.int64) for name in ENTRIES)
+        if phrases.shape[1] > LONGEST:  # an array without rows may have any width
+            raise ValueError(f"the saved phrases must have at most {LONGEST} columns, got {phrases.shape[1]}")
         if keys.size > self.max_keys or counts.max(initial=0) > self.max_phrases:
             raise ValueError(
                 f"the saved phrases have {keys.size} keys with up to {counts.max(initial=0)} phrases; there is room "
@@ -171,7 +164,7 @@ class PhraseStore:
                 f"the saved phrases have up to {lengths.max()} tokens; there is room for {self.phrase_length}: raise "
                 "phrase_length"
             )
-        whole = (np.arange(phrases.shape[1]) < lengths[:, np.newaxis]) == filled
+        whole = (np.arange(phrases.shape[1]) < lengths[:, np.newaxis]) == filled  # padding at the end only
         if (
             not counts.size == keys.size == uses.size
             or counts.sum() != phrases.shape[0]
@@ -183,8 +176,8 @@ class PhraseStore:
             or np.unique(keys).size < keys.size
         ):
             raise ValueError(
-                "the saved phrases are damaged or do not belong together: distinct keys, as many uses from 0 and "
-                f"counts, and the counted phrases of token ids filled up with {NO_CANDIDATE} are expected"
+                "the saved phrases are damaged: distinct keys, as many uses and counts, and the counted phrases of "
+                f"token ids, padded with {NO_CANDIDATE}, are expected"
             )
         return counts, keys, phrases, uses
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
@@ -12,7 +11,7 @@ from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
-from specexp.core.tree import NO_CANDIDATE
+from specexp.drafters.ranking import candidates_of
 
 
 class PromptLookup(Drafter):
@@ -30,6 +29,7 @@ class PromptLookup(Drafter):
     """
 
     learns_from = "nothing"
+    max_candidates: int = 1
 
     def __init__(
         self,
@@ -41,13 +41,8 @@ class PromptLookup(Drafter):
             raise ValueError(f"PromptLookup was given min_ngram={min_ngram} above max_ngram={max_ngram}")
         self.max_ngram = max_ngram
         self.min_ngram = min_ngram
-        self.candidates = candidates
+        self.max_candidates = candidates
         self._indexes: PerSequence[_SuffixIndex] = PerSequence()
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self.candidates
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
@@ -59,12 +54,9 @@ class PromptLookup(Drafter):
     def propose(self, context: Context, request: Request) -> Candidates:
         tail = tuple(context.token_ids[-self.max_ngram :].tolist())
         index = self._indexes[context]
-        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
-        wanted = min(request.k, self.candidates)
-        for number, row in enumerate(request.rows.tolist()):
-            found = index.continuations(tail + request.path_tokens(row), wanted)
-            tokens[number, : len(found)] = found
-        return Candidates(tokens)
+        wanted = min(request.k, self.max_candidates)
+        texts = (tail + request.path_tokens(row) for row in request.rows.tolist())
+        return candidates_of(request, (index.continuations(text, wanted) for text in texts))
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -76,6 +68,8 @@ class PromptLookup(Drafter):
 
 
 class _SuffixIndex:
+    """The followers of every run of ``shortest`` to ``longest`` tokens; dictionaries as ordered sets, newest last."""
+
     def __init__(self, shortest: int, longest: int) -> None:
         self._lengths = range(longest, shortest - 1, -1)
         self._followers: dict[tuple[int, ...], dict[int, None]] = {}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Request
@@ -16,6 +18,11 @@ from specexp.core.tree import NO_CANDIDATE, NodeKind
 
 if TYPE_CHECKING:
     import torch
+
+
+Temperature = Annotated[float, Field(ge=0, le=100)]
+TopK = Annotated[int, Field(ge=1)]
+TopP = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -36,69 +43,58 @@ class Scoring:
 
 
 class ToRank(NamedTuple):
-    """A request of a sequence, and the ``[f, V]`` logits of its frontier rows."""
+    """A request of a sequence, and the logits of its frontier rows."""
 
     context: Context
     request: Request
-    logits: torch.Tensor
+    logits: torch.Tensor  # [f, V]
 
 
-class Ranking:
-    """Chooses candidates; it caches the processors of the last temperature."""
+def rank(scoring: Scoring, questions: Sequence[ToRank]) -> list[Candidates]:
+    """Rank or draw candidates for several sequences, with the same result as one by one."""
+    groups: dict[tuple[float, int], list[int]] = {}
+    found: dict[int, Candidates] = {}
+    for index, (context, request, logits) in enumerate(questions):
+        temperature = 1.0 if scoring.temperature is None else scoring.temperature
+        if scoring.coupled:
+            temperature = context.noise_temperature
+        elif request.kind is not NodeKind.POINT_MASS:
+            found[index] = _drawn(_processors(scoring, temperature).scores(logits), context, request)
+            continue
+        groups.setdefault((temperature, request.k), []).append(index)
+    for (temperature, k), indices in groups.items():
+        alike = [questions[index] for index in indices]
+        tokens, log_probs = _best(_scores(scoring, temperature, alike), k)
+        start = 0
+        for index, one in zip(indices, alike, strict=True):
+            rows = slice(start, start := start + one.logits.shape[0])
+            found[index] = Candidates(tokens[rows], log_probs[rows])
+    for index, (context, _, logits) in enumerate(questions):
+        if not on_host(logits):  # NaN shows in what was read of the device; the logits are read only then
+            q, read = found[index].q, found[index].log_probs
+            read = read if q is None else q[:, :1]
+            if scoring.temperature == 0 or read is None or np.isnan(read).any():
+                check_logits(logits, "draft", context)
+    return [found[index] for index in range(len(questions))]
 
-    def __init__(self) -> None:
-        self._processors: Processors | None = None
 
-    def candidates(
-        self, scoring: Scoring, context: Context, request: Request, logits: torch.Tensor
-    ) -> Candidates:
-        """Rank or draw from ``[f, V]`` logits of the frontier rows."""
-        return self.together(scoring, [ToRank(context, request, logits)])[0]
+@lru_cache(maxsize=16)
+def _processors(scoring: Scoring, temperature: float) -> Processors:
+    return Processors(temperature, scoring.top_k, scoring.top_p)
 
-    def together(self, scoring: Scoring, asked: Sequence[ToRank]) -> list[Candidates]:
-        """Rank or draw for several sequences, with the same result as one by one."""
-        groups: dict[tuple[float, int], list[int]] = {}
-        found: dict[int, Candidates] = {}
-        for index, (context, request, logits) in enumerate(asked):
-            temperature = 1.0 if scoring.temperature is None else scoring.temperature
-            if scoring.coupled:
-                temperature = context.noise_temperature
-            elif request.kind is not NodeKind.POINT_MASS:
-                scores = self._processors_at(scoring, temperature).scores(logits)
-                found[index] = _drawn(scores, context, request)
-                continue
-            groups.setdefault((temperature, request.k), []).append(index)
-        for (temperature, k), indices in groups.items():
-            alike = [asked[index] for index in indices]
-            best = _best(self._scores(scoring, temperature, alike), k)
-            start = 0
-            for index, one in zip(indices, alike, strict=True):
-                found[index] = best.rows(start, start := start + one.logits.shape[0])
-        for index, (context, _, logits) in enumerate(asked):
-            if not on_host(logits):
-                q, read = found[index].q, found[index].log_probs
-                read = read if q is None else q[:, :1]
-                if scoring.temperature == 0 or read is None or np.isnan(read).any():
-                    check_logits(logits, "draft", context)
-        return [found[index] for index in range(len(asked))]
 
-    def _scores(self, scoring: Scoring, temperature: float, asked: Sequence[ToRank]) -> torch.Tensor:
-        """Return the ``[f of all, V]`` scores that candidates are ranked by."""
-        import torch
+def _scores(scoring: Scoring, temperature: float, questions: Sequence[ToRank]) -> torch.Tensor:
+    """Return the ``[f of all, V]`` scores that candidates are ranked by."""
+    import torch
 
-        logits = [one.logits for one in asked]
-        scores = self._processors_at(
-            scoring, (temperature or 1.0) if scoring.coupled else temperature
-        ).scores(logits[0] if len(logits) == 1 else torch.cat(logits))
-        if scoring.coupled and temperature > 0:
-            noise = [_noise(one) for one in asked]
-            scores = scores + (noise[0] if len(noise) == 1 else torch.cat(noise))
-        return scores
-
-    def _processors_at(self, scoring: Scoring, temperature: float) -> Processors:
-        if self._processors is None or self._processors.temperature != temperature:
-            self._processors = Processors(temperature, scoring.top_k, scoring.top_p)
-        return self._processors
+    logits = [one.logits for one in questions]
+    rule = _processors(scoring, (temperature or 1.0) if scoring.coupled else temperature)
+    scores = rule.scores(logits[0] if len(logits) == 1 else torch.cat(logits))
+    if scoring.coupled and temperature > 0:
+        # Gumbel-max: the target takes argmax(log p + noise), the draft ranks log q plus the same noise
+        noise = [_noise(one) for one in questions]
+        scores = scores + (noise[0] if len(noise) == 1 else torch.cat(noise))
+    return scores
 
 
 def _drawn(scores: torch.Tensor, context: Context, request: Request) -> Candidates:
@@ -118,15 +114,23 @@ def _drawn(scores: torch.Tensor, context: Context, request: Request) -> Candidat
     )
 
 
-def _noise(asked: ToRank) -> torch.Tensor:
+def _noise(question: ToRank) -> torch.Tensor:
     """Return ``[f or 1, V]`` of the target's own noise, at the positions of the frontier's continuations."""
-    context, request, logits = asked
+    context, request, logits = question
     depths = request.depths()
     deepest = max(depths)
     noise = context.target_noise(len(context), deepest + 1, logits.shape[-1], logits.device)
     if min(depths) == deepest:  # a level of a static tree: one position for all
         return noise[deepest].expand(logits.shape[0], -1)
     return noise[np.array(depths)]
+
+
+def candidates_of(request: Request, answers: Iterable[Sequence[int]]) -> Candidates:
+    """Return candidates from the tokens of each frontier row, best first, cut to ``k`` and padded."""
+    tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
+    for row, answer in zip(tokens, answers, strict=True):
+        row[: len(answer)] = answer[: request.k]
+    return Candidates(tokens)
 
 
 def answered_in_part(
@@ -148,22 +152,22 @@ def answered_in_part(
     return Candidates(tokens, log_probs, None if request.kind is NodeKind.POINT_MASS else q)
 
 
-def _best(scores: torch.Tensor, k: int) -> Candidates:
-    """Return the ``k`` best of ``[f, V]`` scores with their log-probabilities, without removed tokens."""
+def _best(scores: torch.Tensor, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the ``k`` best of ``[f, V]`` scores and their log-probabilities, without removed tokens."""
     values, indices = scores.log_softmax(dim=-1).topk(min(k, scores.shape[-1]), dim=-1)
     found, log_probs = to_host(indices, values.float())
     found[np.isneginf(log_probs)] = NO_CANDIDATE
-    if found.shape[1] < k:
+    if found.shape[1] < k:  # the vocabulary has fewer tokens
         missing = ((0, 0), (0, k - found.shape[1]))
         found = np.pad(found, missing, constant_values=NO_CANDIDATE)
         log_probs = np.pad(log_probs, missing, constant_values=-np.inf)
-    return Candidates(found, log_probs)
+    return found, log_probs
 
 
-_BLOCK = 128
+_BLOCK = 128  # tokens of a block: inversion searches the blocks first, then one block
 _ROUNDS = (8, 16, 32, 64)
-"""Uniform numbers of the first rounds; later ones take as many as the last. Which number decides which draw must not
-depend on how many tokens are wanted."""
+"""Uniform numbers of the first rounds; later ones take as many as the last. They do not depend on the number of tokens
+requested, so that each number decides the same draw."""
 
 Uniforms = Callable[[NDArray[np.int64], int, int], NDArray[np.float64]]
 """From rows ``[a]``, a start and a count to the rows' uniform numbers ``[a, count]`` from there on."""
@@ -195,9 +199,11 @@ def draw(
     rows, vocabulary = q.shape
     padding = -vocabulary % _BLOCK
     padded = torch.nn.functional.pad(q, (0, padding)) if padding else q.contiguous()
-    blocks = padded.view(rows, -1, _BLOCK)  # [f, V / block, block], drawn tokens are taken out, and put back
+    blocks = padded.view(rows, -1, _BLOCK)  # [f, V / block, block]
     mass = blocks.sum(dim=-1).double().numpy(force=True)  # [f, V / block]
-    left = blocks.numpy(force=True)
+    left = blocks.numpy(
+        force=True
+    )  # shares memory with q: drawn tokens are taken out, and put back at the end
     counts = np.zeros(rows, dtype=np.int64)
     drawn = np.zeros(rows)
     active = np.arange(rows)
@@ -208,7 +214,9 @@ def draw(
         block, inside, probability = _invert(left, mass, active, uniforms(active, start, size))
         token = block * _BLOCK + inside  # [a, size]
         new = probability > 0
-        if not replacement:
+        if (
+            not replacement
+        ):  # a number that finds a token of an earlier one is skipped: rejection keeps the law
             seen = (token[:, :, np.newaxis] == token[:, np.newaxis, :]) & np.tri(size, k=-1, dtype=np.bool_)
             new &= ~seen.any(axis=2)
         which, _ = np.nonzero(new)
@@ -264,19 +272,20 @@ def _invert(
     rows: NDArray[np.int64],
     uniforms: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Block, place inside it and probability ``[a, m]`` of the tokens at uniform numbers ``[a, m]``.
+    """Return block, place inside it and probability ``[a, m]`` of the tokens at uniform numbers ``[a, m]``.
 
     The probability is 0 where nothing is left.
     """
     index = np.arange(rows.size)[:, np.newaxis]
     upto = mass[rows].cumsum(axis=1)  # [a, V / block]
     total = np.maximum(upto[:, -1:], np.finfo(np.float64).tiny)
-    # one search for all rows: each row's normalised function stands one higher than the row's before
+    # one search for all rows: each row's cumulative distribution is shifted by the row's number
     steps = (upto / total + index).ravel()
     block = steps.searchsorted((uniforms + index).ravel(), side="right").reshape(uniforms.shape)
     block = np.clip(block - index * upto.shape[1], 0, upto.shape[1] - 1)
     target = uniforms * total - (upto - mass[rows])[index, block]
     inner = left[rows[:, np.newaxis], block].cumsum(axis=2, dtype=np.float64)  # [a, m, block]
-    target = np.minimum(target, np.nextafter(inner[:, :, -1], 0.0))  # blocks and tokens are rounded apart
+    # the sums over blocks and over tokens round differently, so the target may lie beyond the block's end
+    target = np.minimum(target, np.nextafter(inner[:, :, -1], 0.0))
     inside = np.minimum((inner <= target[:, :, np.newaxis]).sum(axis=2), _BLOCK - 1)
     return block, inside, left[rows[:, np.newaxis], block, inside]

@@ -24,10 +24,10 @@ Estimate = Literal["escape", "frequency"]
 class SuffixAutomaton(Drafter):
     """Proposes the tokens that followed earlier occurrences of the longest run of tokens that ends at a node.
 
-    It looks into the prompt and the output so far, with ``state="carry"`` into earlier texts, and into a ``corpus``.
-    With a corpus this is REST (He et al. 2024), with texts SuffixDecoding (Oliaro et al. 2025), whose greedy tree is
-    :class:`~specexp.builders.DySpecGreedy` over ``top-k`` candidates: a candidate's probability is estimated from
-    occurrences.
+    It searches the prompt and the output so far, with ``state="carry"`` also earlier texts, and a ``corpus``. With a
+    corpus this is REST (He et al. 2024), with texts SuffixDecoding (Oliaro et al. 2025). The greedy tree of
+    SuffixDecoding is :class:`~specexp.builders.DySpecGreedy` over ``top-k`` candidates: a candidate's probability is
+    estimated from occurrences.
 
     Args:
         corpus: arrays of a :class:`~specexp.drafters.suffix_index.SuffixArray`; in a configuration the path of a
@@ -43,13 +43,11 @@ class SuffixAutomaton(Drafter):
 
     Raises:
         ValueError: the corpus is empty or damaged.
-
-    Example:
-        >>> drafter = SuffixAutomaton(candidates=4)
     """
 
     gives_log_probs = True
     learns_from = "nothing"
+    max_candidates: int = 1
 
     def __init__(
         self,
@@ -61,23 +59,18 @@ class SuffixAutomaton(Drafter):
         state: Literal["cold", "carry"] = "cold",
     ) -> None:
         self.min_run = min_run
-        self.candidates = candidates
+        self.max_candidates = candidates
         self.estimate = estimate
         self.reach = reach
         self.state = state
         self._corpus = None if corpus is None else SuffixArray(corpus)
         self.reset()
 
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self.candidates
-
     @override
     def check_vocabulary(self, vocab_size: int) -> None:
         if self._corpus is not None and self._corpus.largest_token >= vocab_size:
             raise ValueError(
-                f"the corpus holds the token {self._corpus.largest_token} and the target's vocabulary has ids 0 to "
+                f"the corpus holds token id {self._corpus.largest_token}; the target's vocabulary has ids 0 to "
                 f"{vocab_size - 1}: make the corpus with the target's tokenizer"
             )
 
@@ -95,7 +88,7 @@ class SuffixAutomaton(Drafter):
     def propose(self, context: Context, request: Request) -> Candidates:
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
         log_probs = np.full(tokens.shape, -inf, dtype=np.float32)
-        wanted, walks = min(request.k, self.candidates), self._walks(context)
+        wanted, walks = min(request.k, self.max_candidates), self._walks(context)
         deepest = inf if self.reach is None else self.reach * self._run_at(context, walks[()])
         for number, row in enumerate(request.rows.tolist()):
             path = request.path_tokens(row)
@@ -139,7 +132,7 @@ class SuffixAutomaton(Drafter):
         tokens, lengths = np.asarray(state["tokens"]), np.asarray(state["lengths"])
         if lengths.min(initial=1) < 1 or lengths.sum() != tokens.size or tokens.min(initial=0) < 0:
             raise ValueError(
-                f"the saved texts are damaged: {tokens.size} tokens in texts of {lengths.sum()} together are given"
+                f"the saved texts are damaged: {tokens.size} tokens, and texts of {lengths.sum()} together"
             )
         under_way = list(self._texts)
         self.reset()
@@ -202,6 +195,7 @@ class SuffixAutomaton(Drafter):
             fresh = [(token, count) for token, count in followers if token not in found]
             if not fresh:
                 continue
+            # method C: P(token) = n(token) / (n + d), P(escape) = d / (n + d), with d distinct followers
             escape = len(fresh) if self.estimate == "escape" else 0
             total = sum(count for _, count in fresh) + escape
             found.update((token, left * count / total) for token, count in fresh)
@@ -217,6 +211,8 @@ _Walk = tuple[int, int, Run | None]
 
 
 class _Text:
+    """A text and its place in the index."""
+
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.place = 0

@@ -16,7 +16,7 @@ from specexp.core.tree import NO_CANDIDATE
 ENTRIES = ("suffixes", "tokens")
 """Arrays of a corpus."""
 
-_SAMPLED = 1024  # most occurrences whose followers are counted
+_SAMPLED = 1024  # most occurrences that are counted
 _LONGEST = 64  # tokens of a run that is looked up in an array
 
 Followers = list[tuple[int, int]]
@@ -53,11 +53,11 @@ class SuffixIndex:
         """Add a token to the end of a text; return the state of the longer text."""
         state = self._entered(place, token)
         self.clock += 1
-        seen = state
-        while seen > 0:  # all its suffixes occur once more
-            self._count[seen] += 1
-            self._newest[seen] = self.clock
-            seen = self._link[seen]
+        suffix = state
+        while suffix > 0:  # all its suffixes occur once more
+            self._count[suffix] += 1
+            self._newest[suffix] = self.clock
+            suffix = self._link[suffix]
         return state
 
     def step(self, place: int, length: int, token: int) -> tuple[int, int]:
@@ -81,22 +81,21 @@ class SuffixIndex:
 
     def _entered(self, place: int, token: int) -> int:
         known = self._next[place].get(token)
-        if known is not None:
-            return (
-                known if self._length[known] == self._length[place] + 1 else self._split(place, token, known)
-            )
+        if known is not None:  # an earlier text went on with it
+            return self._whole(place, token, known)
         new = self._new(self._length[place] + 1, {}, 0)
         above = place
         while above >= 0 and token not in self._next[above]:
             self._next[above][token] = new
             above = self._link[above]
         if above >= 0:
-            known = self._next[above][token]
-            whole = self._length[known] == self._length[above] + 1
-            self._link[new] = known if whole else self._split(above, token, known)
+            self._link[new] = self._whole(above, token, self._next[above][token])
         return new
 
-    def _split(self, above: int, token: int, state: int) -> int:
+    def _whole(self, above: int, token: int, state: int) -> int:
+        """Return the state of the run of ``above`` and a token: ``state`` itself, or its shorter runs split off."""
+        if self._length[state] == self._length[above] + 1:
+            return state
         new = self._new(self._length[above] + 1, dict(self._next[state]), self._link[state])
         self._count[new], self._newest[new] = self._count[state], self._newest[state]
         self._link[state] = new
@@ -136,22 +135,16 @@ class SuffixArray:
         for name, array in (("tokens", self.tokens), ("suffixes", self.suffixes)):
             if array.dtype != np.int32 or array.ndim != 1:
                 raise ValueError(
-                    f"the corpus' {name} are {array.dtype} {list(array.shape)}; int32 [n] is expected"
+                    f"the corpus' {name} must be int32 [n], got {array.dtype} {list(array.shape)}"
                 )
         if self.largest_token < 0:
             raise ValueError("the corpus is empty: at least one text of one token is needed")
-        if self.tokens.min() < NO_CANDIDATE:
+        if self.tokens.min() < NO_CANDIDATE or self.tokens[-1] != NO_CANDIDATE:
             raise ValueError(
-                f"the corpus holds the token {self.tokens.min()}; ids of at least 0 are expected, and {NO_CANDIDATE} "
-                "behind each text"
-            )
-        if self.suffixes.size != self.tokens.size or self.tokens[-1] != NO_CANDIDATE:
-            raise ValueError(
-                f"the corpus has {self.tokens.size} tokens and {self.suffixes.size} suffixes; as many are expected, "
-                f"with {NO_CANDIDATE} behind the last text"
+                f"the corpus' tokens are damaged: ids >= 0 are expected, and {NO_CANDIDATE} after each text"
             )
         if not np.array_equal(np.sort(self.suffixes), np.arange(self.tokens.size)):
-            raise ValueError("the corpus' suffixes are damaged: every place of its tokens is expected once")
+            raise ValueError("the corpus' suffixes are damaged: each place of its tokens is expected once")
 
     @property
     def largest_token(self) -> int:
@@ -159,18 +152,12 @@ class SuffixArray:
         return int(self.tokens.max(initial=NO_CANDIDATE))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SuffixArray:
-        """Itself: it does not change."""
-        return self
-
-    @property
-    def everything(self) -> Run:
-        """The empty run."""
-        return 0, self.suffixes.size, 0
+        return self  # it does not change
 
     def longest(self, tail: list[int]) -> Run:
         """Return the longest suffix of some tokens that the corpus holds."""
         tail = tail[-_LONGEST:]
-        found, least, most = self.everything, 0, len(tail)
+        found, least, most = (0, self.suffixes.size, 0), 0, len(tail)  # the empty run begins every suffix
         while least < most:  # if a long end is there, all shorter ones are
             length = (least + most + 1) // 2
             run = self._run(tail[len(tail) - length :])

@@ -32,14 +32,10 @@ def mark_of(output: nn.Module) -> NDArray[np.float32]:
 
 
 def output_layer(target: Runtime, arrays: Mapping[str, Any], width: int, name: str) -> nn.Module:
-    """Return the output layer of a target; raises ``ValueError`` if the head was trained for another, or there is
-    none.
-    """
+    """Return the target's output layer; raises ``ValueError`` without one, or if the head is another target's."""
     layer = getattr(target.model, "get_output_embeddings", lambda: None)()
     if layer is None:
-        raise ValueError(
-            f"{name} reads a target's output layer, and {type(target.model).__name__} has none to give"
-        )
+        raise ValueError(f"{name} needs a target with an output layer, got {type(target.model).__name__}")
     if layer.weight.shape[-1] != width or not _is_marked(layer, np.asarray(arrays[MARK])):
         raise ValueError(
             f"the head of {name} was trained for another target than this {target.model.config.model_type} model of "

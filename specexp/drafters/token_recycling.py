@@ -26,36 +26,35 @@ StatePolicy = Literal["cold", "carry", "preloaded"]
 
 
 class TokenRecycling(Drafter):
-    """Proposes, after a token, the ``k`` most probable tokens the target last gave after that token.
+    """Proposes the ``k`` most probable tokens that the target last gave after the same token.
 
     Row ``v`` of the matrix ``[V, k]`` (int32, 1 MB at V = 32,000 and k = 8) holds the candidates after token ``v``.
     After each target pass the rows of the fed tokens, accepted or not, take the top-k of their logits.
 
     Args:
         k: candidates a token; the paper uses 8.
-        update: which occurrence of a token fed twice in one step counts: ``last`` or ``first`` in tree order, or
-            ``race``, the paper's concurrent writes: every rank keeps the write of a random occurrence, keyed by place;
-            repeated candidates leave places empty. Ours are ``merge`` (candidates of all occurrences, best ranks first)
-            and ``accepted`` (only root and accepted nodes update their rows).
-        initialisation: ``empty`` (no candidate, instead of the paper's token 0 everywhere) or ``prompt`` (the token
-            that follows in the prompt, at its newest occurrence, is the first candidate, also before those of
-            the prompt's logits; in a later turn the prompt is all the text so far).
+        update: rule for a token fed twice in one step. ``last`` or ``first`` in tree order counts. ``race`` is the
+            paper's concurrent writes: every rank keeps the write of a random occurrence, keyed by place, and repeated
+            candidates leave places empty. Ours are ``merge`` (candidates of all occurrences, best ranks first) and
+            ``accepted`` (only root and accepted nodes update their rows).
+        initialisation: ``empty`` (no candidate, instead of the paper's token 0 everywhere) or ``prompt``: the token
+            that follows in the prompt, at its newest occurrence, is the first candidate, also before those of the
+            prompt's logits. In a later turn the prompt is all the text so far.
         prefill_update: also learn from the logits of the prompt.
         state: ``cold`` starts every prompt anew, ``carry`` keeps the matrix from prompt to prompt (the paper's hot
             start), ``preloaded`` starts every prompt from ``matrix``.
         matrix: ``[V, k]`` int32 candidates after each token, best first, -1 where there is none, for
             ``state="preloaded"``; in a configuration the path of an ``adjacency-matrix`` artifact.
         coupled: under ``KeyedSampling``, keep the candidates' logits too (another 4 bytes each) and rank by them plus
-            the target's own noise at the position: the output is unchanged, and more is accepted, since the tokens that
+            the target's own noise at the position. The output is unchanged and more is accepted, since the tokens that
             the noise favours are known before the target pass. Ours, not the paper's.
 
     Raises:
         ValueError: ``matrix`` is given without ``preloaded`` or the other way round, is of another type or ``k``, or
             ``coupled`` meets ``preloaded`` (a matrix holds no logits).
-
-    Example:
-        >>> drafter = TokenRecycling(k=8, state="carry")
     """
+
+    max_candidates: int = 1
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class TokenRecycling(Drafter):
         self.k = k
         self.coupled = coupled
         self.update = update
-        self.learned_candidates = k
+        self.max_candidates = self.learned_candidates = k
         self.learns_from = "accepted" if update == "accepted" else "all-nodes"
         self.initialisation = initialisation
         self.prefill_update = self.wants_prefill_logits = prefill_update
@@ -90,11 +89,6 @@ class TokenRecycling(Drafter):
         if matrix is not None:
             _check_matrix(matrix, k)
             self._initial = matrix
-
-    @property
-    @override
-    def max_candidates(self) -> int:
-        return self.k
 
     @property
     def matrix(self) -> NDArray[np.int32]:
@@ -141,7 +135,7 @@ class TokenRecycling(Drafter):
             self.reset()
         if prefill is not None and self.prefill_update:
             self.observe(prefill)
-        if self.initialisation == "prompt":  # after the prefill, whose logits replace the rows of the prompt
+        if self.initialisation == "prompt":  # after the prefill: its logits replace the rows of the prompt
             prompt = context.token_ids
             for token, following in zip(prompt[:-1].tolist(), prompt[1:].tolist(), strict=True):
                 self._put_first(token, following)
@@ -155,7 +149,7 @@ class TokenRecycling(Drafter):
             depths = request.depths()
             noise = context.target_noise(len(context), max(depths) + 1, self._matrix.shape[0]).numpy()
             scores += noise[np.array(depths)[:, np.newaxis], tokens]
-            scores[tokens == NO_CANDIDATE] = -np.inf
+            scores[tokens == NO_CANDIDATE] = -np.inf  # index -1 read the noise of the last token
             order = np.argsort(-scores, axis=1, kind="stable")
             tokens = tokens[np.arange(frontier.size)[:, np.newaxis], order]
         return Candidates(tokens[:, : request.k])
@@ -169,13 +163,10 @@ class TokenRecycling(Drafter):
             rows = slice(None, None, -1)  # numpy keeps the last value of a repeated index
         tokens, top_k = outcome.tree.tokens[rows], outcome.top_k(self.k)[rows]
         logits = outcome.top_k_logits(self.k)[rows] if self.coupled else None
-        if self.update == "merge":
-            self._merge(tokens, top_k, logits)
+        if self.update in ("merge", "race"):
+            self._combine(outcome.context, tokens, top_k, logits)
             return
-        if self.update == "race":
-            self._race(outcome.context, tokens, top_k, logits)
-            return
-        self._matrix[tokens] = top_k
+        self._matrix[tokens] = top_k  # M[v] = the top-k of the target's logits after v (section 3.2)
         if logits is not None:
             self._logits[tokens] = logits
 
@@ -217,35 +208,29 @@ class TokenRecycling(Drafter):
             self._logits[token, 1 : 1 + kept.size] = self._logits[token, kept]
             self._logits[token, 0] = self._logits[token, : 1 + kept.size].max()
 
-    def _merge(
-        self, tokens: NDArray[np.int64], top_k: NDArray[np.int64], logits: NDArray[np.float32] | None
-    ) -> None:
-        for token in np.unique(tokens):
-            occurrences = tokens == token
-            # rank by rank over the occurrences, so that every occurrence's best candidates come first
-            ranked = top_k[occurrences].T.ravel()
-            _, first = np.unique(ranked, return_index=True)
-            kept = np.sort(first)[: self.k]
-            self._matrix[token] = ranked[kept]
-            if logits is not None:
-                self._logits[token] = logits[occurrences].T.ravel()[kept]
-
-    def _race(
+    def _combine(
         self,
         context: Context,
         tokens: NDArray[np.int64],
         top_k: NDArray[np.int64],
         logits: NDArray[np.float32] | None,
     ) -> None:
+        """Write one row a token from all its occurrences, by the rule ``merge`` or ``race``."""
         chances = context.uniforms("race", len(context), size=top_k.size).reshape(top_k.shape)
+        ranks = np.arange(self.k)
         for token in np.unique(tokens):
-            occurrences = np.flatnonzero(tokens == token)
-            last = occurrences[chances[occurrences].argmax(axis=0)]  # [k] the last writer at every rank
-            ranks = np.sort(np.unique(top_k[last, np.arange(self.k)], return_index=True)[1])
+            rows = np.flatnonzero(tokens == token)
+            if self.update == "race":
+                # concurrent writes: every rank keeps the write of a random occurrence
+                places = rows[chances[rows].argmax(axis=0)], ranks
+            else:  # rank by rank, so that the best candidates of all occurrences come first
+                places = np.tile(rows, self.k), np.repeat(ranks, rows.size)
+            candidates = top_k[places]
+            kept = np.sort(np.unique(candidates, return_index=True)[1])[: self.k]  # first of equal ones
             self._matrix[token] = NO_CANDIDATE
-            self._matrix[token, : ranks.size] = top_k[last[ranks], ranks]
+            self._matrix[token, : kept.size] = candidates[kept]
             if logits is not None:
-                self._logits[token, : ranks.size] = logits[last[ranks], ranks]
+                self._logits[token, : kept.size] = logits[places][kept]
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -14,10 +15,11 @@ from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.tree import NO_CANDIDATE
 from specexp.core.wrappers import DrafterWrapper
+from specexp.drafters.ranking import candidates_of
 
 
 class Union(DrafterWrapper):
-    """Gives every node the candidates of several drafters: the first drafter's, then what the next ones add.
+    """Gives every node the candidates of several drafters: those of the first, then the new ones of the next.
 
     Args:
         drafters: 2 to 64, most trusted first, e.g. ``[PromptLookup(), TokenRecycling()]``: where the context
@@ -33,11 +35,6 @@ class Union(DrafterWrapper):
 
     def __init__(self, drafters: Annotated[list[Drafter], Field(min_length=2, max_length=64)]) -> None:
         self.inner = tuple(drafters)
-
-    @property
-    def drafters(self) -> list[Drafter]:
-        """The drafters, most trusted first."""
-        return list(self.inner)
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
@@ -65,19 +62,15 @@ class Union(DrafterWrapper):
         ]
 
     def _phrases(self, context: Context, request: Request) -> Candidates:
-        tokens = np.full((request.rows.size, request.k, request.length), NO_CANDIDATE, dtype=np.int64)
-        answers = [
-            drafter.propose(context, request).tokens for drafter in self.inner if drafter.phrase_length > 1
-        ]
-        for number, phrases in enumerate(np.concatenate(answers, axis=1)):
-            there = phrases[phrases[:, 0] != NO_CANDIDATE][: request.k]
-            tokens[number, : len(there)] = there
-        return Candidates(tokens)
+        answers = [one.propose(context, request).tokens for one in self.inner if one.phrase_length > 1]
+        phrases = np.concatenate(answers, axis=1)  # [f, k of all, length]
+        # a stable sort moves empty phrases behind the others of their row
+        order = np.argsort(phrases[:, :, 0] == NO_CANDIDATE, axis=1, kind="stable")
+        return Candidates(np.take_along_axis(phrases, order[:, :, np.newaxis], axis=1)[:, : request.k])
 
 
 def _joined(request: Request, answers: Sequence[Candidates]) -> Candidates:
-    tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
-    for number, row in enumerate(np.concatenate([one.tokens for one in answers], axis=1).tolist()):
-        distinct = [token for token in dict.fromkeys(row) if token != NO_CANDIDATE][: request.k]
-        tokens[number, : len(distinct)] = distinct
-    return Candidates(tokens, pass_tokens=tuple(count for one in answers for count in one.pass_tokens))
+    rows = np.concatenate([one.tokens for one in answers], axis=1).tolist()  # [f, k of all]
+    distinct = ([token for token in dict.fromkeys(row) if token != NO_CANDIDATE] for row in rows)
+    passes = tuple(count for one in answers for count in one.pass_tokens)
+    return replace(candidates_of(request, distinct), pass_tokens=passes)

@@ -2,6 +2,7 @@
 
 import io
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -30,7 +31,7 @@ VOCABULARY = 13
 PROMPTS = [Prompt(f"p{number}", "made", ("only",), (number + 1, 2, 3), number) for number in range(2)]
 
 
-class AnalysisContract:
+class AnalysisContract(ABC):
     """Inherit it and define how to make one; pytest finds the tests.
 
     Example::
@@ -40,9 +41,9 @@ class AnalysisContract:
                 return TreeSizes()
     """
 
+    @abstractmethod
     def make_analysis(self) -> Analysis:
         """Return a new analysis; every call gives an equal one."""
-        raise NotImplementedError(f"{type(self).__name__} has to override make_analysis().")
 
     @pytest.fixture
     def analysis(self) -> Analysis:
@@ -50,7 +51,7 @@ class AnalysisContract:
 
     @pytest.fixture
     def watched(self) -> tuple[Analysis, list[PromptRecord], Report]:
-        return _watched(type(self))  # type: ignore[arg-type]  # a class has a hash
+        return _watched(type(self))
 
     def test_reports_tables_pictures_and_files_of_its_own_name(
         self, watched: tuple[Analysis, list[PromptRecord], Report]
@@ -58,18 +59,17 @@ class AnalysisContract:
         """The run has drawn trees, trees without probabilities, and plain decoding."""
         analysis, _, report = watched
         assert report.tables
-        assert all(table.rows for table in report.tables.values())
-        assert all(written.startswith(analysis.name) for written in names_of(report))
-        assert all(written.replace("_", "").replace(".", "").isalnum() for written in names_of(report))
-        for figure in report.figures.values():
-            png = io.BytesIO()
-            figure.savefig(png, format="png")
-            assert png.getvalue().startswith(b"\x89PNG")
-        for name, content in report.files.items():
-            assert not name.endswith(".json") or json.loads(content)
+        for name in (*report.tables, *report.figures, *report.files):
+            assert name.startswith(analysis.name)
+            assert name.replace("_", "").replace(".", "").isalnum()
         for table in report.tables.values():
+            assert table.rows
             assert "nan" not in table.to_csv()  # missing measurements are left out
             assert table.to_markdown()
+        for figure in report.figures.values():
+            figure.savefig(io.BytesIO(), format="png")
+        for name, content in report.files.items():
+            assert not name.endswith(".json") or json.loads(content)
 
     def test_watching_changes_nothing(self, analysis: Analysis) -> None:
         seen = [record.token_ids for record in watch(analysis, make_arms(), check_outcomes=True)]
@@ -112,10 +112,10 @@ def make_arms() -> list[DecoderArm]:
 def watch(
     analysis: Analysis | None, arms: Sequence[DecoderArm], check_outcomes: bool = False
 ) -> list[PromptRecord]:
-    """Decode two prompts by every arm; the records.
+    """Decode two prompts with every arm; return the records.
 
-    An analysis that does not watch steps sees groups of one sequence and their time lines, made from the counts of the
-    records.
+    An analysis that does not watch steps is given groups of one sequence and their time lines, made from the records'
+    counts.
     """
     if analysis is not None:
         analysis.begin({arm.name: arm.decoder.parts for arm in arms})
@@ -130,13 +130,13 @@ def watch(
                 timeline = made_time_line(record)
                 before = list(timeline)
                 analysis.observe_run(arm.name, prompt.prompt_id, timeline)
-                assert list(timeline) == before, "a time line is to be looked at only"
+                assert list(timeline) == before, "an analysis must not change a time line"
                 record = replace(record, group=made_group(record, timeline))
             records.append(record)
     return records
 
 
-@lru_cache(maxsize=1)  # the tests of one class come one after the other
+@lru_cache(maxsize=1)  # the tests of one class run one after the other
 def _watched(contract: type[AnalysisContract]) -> tuple[Analysis, list[PromptRecord], Report]:
     analysis = contract().make_analysis()
     records = watch(analysis, make_arms())
@@ -168,20 +168,21 @@ def made_time_line(record: PromptRecord) -> TimeLine:
 def made_group(record: PromptRecord, timeline: TimeLine) -> SequenceGroup:
     """Return the group of a record from its time line and counts."""
     role = Role(
-        1,
-        record.new_tokens,
-        round(record.steps),
-        round(record.accepted_drafts),
-        round(record.drafted_nodes),
-        round(record.draft_passes),
-        record.prefill_seconds,
-        record.decode_seconds,
+        sequences=1,
+        tokens=record.new_tokens,
+        steps=round(record.steps),
+        accepted_drafts=round(record.accepted_drafts),
+        drafted_nodes=round(record.drafted_nodes),
+        draft_passes=round(record.draft_passes),
+        prefill_seconds=record.prefill_seconds,
+        decode_seconds=record.decode_seconds,
     )
     busy, overlap = timeline.busy(TARGET, BUSY), timeline.overlap()
     return SequenceGroup(1, timeline.seconds, busy, overlap, {"generator": role}, correct=False)
 
 
 def _look_only(look: Any, outcome: Outcome) -> None:
+    """Observe a step, and check that its arrays are unchanged."""
     before = [array.copy() for array in _arrays(outcome)]
     look(outcome)
     assert all((one == other).all() for one, other in zip(before, _arrays(outcome), strict=True))
@@ -193,11 +194,6 @@ def _arrays(outcome: Outcome) -> Iterator[Any]:
     yield from (tree.tokens, tree.shape.parents, tree.shape.ranks)
     yield from (array for array in (tree.log_probs, tree.kinds) if array is not None)
     yield from (tree.q or {}).values()
-
-
-def names_of(report: Report) -> list[str]:
-    """Return the names of all tables, pictures and files."""
-    return [*report.tables, *report.figures, *report.files]
 
 
 def texts(report: Report) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The promises of every tree builder, as tests that an implementation inherits, also outside this project."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,14 +32,14 @@ def grow(
 ) -> TokenTree:
     """Drive a builder by hand.
 
-    The candidate of rank r has probability 1/2, 1/4, 1/8, ...; for builders that draw, candidates are the draws, in
-    this order, and the last has what is left, so that the distribution sums to one. A phrase begins with one of the
-    last candidates and goes on with the best.
+    The candidate of rank r has probability 1/2, 1/4, 1/8, ... For builders that draw, candidates are the draws, in
+    this order, and the last has the remaining probability. A phrase begins with one of the last candidates and
+    continues with the best.
 
     Args:
         guess: candidates after a path of tokens (root first), best first, or in the order drawn.
         plan: limits; the builder's own if None.
-        stop_after: answer so many requests, the next ones with None.
+        stop_after: number of requests that are answered; the next answers are None.
         requests: filled with copies of the requests.
         swap: a rank path and a rank: below that node the candidates of this rank and the next, if there is one,
             change places, each with its probability.
@@ -66,11 +67,9 @@ def _answer(request: Request, guess: Guess, root: int, swap: tuple[RankPath, int
         probabilities = 0.5 ** np.arange(1, guesses.size + 1)
         if draws and guesses.size:
             probabilities[-1] *= 2  # the rest, so that the distribution sums to one
-        # the candidates of two neighbouring ranks change places, each with its probability
         if swap is not None and request.rank_path(row) == swap[0] and swap[1] + 1 < guesses.size:
-            order = np.arange(guesses.size)
-            order[[swap[1], swap[1] + 1]] = order[[swap[1] + 1, swap[1]]]
-            guesses, probabilities = guesses[order], probabilities[order]
+            pair, swapped = [swap[1], swap[1] + 1], [swap[1] + 1, swap[1]]
+            guesses[pair], probabilities[pair] = guesses[swapped], probabilities[swapped]
         if draws:
             q[number, guesses] = probabilities
         width = min(guesses.size, request.k)
@@ -129,7 +128,7 @@ def _of_the_builder(tree: TokenTree, rows: Iterable[int]) -> list[int]:
     return [row for row in rows if tree.grafted is None or not tree.grafted[row]]
 
 
-class TreeBuilderContract:
+class TreeBuilderContract(ABC):
     """Inherit it and define how to make one; pytest finds the tests.
 
     Example::
@@ -139,8 +138,9 @@ class TreeBuilderContract:
                 return Fan(5)
     """
 
+    @abstractmethod
     def make_builder(self) -> TreeBuilder:
-        raise NotImplementedError(f"{type(self).__name__} has to override make_builder().")
+        """Return a new builder; every call gives an equal one."""
 
     @pytest.fixture
     def builder(self) -> TreeBuilder:
@@ -169,10 +169,9 @@ class TreeBuilderContract:
             assert len(set(tree.tokens[list(below)].tolist())) == len(below)  # siblings differ
 
     @pytest.mark.parametrize("guess", [plenty, some, none])
-    def test_asks_only_about_filled_rows(self, builder: TreeBuilder, guess: Guess) -> None:
-        """And for between one and ``max_candidates`` candidates, about one row at least; phrases are no longer than
-        ``phrase_length``.
-        """
+    def test_requests_are_about_filled_rows_and_within_the_declared_bounds(
+        self, builder: TreeBuilder, guess: Guess
+    ) -> None:
         requests: list[Request] = []
         grow(builder, guess, requests=requests)
         assert requests
@@ -204,8 +203,9 @@ class TreeBuilderContract:
         assert again.shape.rank_paths == first.shape.rank_paths
 
     @pytest.mark.parametrize("guess", [plenty, some])
-    def test_nodes_say_how_they_were_chosen(self, builder: TreeBuilder, guess: Guess) -> None:
-        """Grafts are point masses after the others."""
+    def test_nodes_have_the_declared_kind_and_grafts_follow_as_point_masses(
+        self, builder: TreeBuilder, guess: Guess
+    ) -> None:
         tree = grow(builder, guess)
         nodes = range(1, tree.tokens.size)
         own = _of_the_builder(tree, nodes)
@@ -218,7 +218,7 @@ class TreeBuilderContract:
         assert tree.draws is None or builder.kind is not NodeKind.POINT_MASS
 
     def test_whether_its_shape_is_fixed_is_declared(self, builder: TreeBuilder) -> None:
-        """A builder that declares a shape builds it whatever the candidates are, if there are enough."""
+        """A builder that declares a shape builds it from any candidates, if there are enough."""
         assert (builder.shape is None) == (builder.rank_paths is None)
         if builder.rank_paths is None:
             pytest.skip("its shape depends on the candidates")

@@ -1,6 +1,7 @@
 """The promises of every drafter, as tests that an implementation inherits, also outside this project."""
 
 import json
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from specexp.builders import StaticTree
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter
-from specexp.core.dialogue import Candidates, Request
+from specexp.core.dialogue import Request
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome, prefill_outcome
@@ -29,8 +30,8 @@ class DrafterContract(LearnedStateContract):
     """Inherit it and define how to make one; pytest finds the tests.
 
     Attributes:
-        vocab_size: vocabulary of the target the drafter is shown; override where a drafter has a vocabulary of its own.
-        hidden_size: d, of the hidden states that one is shown which wants them.
+        vocab_size: vocabulary of the target; override where a drafter has a vocabulary of its own.
+        hidden_size: d, of the hidden states, for drafters that want them.
 
     Example::
 
@@ -43,12 +44,12 @@ class DrafterContract(LearnedStateContract):
     vocab_size: ClassVar[int] = 24
     hidden_size: ClassVar[int] = 8
 
+    @abstractmethod
     def make_drafter(self) -> Drafter:
         """Return a new drafter in its initial state; every call gives an equal one."""
-        raise NotImplementedError(f"{type(self).__name__} has to override make_drafter().")
 
     def make_target(self) -> Runtime:
-        """Return the target whose output must not change; override it for a drafter that uses its weights."""
+        """Return the target of the last test; override it for a drafter that uses its weights."""
         return LanguageModel(hashed_model(self.vocab_size))
 
     @pytest.fixture
@@ -90,12 +91,12 @@ class DrafterContract(LearnedStateContract):
         assert (request.rows == rows).all()
         assert self.answers(drafter, context) == before
 
-    def test_a_row_is_answered_as_if_it_were_asked_alone(self, drafter: Drafter) -> None:
+    def test_the_answer_to_a_row_does_not_depend_on_the_others(self, drafter: Drafter) -> None:
         context = self.observe_steps(drafter)
         together = drafter.propose(context, self._request(context, [0, 2, 4], drafter.max_candidates))
         for number, row in enumerate((0, 2, 4)):
-            alone = drafter.propose(context, self._request(context, [row], drafter.max_candidates))
-            assert alone.tokens[0].tolist() == together.tokens[number].tolist()
+            single = drafter.propose(context, self._request(context, [row], drafter.max_candidates))
+            assert single.tokens[0].tolist() == together.tokens[number].tolist()
 
     def test_answers_and_states_are_snapshots(self, drafter: Drafter) -> None:
         """A state holds tensors and plain values."""
@@ -114,7 +115,7 @@ class DrafterContract(LearnedStateContract):
         request = self._request(context, [0], 1)
         announced = drafter.costs_pass(request)
         fed = drafter.propose(context, request).pass_tokens
-        assert all(tokens > 0 for tokens in fed)
+        assert min(fed, default=1) > 0
         assert announced or not fed
 
     def test_what_it_learns_from_is_declared(self) -> None:
@@ -158,7 +159,7 @@ class DrafterContract(LearnedStateContract):
         return drafter
 
     def _states(self, tokens: NDArray[np.int64]) -> torch.Tensor:
-        """``[n, d]`` hidden states, one for every token."""
+        """Return ``[n, d]`` hidden states, one for every token."""
         table = np.random.default_rng(0).standard_normal((self.vocab_size, self.hidden_size))
         return torch.from_numpy(table[tokens])
 
@@ -174,13 +175,12 @@ class DrafterContract(LearnedStateContract):
     def observe_steps(
         self, drafter: Drafter, seed: int = 1, other: int = 0, after_accepted: bool = False
     ) -> Context:
-        """Begin a prompt and live through five steps; the numbers depend on ``seed`` alone.
+        """Begin a prompt and observe five steps; the numbers depend on ``seed`` alone.
 
         Args:
-            drafter: the drafter that is taught.
             seed: seed of all numbers.
-            other: not 0 for other answers of the target after the nodes that are not accepted, and other such nodes.
-            after_accepted: whether its answers after the accepted nodes, beside the committed tokens, are others too.
+            other: if not 0, nodes that are not accepted, and the target's answers after them, are others.
+            after_accepted: whether the answers after accepted nodes are others too, except the committed tokens.
         """
         generator = np.random.default_rng(seed)
         prompt = generator.integers(self.vocab_size // 3, size=12)
@@ -223,11 +223,9 @@ class DrafterContract(LearnedStateContract):
         return Request(tokens, _SHAPE.parents, _SHAPE.ranks, np.array(rows, dtype=np.int64), k, kind)
 
     def answers(self, drafter: Drafter, context: Context) -> list[list[int]]:
-        answer: Candidates = drafter.propose(
-            context, self._request(context, [0, 1, 2, 4], drafter.max_candidates)
-        )
-        tokens: NDArray[np.int64] = answer.tokens
-        return [[int(token) for token in row] for row in tokens]
+        request = self._request(context, [0, 1, 2, 4], drafter.max_candidates)
+        tokens: list[list[int]] = drafter.propose(context, request).tokens.tolist()
+        return tokens
 
 
 def _with_inner(drafter: Drafter) -> list[Drafter]:
@@ -239,7 +237,7 @@ class DrawingDrafterContract(DrafterContract):
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_draws_come_from_the_distribution_it_states(self, drafter: Drafter, kind: NodeKind) -> None:
-        """``q`` ``[f, V]`` sums to one; a draw has a probability under it, and its logarithm."""
+        """``q`` ``[f, V]`` sums to one; a draw has a probability above 0, and its logarithm."""
         context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1, 4], 5, kind))
         assert answer.q is not None
@@ -285,18 +283,17 @@ class DrawingDrafterContract(DrafterContract):
         answer = first.propose(context, self._request(context, [0, 1, 2, 4], 6, kind))
         together = answer.tokens
         for index, row in reversed(list(enumerate((0, 1, 2, 4)))):
-            alone = second.propose(again, self._request(again, [row], 6, kind)).tokens[0]
-            assert together[index, : alone.size].tolist() == alone.tolist()
+            single = second.propose(again, self._request(again, [row], 6, kind)).tokens[0]
+            assert together[index, : single.size].tolist() == single.tolist()
         drawn = {tuple(together[0].tolist())}
         for seed, sequence in ((1, 1), (0, 2), (0, "1")):
             other = self.new()
             elsewhere = Context(context.token_ids.tolist(), seed=seed, sequence=sequence)
             other.begin(elsewhere, None)
-            drawn.add(
-                tuple(other.propose(elsewhere, self._request(elsewhere, [0], 6, kind)).tokens[0].tolist())
-            )
+            tokens = other.propose(elsewhere, self._request(elsewhere, [0], 6, kind)).tokens
+            drawn.add(tuple(tokens[0].tolist()))
         assert answer.q is not None
-        assert len(drawn) > 1 or answer.q[0].max() > 0.99
+        assert len(drawn) > 1 or answer.q[0].max() > 0.99  # a sure draft draws the same everywhere
 
 
 class PhraseDrafterContract(DrafterContract):
@@ -322,6 +319,7 @@ class PhraseDrafterContract(DrafterContract):
 
 
 def _plain(value: Any) -> Any:
+    """Return a state with lists in place of tensors; raises ``TypeError`` for anything else."""
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, dict):

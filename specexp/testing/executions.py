@@ -52,11 +52,11 @@ JOBS = (
     Job((1, 2, 3, 1, 2), "e", max_new_tokens=12),
     Job((9, 9, 3, 5), "f", max_new_tokens=9),
 )
-"""Prompts that are equal, different, of one token; one that wants a single token, one with an end of its own."""
+"""Equal and different prompts, also of one token; one job of a single token, one with a stop of its own."""
 
 
 def target_model(pause: Callable[[], None] = lambda: None) -> FakeCausalLM:
-    """Return a target that repeats itself: its logits depend mostly on the last token. It pauses before each row."""
+    """Return a target that repeats itself: its logits depend mostly on the last token. ``pause`` precedes each row."""
 
     def next_logits(tokens: tuple[int, ...]) -> list[float]:
         pause()
@@ -66,7 +66,7 @@ def target_model(pause: Callable[[], None] = lambda: None) -> FakeCausalLM:
 
 
 def draft_model() -> FakeCausalLM:
-    """Return a draft whose logits share the part that depends on the last token."""
+    """Return a draft with the same part of the logits that depends on the last token."""
     return FakeCausalLM(partial(_logits_of, _BIGRAMS, 0.8, hashed_model(VOCABULARY, seed=3)), VOCABULARY)
 
 
@@ -135,7 +135,7 @@ def opened(execution: Execution, parts: Parts) -> Executor:
 
 
 class ExecutionContract:
-    """Inherit, and give the fixture ``execution``; pytest finds the rest.
+    """Inherit it and define the fixture ``execution``; pytest finds the tests.
 
     Attributes:
         concurrent: whether several sequences are under way at a time, so that learned state is shared in an order that
@@ -151,10 +151,6 @@ class ExecutionContract:
 
     concurrent: ClassVar[bool] = True
 
-    @pytest.fixture
-    def execution(self) -> Execution:
-        raise NotImplementedError(f"{type(self).__name__} has to give the fixture execution.")
-
     @pytest.mark.parametrize("composition", COMPOSITIONS)
     def test_tokens_are_those_of_plain_decoding(self, execution: Execution, composition: str) -> None:
         """The second run starts with what was learned in the first."""
@@ -167,7 +163,7 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", ["recycling, carry", "phrases and Q-learning, carry"])
     def test_what_is_drawn_must_not_depend_on_timing(self, execution: Execution, composition: str) -> None:
-        """Shared learned state is refused with a verifier whose output depends on the draft."""
+        """Shared learned state is refused with a verifier that draws by the draft."""
         parts = COMPOSITIONS[composition]()._replace(verifier=RejectionSampling(1.0))
         if not self.concurrent:
             execution.check(parts)
@@ -179,37 +175,32 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", ["k-config", "recycling, cold"])
     def test_counts_and_seconds_add_up(self, execution: Execution, composition: str) -> None:
-        """A result's tokens are its accepted drafts and bonus tokens; the time line has all steps and nodes.
-
-        Spans of one worker do not overlap and lie within the run; rounds count up.
-        """
+        """A result's tokens are its accepted drafts and bonus tokens; the time line has all steps and nodes."""
         with opened(execution, COMPOSITIONS[composition]()) as executor:
             run = executor.run(JOBS, eos_token_ids=EOS)
         for job, result in zip(JOBS, run.results, strict=True):
             assert len(result.token_ids) == result.accepted_drafts + result.bonus_tokens <= job.max_new_tokens
             assert result.bonus_tokens <= result.steps
             assert result.accepted_drafts <= result.drafted_nodes
-            assert all(seconds >= 0 for seconds in result.seconds.values())
+            assert min(result.seconds.values()) >= 0
             decided = [span for span in run.timeline if span.what in ("verify", "resample")]
             own = [span for span in decided if span.sequence == str(job.sequence)]
             assert len(own) == result.steps
             assert sum(span.tokens for span in own) == result.accepted_drafts
         fed = sum(span.tokens for span in run.timeline if span.what == "target")
         assert fed == sum(result.steps + result.drafted_nodes for result in run.results)
-        # a strategy that drafts inherits the further promises
-        assert any(result.drafted_nodes for result in run.results) == isinstance(
-            self, DraftingExecutionContract
-        )
+        drafted = any(result.drafted_nodes for result in run.results)
+        assert drafted == isinstance(self, DraftingExecutionContract)  # it inherits the further promises
 
-        assert run.wall_seconds == pytest.approx(run.timeline.seconds)
-        assert run.decode_seconds == pytest.approx(run.wall_seconds - run.prefill_seconds)
-        assert all(seconds >= -1e-9 for seconds in run.seconds.values())
-        assert 0 < run.prefill_seconds < run.wall_seconds
-        assert 0 < run.timeline.utilisation() <= 1
         timeline = run.timeline
+        assert run.wall_seconds == pytest.approx(timeline.seconds)
+        assert run.decode_seconds == pytest.approx(run.wall_seconds - run.prefill_seconds)
+        assert min(run.seconds.values()) >= -1e-9
+        assert 0 < run.prefill_seconds < run.wall_seconds
+        assert 0 < timeline.utilisation() <= 1
         assert timeline.start is not None
         assert timeline.end is not None
-        for who in {span.who for span in timeline}:
+        for who in {span.who for span in timeline}:  # a worker's spans do not overlap, and lie within the run
             own = sorted((span for span in timeline if span.who == who), key=lambda span: span.start)
             ends = [timeline.start, *(span.end for span in own)]
             assert all(end <= span.start <= span.end for end, span in zip(ends, own, strict=False))
@@ -217,13 +208,12 @@ class ExecutionContract:
         rounds = [span.round for span in timeline if span.who == TARGET and span.what == "target"]
         assert rounds == list(range(len(rounds)))
 
-    def test_results_stand_in_the_order_of_the_jobs(self, execution: Execution) -> None:
+    def test_results_have_the_order_of_the_jobs(self, execution: Execution) -> None:
         jobs = [Job((1, 2, 3), number, max_new_tokens=20 - 3 * number) for number in range(6)]
         with opened(execution, COMPOSITIONS["chain"]()) as executor:
-            run = executor.run(jobs)
-            assert [len(result.token_ids) for result in run.results] == [job.max_new_tokens for job in jobs]
-            ended = [executor.finished[job.sequence] for job in jobs]
-        assert ended == [*run.results]
+            results = executor.run(jobs).results
+            assert [len(result.token_ids) for result in results] == [job.max_new_tokens for job in jobs]
+            assert [executor.finished[job.sequence] for job in jobs] == [*results]
 
     @pytest.mark.parametrize("composition", ["dynamic tree", "recycling, cold", "recycling, carry"])
     def test_after_a_reset_a_run_repeats_the_first(self, execution: Execution, composition: str) -> None:
@@ -234,10 +224,10 @@ class ExecutionContract:
             runs.append(executor.run(JOBS))
         assert outputs_of(runs[0]) == outputs_of(runs[1])
         if "carry" not in composition or not self.concurrent:
-            counted = [
+            first, again = (
                 [(one.steps, one.drafted_nodes, one.draft_passes) for one in run.results] for run in runs
-            ]
-            assert counted[0] == counted[1]
+            )
+            assert first == again
 
     def test_saved_state_is_continued_from(self, execution: Execution) -> None:
         drafter = TokenRecycling(k=2, state="carry")
@@ -249,15 +239,13 @@ class ExecutionContract:
     def test_observers_see_every_step(self, execution: Execution) -> None:
         seconds: list[float] = []
         seen: dict[int | str, list[int]] = {job.sequence: [] for job in JOBS}
+
+        def look(outcome: Outcome) -> None:
+            seen[outcome.context.sequence] += outcome.new_token_ids
+            seconds.append(outcome.seconds["target"])
+
         with opened(execution, DRAWN["chain, drawn"]()) as executor:
-            run = executor.run(
-                JOBS,
-                eos_token_ids=EOS,
-                observers=[
-                    lambda outcome: seen[outcome.context.sequence].extend(outcome.new_token_ids),
-                    lambda outcome: seconds.append(outcome.seconds["target"]),
-                ],
-            )
+            run = executor.run(JOBS, eos_token_ids=EOS, observers=[look])
             with pytest.raises(PermissionError, match="enough"):
                 executor.run(JOBS, observers=[_refuse])
             assert executor.closed
@@ -265,9 +253,8 @@ class ExecutionContract:
         assert len(seconds) == sum(result.steps for result in run.results)
         assert min(seconds) > 0
 
-    @pytest.mark.parametrize(
-        ("jobs", "message"),
-        [
+    def test_wrong_jobs_are_refused_before_any_is_run(self, execution: Execution) -> None:
+        refused: list[tuple[list[Job], str]] = [
             ([], "there is no job to run"),
             ([Job((1,), 3), Job((2,), 3)], "two jobs are of sequence 3"),
             ([Job((1,), "a"), Job((), "b")], "sequence 'b': the prompt is empty"),
@@ -277,22 +264,16 @@ class ExecutionContract:
                 [Job((1,), "a", max_new_tokens=0)],
                 "sequence 'a': max_new_tokens must be an integer >= 1, got 0",
             ),
-        ],
-        ids=["no job", "twice", "empty", "too long", "unknown token", "no token"],
-    )
-    def test_wrong_jobs_are_refused(self, execution: Execution, jobs: Sequence[Job], message: str) -> None:
+        ]
         with opened(execution, COMPOSITIONS["lookup"]()) as executor:
-            with pytest.raises(ValueError, match=message):
-                executor.run(jobs)
+            for jobs, message in refused:
+                with pytest.raises(ValueError, match=message):
+                    executor.run(jobs)
             assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
 
     def test_parts_that_do_not_go_together_are_refused(self, execution: Execution) -> None:
-        for parts, message in (
-            (Parts(PromptLookup(), None), "has no builder"),
-            (Parts(PromptLookup(), StaticTree([[0], [1]])), "asks for 2 candidates a node"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                opened(execution, parts)
+        with pytest.raises(ValueError, match="asks for 2 candidates a node"):
+            opened(execution, Parts(PromptLookup(), StaticTree([[0], [1]])))
 
     def test_a_closed_executor_is_not_used(self, execution: Execution) -> None:
         executor = opened(execution, COMPOSITIONS["chain"]())
@@ -351,10 +332,8 @@ class DraftingExecutionContract(ExecutionContract):
     def test_a_state_that_a_part_does_not_take_is_refused(self, execution: Execution) -> None:
         drafter = TokenRecycling(k=2, state="carry")
         drafter.check_vocabulary(VOCABULARY)
-        with (
-            opened(execution, Parts(drafter, StaticTree(TREE))) as executor,
-            pytest.raises(ValueError, match="'matrix'"),
-        ):
+        parts = Parts(drafter, StaticTree(TREE))
+        with opened(execution, parts) as executor, pytest.raises(ValueError, match="'matrix'"):
             executor.reset({"nothing": 1})
 
 

@@ -1,4 +1,4 @@
-"""A causal LM and drafters whose answers one can compute by hand, so that acceptance is arithmetic."""
+"""A causal LM and drafters with answers that can be computed by hand, so that acceptance is arithmetic."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.core.wrappers import DrafterWrapper
+from specexp.drafters.ranking import candidates_of
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -40,10 +41,10 @@ def result_of(steps: Generator[Question, Answer, Result], answer: Callable[[Ques
 
 
 class FakeCausalLM(torch.nn.Module):
-    """Shaped like a Hugging Face causal LM; its logits are a function of the tokens a row may attend to.
+    """A causal LM with the interface of Hugging Face's; its logits are a function of the tokens a row may attend to.
 
-    It is honest about what a tree pass needs: tokens and positions go through the KV cache, each row sees the
-    keys its mask shows, ordered by their positions. Wrong masks, positions or cache rows give other tokens.
+    Tokens and positions go through the KV cache, and each row sees the keys that its mask shows, ordered by their
+    positions. Wrong masks, positions or cache rows give other tokens.
 
     Args:
         next_logits: function from the visible tokens, oldest first, to ``[V]`` logits of the next one.
@@ -115,14 +116,14 @@ def counting_model(vocab_size: int, context_limit: int = 512) -> FakeCausalLM:
 
 
 def bigram_model(logits: Sequence[Sequence[float]], context_limit: int = 512) -> FakeCausalLM:
-    """Return a model whose logits after token t are ``logits[t]``."""
+    """Return a model with the logits ``logits[t]`` after token t."""
     return FakeCausalLM(partial(_after_last, logits), len(logits), context_limit)
 
 
 def hashed_model(
     vocab_size: int, seed: int = 0, context_limit: int = 512, spread: float = 2.0
 ) -> FakeCausalLM:
-    """Return a model whose logits are a hash of the last three visible tokens, which repeat but vary."""
+    """Return a model with a hash of the last three visible tokens as logits: they repeat, but vary."""
     return FakeCausalLM(partial(_hashed, vocab_size, seed, spread), vocab_size, context_limit)
 
 
@@ -140,15 +141,11 @@ def _drawn_for(key: tuple[int, ...], size: int, spread: float) -> tuple[float, .
 
 
 class Pause:
-    """Sleeps for a random while whenever it is called; nothing that is computed depends on it.
+    """Sleeps for a random time at every call.
 
     Args:
-        most_ms: longest, in milliseconds.
-        seed: what the pauses are drawn by.
-
-    Attributes:
-        fails_at: the call that raises a RuntimeError instead, from 1; None lets all of them pass.
-        calls: how often it was called.
+        most_ms: longest time, in milliseconds.
+        fails_at: the call, from 1, that raises a RuntimeError instead; None for no such call.
     """
 
     def __init__(
@@ -188,31 +185,28 @@ class PausingDrafter(DrafterWrapper):
 
 
 class FakeDrafter(Drafter):
-    """Answers from a function of the committed tokens and the path, and keeps what it was asked.
+    """Answers from a function of the committed tokens and the path, and keeps the requests.
 
     Args:
         guess: function from the tokens up to and including the frontier node to its candidates, best first.
 
     Attributes:
-        requests: what it was asked, tokens copied.
+        requests: the requests, with copied tokens.
     """
+
+    max_candidates: int = 1
 
     def __init__(self, guess: Callable[[tuple[int, ...]], Sequence[int]], max_candidates: int = 1) -> None:
         self.guess = guess
         self.requests: list[Request] = []
-        self._max_candidates = max_candidates
-
-    @property
-    def max_candidates(self) -> int:
-        return self._max_candidates
+        self.max_candidates = max_candidates
 
     def propose(self, context: Context, request: Request) -> Candidates:
         self.requests.append(replace(request, tokens=request.tokens.copy()))
-        tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
-        for number, row in enumerate(request.rows.tolist()):
-            guesses = list(self.guess((*context.token_ids.tolist(), *request.path_tokens(row))))[: request.k]
-            tokens[number, : len(guesses)] = guesses
-        return Candidates(tokens)
+        committed, rows = context.token_ids.tolist(), request.rows.tolist()
+        return candidates_of(
+            request, (list(self.guess((*committed, *request.path_tokens(row)))) for row in rows)
+        )
 
 
 class DistributionDrafter(Drafter):
@@ -223,7 +217,7 @@ class DistributionDrafter(Drafter):
             the next.
 
     Attributes:
-        requests: what it was asked, tokens copied.
+        requests: the requests, with copied tokens and rows.
 
     Example:
         >>> fair_coin = DistributionDrafter(lambda tokens: [0.5, 0.5])
@@ -231,18 +225,15 @@ class DistributionDrafter(Drafter):
 
     gives_log_probs = True
     draws = True
+    max_candidates: int = 64
 
     def __init__(
         self, distribution: Callable[[tuple[int, ...]], Sequence[float]], max_candidates: int = 64
     ) -> None:
         self.distribution = distribution
         self.requests: list[Request] = []
-        self._max_candidates = max_candidates
-        self._known: set[tuple[int, ...]] = set()
-
-    @property
-    def max_candidates(self) -> int:
-        return self._max_candidates
+        self.max_candidates = max_candidates
+        self._known: set[tuple[int, ...]] = set()  # paths with an answer in this step
 
     def costs_pass(self, request: Request) -> bool:
         """Return whether a path is new since the last step."""

@@ -1,6 +1,7 @@
 """Tests of the learned state of drafters and controllers, which both contracts inherit."""
 
 import json
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
 import pytest
@@ -18,29 +19,30 @@ def deployed(family: Literal["drafter", "controller"], state: dict[str, Any]) ->
     return state_in(payloads, STATE).get(family, {})
 
 
-class LearnedStateContract:
+class LearnedStateContract(ABC):
     """Tests of a part that learns; the subclass makes it, lets it observe steps and reads its answers."""
 
     family: ClassVar[Literal["drafter", "controller"]]
 
+    @abstractmethod
     def new(self) -> Any:
-        raise NotImplementedError
+        """Return a new part, connected to a target."""
 
+    @abstractmethod
     def observe_steps(self, part: Any, seed: int = 1) -> Context:
-        """Let a part live through some steps, whose numbers depend on ``seed`` alone."""
-        raise NotImplementedError
+        """Let a part observe some steps with numbers that depend on ``seed`` alone; returns their context."""
 
+    @abstractmethod
     def answers(self, part: Any, context: Context) -> Any:
-        raise NotImplementedError
+        """Return the decisions of a part, in a form that can be compared."""
 
     def prefill(self, part: Any, context: Context) -> Outcome | None:
         return None
 
     def test_the_same_history_gives_the_same_answers(self) -> None:
         first, second = self.new(), self.new()
-        assert self.answers(first, self.observe_steps(first)) == self.answers(
-            second, self.observe_steps(second)
-        )
+        expected = self.answers(first, self.observe_steps(first))
+        assert self.answers(second, self.observe_steps(second)) == expected
 
     def test_reset_returns_to_the_initial_state(self) -> None:
         part = self.new()
@@ -52,7 +54,7 @@ class LearnedStateContract:
 
     @pytest.mark.parametrize("in_an_artifact", [False, True])
     def test_a_saved_state_gives_the_same_answers(self, in_an_artifact: bool) -> None:
-        """``state_dict`` and an artifact's files hold all that was learned, apart from the committed tokens."""
+        """``state_dict`` and an artifact's files hold everything learned, except the committed tokens."""
         part, restored = self.new(), self.new()
         context = self.observe_steps(part)
         restored.begin(context, self.prefill(restored, context))
@@ -60,7 +62,6 @@ class LearnedStateContract:
         restored.load_state_dict(deployed(self.family, state) if in_an_artifact else state)
         assert self.answers(restored, context) == self.answers(part, context)
 
-    def test_a_state_of_something_else_is_refused(self) -> None:
-        """The ``ValueError`` is one sentence."""
+    def test_a_state_of_another_part_is_refused(self) -> None:
         with pytest.raises(ValueError, match=r"\S"):
             self.new().load_state_dict({"no such entry": 1})

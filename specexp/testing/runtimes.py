@@ -29,7 +29,7 @@ class RuntimeContract(ABC):
     """Tests of a :class:`~specexp.core.runtime.Runtime`.
 
     Attributes:
-        tolerance: by how much logits of the same token behind the same tokens may differ between passes.
+        tolerance: most difference of a row's logits between passes.
     """
 
     tolerance: ClassVar[float] = 1e-4
@@ -124,7 +124,7 @@ class RuntimeContract(ABC):
 
     @torch.inference_mode()
     def test_hidden_states_are_kept_where_they_are_wanted(self) -> None:
-        """Every fed row has its hidden state, and the output layer maps it to the logits."""
+        """Each fed row has a hidden state, and the output layer maps it to the logits."""
         runtime, prompt = self.runtime(), _tokens(9)
         try:
             runtime.keep_hidden(True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import zlib
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import pytest
 
 from specexp.data.searches.search import Answer, Continuations, Request, Search, SearchResult, State, Values
 from specexp.testing.fakes import result_of
+from specexp.testing.prompt_sets import unannotated
 
 DEPTHS = (1, 2, 3, 5)
 Worth = Callable[[State], float]
@@ -47,7 +48,7 @@ def drive(
 
     Args:
         depth: generations on a path.
-        worth: what a state is worth.
+        worth: value of a state.
         text: the continuation of a state with a number.
     """
 
@@ -66,7 +67,7 @@ def answer(request: Request, worth: Worth = hashed, text: Callable[[State, int],
     return [[text(state, number) for number in range(request.n)] for state in request.states]
 
 
-class SearchContract:
+class SearchContract(ABC):
     """Inherit it and define how to make one; pytest finds the tests.
 
     Example::
@@ -76,9 +77,9 @@ class SearchContract:
                 return Beam(width=3)
     """
 
+    @abstractmethod
     def make_search(self) -> Search:
         """Return a new search; every call gives an equal one."""
-        raise NotImplementedError(f"{type(self).__name__} has to override make_search().")
 
     @pytest.fixture
     def search(self) -> Search:
@@ -100,10 +101,9 @@ class SearchContract:
         return requests, drive(search, depth, worth, requests=requests)
 
     def test_every_constructor_parameter_is_annotated(self, search: Search) -> None:
-        parameters = inspect.signature(type(search)).parameters.values()
-        assert [p.name for p in parameters if p.annotation is inspect.Parameter.empty] == []
+        assert unannotated(search) == []
 
-    def test_never_asks_for_more_than_its_budget(
+    def test_requests_stay_within_the_budget(
         self, search: Search, depth: int, driven: tuple[list[Request], SearchResult]
     ) -> None:
         """``max_expansions`` bounds the cost of a run before it starts."""
@@ -115,10 +115,10 @@ class SearchContract:
         assert len(valued) <= search.thoughts * search.max_expansions(depth)
         assert all(request.n == search.thoughts for request in continued if not request.last)
 
-    def test_asks_only_about_states_it_was_given(
+    def test_requests_are_about_known_states(
         self, depth: int, driven: tuple[list[Request], SearchResult]
     ) -> None:
-        """A state is expanded once and valued once, after it came back as a continuation; the root has no value."""
+        """A state is expanded once and valued once, after it was a continuation; the root has no value."""
         known, valued = {State()}, {State()}
         expanded: set[State] = set()
         for request in driven[0]:
@@ -175,21 +175,16 @@ class SearchContract:
         assert requests == [Continuations((State(),), 1, last=True)]
 
     def test_the_same_answers_give_the_same_result(self, search: Search, worth: Worth) -> None:
+        """Also while another search of the same object is under way."""
         first: list[Request] = []
         again: list[Request] = []
-        drive(self.make_search(), 4, worth, requests=first)
-        drive(search, 3, alike)
-        drive(search, 4, worth, requests=again)
-        assert again == first
-
-    def test_searches_can_be_under_way_side_by_side(self, search: Search) -> None:
-        alone = drive(search, 4)
+        expected = drive(self.make_search(), 4, worth, requests=first)
         other = search.explore(3)
         other.send(answer(next(other)))
-        beside = drive(search, 4)
+        result = drive(search, 4, worth, requests=again)
         other.close()
-        assert beside.final == alone.final
-        assert beside.tree.states == alone.tree.states
+        assert again == first
+        assert result.tree.states == expected.tree.states
 
     def test_equal_texts_are_different_states(self, search: Search) -> None:
         result = drive(search, 4, text=lambda state, number: "again")
@@ -201,21 +196,21 @@ class SearchContract:
         with pytest.raises(ValueError, match=f"{depth} generations"):
             search.explore(depth)
 
-    def test_refuses_wrong_answers(self, search: Search) -> None:
+    @pytest.mark.parametrize(
+        ("place", "wrong", "message"),
+        [
+            (0, lambda count: [], "0 list"),
+            (0, lambda count: [[]] * count, "0 continuation"),
+            (1, lambda count: [1.0] * (count - 1), "value"),
+            (1, lambda count: [float("nan")] * count, "finite"),
+        ],
+    )
+    def test_wrong_answers_are_refused(
+        self, search: Search, place: int, wrong: Callable[[int], Answer], message: str
+    ) -> None:
         exploration = search.explore(3)
-        next(exploration)
-        with pytest.raises(ValueError, match="0 list"):
-            exploration.send([])
-        exploration = search.explore(3)
-        request = next(exploration)
-        short: Sequence[Sequence[str]] = [[] for _ in request.states]
-        with pytest.raises(ValueError, match=f"0 continuation.*{search.thoughts}"):
-            exploration.send(short)
-        exploration = search.explore(3)
-        request = exploration.send(answer(next(exploration)))
-        with pytest.raises(ValueError, match=r"(1|0) value"):
-            exploration.send([1.0] if len(request.states) > 1 else [])
-        exploration = search.explore(3)
-        request = exploration.send(answer(next(exploration)))
-        with pytest.raises(ValueError, match="finite"):
-            exploration.send([float("nan")] * len(request.states))
+        request = next(exploration)  # continuations of the root, then their values
+        if place:
+            request = exploration.send(answer(request))
+        with pytest.raises(ValueError, match=message):
+            exploration.send(wrong(len(request.states)))

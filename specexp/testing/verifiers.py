@@ -1,5 +1,6 @@
 """The promises of every verifier, as tests that an implementation inherits, also outside this project."""
 
+from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import ClassVar
 
@@ -18,11 +19,11 @@ from specexp.testing.fakes import FakeDrafter, hashed_model
 _SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]])
 
 
-class VerifierContract:
+class VerifierContract(ABC):
     """Inherit it and define how to make one; pytest finds the tests.
 
     Attributes:
-        vocab_size: vocabulary of the logits that the verifier is shown.
+        vocab_size: vocabulary of the logits.
 
     Example::
 
@@ -33,8 +34,9 @@ class VerifierContract:
 
     vocab_size: ClassVar[int] = 6
 
+    @abstractmethod
     def make_verifier(self) -> Verifier:
-        raise NotImplementedError(f"{type(self).__name__} has to override make_verifier().")
+        """Return a new verifier; every call gives an equal one."""
 
     @pytest.fixture
     def verifier(self) -> Verifier:
@@ -78,8 +80,8 @@ class VerifierContract:
         assert verdict.accepted == ()
 
     def test_what_it_promises_is_tested(self, verifier: Verifier) -> None:
-        """One that calls itself lossless inherits :class:`LosslessVerifierContract`, one whose output does not depend
-        on what was drafted :class:`DeterministicVerifierContract`.
+        """A lossless verifier inherits :class:`LosslessVerifierContract`, a deterministic one also
+        :class:`DeterministicVerifierContract`.
         """
         assert verifier.lossless == isinstance(self, LosslessVerifierContract)
         assert verifier.lossless or verifier.sampling_settings is None
@@ -143,13 +145,11 @@ class DeterministicVerifierContract(LosslessVerifierContract):
         builder = StaticTree([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
         drafter = FakeDrafter(lambda tokens: np.argsort(model.next_logits(tokens))[::-1].tolist(), 3)
         for sequence in range(5):
-            expected = Decoder(model, verifier=verifier).generate(
-                [1, 2], max_new_tokens=12, sequence=sequence, seed=0
+            plain, drafted = (
+                decoder.generate([1, 2], max_new_tokens=12, sequence=sequence, seed=0)
+                for decoder in (Decoder(model, verifier=verifier), Decoder(model, drafter, builder, verifier))
             )
-            drafted = Decoder(model, drafter, builder, verifier).generate(
-                [1, 2], max_new_tokens=12, sequence=sequence, seed=0
-            )
-            assert drafted.token_ids == expected.token_ids
+            assert drafted.token_ids == plain.token_ids
 
 
 @lru_cache(maxsize=1 << 12)

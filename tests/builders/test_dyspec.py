@@ -1,4 +1,4 @@
-"""DySpec's trees against a textbook heap and against every tree there is; the threshold's and the beam's by hand."""
+"""DySpec's trees against a textbook heap and against all trees; the threshold's and the beam's by hand."""
 
 import heapq
 from functools import cache
@@ -67,7 +67,7 @@ def fixed_draft(*probabilities):
 
 
 def build(builder, drafter, context=None, plan=None):
-    """The tree of one step and the draft passes it took."""
+    """Return the tree of one step, and its number of draft passes."""
     context = Context([0]) if context is None else context
     drafter.begin(context, None)
     passes = []
@@ -81,7 +81,7 @@ def build(builder, drafter, context=None, plan=None):
 
 
 class Draft:
-    """What the drafter says below any rank path: tokens in order and their probabilities."""
+    """The drafter's answer below any rank path: tokens in order and their probabilities."""
 
     def __init__(self, drafter, context, selection):
         self.drafter, self.context = drafter, context
@@ -146,7 +146,7 @@ def as_paths(tree):
 
 
 def values(tree):
-    """Of each node: the probability that its draw is reached, or the product of draft probabilities."""
+    """Return each node's value: the probability that its draw is reached, or the product of draft probabilities."""
     probability = np.exp(tree.log_probs.astype(np.float64))
     found, product = [], {0: 1.0}
     for row in range(1, tree.tokens.size):
@@ -164,26 +164,23 @@ drafts = st.builds(
 )
 
 
-@examples(150)
-@given(drafts, selections, st.integers(1, 24), st.none() | st.integers(1, 5), st.sampled_from([1, 3, 32]))
-def test_the_greedy_tree_is_the_textbook_heaps(drafter, selection, budget, max_depth, prefetch):
-    context = Context([1, 2], sequence="heap")
-    expected = textbook_tree(Draft(drafter, context, selection), budget, max_depth)
-    tree, _ = build(DySpecGreedy(budget, prefetch, max_depth, selection), drafter, context)
-    assert as_paths(tree) == expected
-
-
-@examples(80)
-@given(drafts, st.integers(1, 20), st.sampled_from([0.2, 0.4, 0.8]), st.sampled_from([1, 3, 32]))
-def test_another_estimate_of_acceptance_makes_another_heap(drafter, budget, power, prefetch):
-    context = Context([1, 2], sequence="heap")
-    expected = textbook_tree(Draft(drafter, context, "drawn"), budget, power=power)
-    tree, _ = build(DySpecGreedy(budget, prefetch, acceptance_power=power), drafter, context)
-    assert as_paths(tree) == expected
+@examples(230)
+@given(
+    drafts,
+    st.sampled_from([("top-k", 1.0), ("drawn", 1.0), ("drawn", 0.2), ("drawn", 0.4), ("drawn", 0.8)]),
+    st.integers(1, 24),
+    st.none() | st.integers(1, 5),
+    st.sampled_from([1, 3, 32]),
+)
+def test_the_greedy_tree_is_the_textbook_heaps(drafter, kind, budget, max_depth, prefetch):
+    (selection, power), context = kind, Context([1, 2], sequence="heap")
+    expected = textbook_tree(Draft(drafter, context, selection), budget, max_depth, power)
+    builder = DySpecGreedy(budget, prefetch, max_depth, selection, power)
+    assert as_paths(build(builder, drafter, context)[0]) == expected
 
 
 def test_an_estimate_of_acceptance_is_for_draws_alone():
-    with pytest.raises(ValueError, match=r"acceptance_power 0\.5 and top-k candidates"):
+    with pytest.raises(ValueError, match=r"acceptance_power must be 1 with top-k candidates, got 0\.5"):
         DySpecGreedy(8, candidates="top-k", acceptance_power=0.5)
 
 
@@ -231,7 +228,7 @@ def test_the_tree_does_not_depend_on_how_many_nodes_are_drafted_together(steps):
 
 
 def sums_of_all_closed_trees(draft, size, path=(), rank=0, weight=1.0, left=1.0):
-    """The sum of values of every closed tree of ``size`` nodes among the siblings from ``rank`` on and below them."""
+    """Yield the sum of values of every closed tree of ``size`` nodes among the siblings from ``rank`` on and below."""
     if size == 0:
         yield 0.0
         return
@@ -284,7 +281,7 @@ def test_limits_of_depth_and_of_the_plan(selection):
 
 
 def samplings_above(draft, threshold, max_depth):
-    """Every sampling of at least the threshold, with its value."""
+    """Return the samplings of at least the threshold, with their values."""
     found, layer = {}, [((), 1.0)]
     while layer:
         path, weight = layer.pop()

@@ -24,39 +24,38 @@ TestOverBuilders = contract_of(ControllerContract, lambda: Bandit("choices", [0,
 TestFrozen = contract_of(FrozenControllerContract, lambda: Bandit("depths", [3, 0], learn=False))
 
 
-def play(controller, rewards, steps, position=0):
-    """Steps whose tokens and seconds are functions of what was played; how often each value was."""
+def plain_step(controller, context, tokens=1, seconds=1.0):
+    context.append([1] * tokens)
+    controller.observe(
+        Outcome(context, root_tree(1), torch.zeros(1, 2), (), (1,) * tokens, seconds={"target": seconds})
+    )
+
+
+def play(controller, rewards, steps):
+    """Play steps with tokens and seconds that are functions of the value; return the number of plays of each value."""
     counts = dict.fromkeys(controller.values, 0)
     context = Context([1])
     for number in range(steps):
-        plan = controller.plan(context)
-        value = plan.choice if controller.over == "choices" else plan.max_depth
-        value = None if plan.max_depth == 0 and value not in counts else value
+        value = controller.plan(context).max_depth
         counts[value] += 1
-        tokens, seconds = rewards(value, number)
-        context.append([1] * tokens)
-        logits = torch.zeros(1, 2)
-        controller.observe(
-            Outcome(context, root_tree(1), logits, (), (1,) * tokens, seconds={"target": seconds})
-        )
+        plain_step(controller, context, *rewards(value, number))
     return counts
 
 
-def test_its_plans_are_lengths_budgets_or_builders_and_zero_is_off():
-    def plans(over, values):
-        controller = Bandit(over, values)
-        seen, context = [], Context([1])
-        for _ in values:
-            seen.append(controller.plan(context))
-            context.append([1])
-            controller.observe(
-                Outcome(context, root_tree(1), torch.zeros(1, 2), (), (1,), seconds={"target": 1.0})
-            )
-        return seen
-
-    assert plans("depths", [2, 0, 5]) == [Plan(max_depth=2), Plan(max_depth=0), Plan(max_depth=5)]
-    assert plans("nodes", [8, 0]) == [Plan(max_nodes=8), Plan(max_depth=0)]
-    assert plans("choices", [1, None, 0]) == [Plan(choice=1), Plan(max_depth=0), Plan(choice=0)]
+@pytest.mark.parametrize(
+    ("over", "values", "expected"),
+    [
+        ("depths", [2, 0, 5], [Plan(max_depth=2), Plan(max_depth=0), Plan(max_depth=5)]),
+        ("nodes", [8, 0], [Plan(max_nodes=8), Plan(max_depth=0)]),
+        ("choices", [1, None, 0], [Plan(choice=1), Plan(max_depth=0), Plan(choice=0)]),
+    ],
+)
+def test_plans_are_lengths_budgets_or_builders_and_zero_is_off(over, values, expected):
+    controller, context, plans = Bandit(over, values), Context([1]), []
+    for _ in values:
+        plans.append(controller.plan(context))
+        plain_step(controller, context)
+    assert plans == expected
 
 
 @pytest.mark.parametrize("policy", ["ucb", "thompson"])
@@ -91,12 +90,12 @@ def test_a_frozen_one_plays_the_best_it_learned():
     assert play(frozen, lambda value, number: (1, 1.0), 20) == {1: 0, 2: 0, 4: 20}
 
 
-def test_a_step_that_was_not_planned_teaches_nothing():
-    """As the last one of an output, which has no room for a draft."""
+def test_nothing_is_learned_from_a_step_without_a_plan():
+    """The last step of an output, for example, which has no room for a draft."""
     controller, context = Bandit("depths", [1]), Context([1])
     controller.plan(context)
-    context.append([1, 1])
-    controller.observe(Outcome(context, root_tree(1), torch.zeros(1, 2), (), (1,), seconds={"target": 1.0}))
+    context.append([1])
+    plain_step(controller, context)
     assert controller.goodput() == [None]
 
 
@@ -108,20 +107,37 @@ def test_more_arms_than_builders_are_refused():
         )
 
 
-@pytest.mark.parametrize("values", [[], [2, 2], [0, None]])
-def test_values_that_make_no_choice_are_refused(values):
-    with pytest.raises(ValueError, match="different ones are needed, at least one"):
-        Bandit("depths", values)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Bandit("depths", []), "values must be at least one, all different"),
+        (lambda: Bandit("depths", [2, 2]), "all different"),
+        (lambda: Bandit("depths", [0, None]), "all different"),
+        (lambda: RuleBandit([Fixed()]), "at least 2 controllers are needed, got 1"),
+        (lambda: RuleBandit([Fixed(), Oracle()]), "an Oracle has the best length already"),
+    ],
+)
+def test_values_that_leave_no_choice_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
-def test_a_state_of_other_values_is_refused():
-    with pytest.raises(
-        ValueError, match=r"the state is of a Bandit over depths \[1, 2\], but this one is over"
-    ):
-        Bandit("depths", [1, 3]).load_state_dict(Bandit("depths", [1, 2]).state_dict())
-    state = Bandit("depths", [1, 2]).state_dict()
-    with pytest.raises(ValueError, match="6 sums for each of 2 values"):
-        Bandit("depths", [1, 2]).load_state_dict({**state, "sums": [[1.0], [1.0]]})
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (
+            Bandit("depths", [1, 3]).state_dict(),
+            r"must be of a Bandit over depths \[1, 2\], got depths \[1, 3\]",
+        ),
+        (
+            {**Bandit("depths", [1, 2]).state_dict(), "sums": [[1.0], [1.0]]},
+            "6 sums for each of 2 values",
+        ),
+    ],
+)
+def test_a_state_of_other_values_is_refused(state, message):
+    with pytest.raises(ValueError, match=message):
+        Bandit("depths", [1, 2]).load_state_dict(state)
 
 
 def rules():
@@ -163,13 +179,9 @@ def test_the_rule_with_the_best_goodput_gets_most_steps(policy):
     context, played = Context([1]), []
     for number in range(300):
         generator = np.random.default_rng(number)
-        accepted, seconds = gives[_peek(controller, context)]
+        accepted, seconds = gives[controller.plan(context).max_depth]
         played.append(step(controller, context, accepted, 8, seconds + generator.uniform(0, 0.2)).max_depth)
     assert played.count(4) > 240
-
-
-def _peek(controller, context):
-    return controller.plan(context).max_depth
 
 
 def test_by_acceptance_neither_a_short_nor_a_wasteful_draft_wins():
@@ -177,7 +189,10 @@ def test_by_acceptance_neither_a_short_nor_a_wasteful_draft_wins():
     gives = {1: (1, 1), 12: (9, 12), 36: (9, 36)}
     controller = RuleBandit([Fixed(max_depth=depth) for depth in gives], reward="acceptance", exploration=0.0)
     context = Context([1])
-    played = [step(controller, context, *gives[_peek(controller, context)]).max_depth for _ in range(10)]
+    played = []
+    for _ in range(10):
+        planned = controller.plan(context).max_depth
+        played.append(step(controller, context, *gives[planned]).max_depth)
     assert played == [1, 12, 36] + [12] * 7
 
 
@@ -199,7 +214,7 @@ def test_only_the_rule_that_planned_a_step_learns_from_it():
     assert (first.length, second.length) == (7, 5)
 
 
-def test_it_says_which_rule_was_best():
+def test_the_best_rule_is_named():
     controller = RuleBandit([Heuristic(), Fixed(max_depth=3)])
     assert controller.learned() == ""
     context = Context([1])
@@ -208,10 +223,9 @@ def test_it_says_which_rule_was_best():
     assert controller.learned() == "Fixed, number 1 of its controllers, is the best"
 
 
-def test_what_there_is_no_choice_among_is_refused():
-    with pytest.raises(ValueError, match="RuleBandit was given 1 controllers; at least 2 are needed"):
-        RuleBandit([Fixed()])
-    with pytest.raises(ValueError, match="given an Oracle, which knows the best length already"):
-        RuleBandit([Fixed(), Oracle()])
-    with pytest.raises(ValueError, match="the state is of a RuleBandit over 2 controllers by goodput"):
-        RuleBandit(rules()).load_state_dict(RuleBandit([Fixed(), Fixed(2)]).state_dict())
+def test_a_state_of_other_rules_is_refused():
+    state = RuleBandit([Fixed(), Fixed(2)]).state_dict()
+    with pytest.raises(ValueError, match="the state of RuleBandit has the entries"):
+        RuleBandit(rules()).load_state_dict(state)
+    with pytest.raises(ValueError, match="must be of a RuleBandit by acceptance, got goodput"):
+        RuleBandit([Fixed(), Fixed(2)], reward="acceptance").load_state_dict(state)

@@ -79,8 +79,8 @@ def test_lengths_hold_from_their_number_of_lanes_on():
     assert plans == [Plan(), Plan(), *[Plan(max_nodes=3)] * 2, *[Plan(max_nodes=0, max_depth=0)] * 2]
 
 
-def test_lengths_say_what_holds_for_one_lane():
-    with pytest.raises(ValueError, match="from 2 lanes on: say how many there are for 1"):
+def test_lengths_without_one_lane_are_refused():
+    with pytest.raises(ValueError, match="nodes must have an entry for 1 lane"):
         DraftLengths({2: 3})
 
 

@@ -11,9 +11,7 @@ from hypothesis import given, strategies as st
 from specexp.bench.arm import Generation
 from specexp.bench.decoder_arm import DecoderArm, best_schedule, draft_matches, prepare_oracle
 from specexp.builders import Chain, KConfig
-from specexp.controllers import (
-    Oracle,
-)
+from specexp.controllers import Oracle
 from specexp.core.context import Context
 from specexp.core.latency import LatencyProfile
 from specexp.core.loop import Decoder
@@ -27,18 +25,14 @@ PAPER = LatencyProfile("made up", {1: 152.0, 64: 155.0}, {1: 21.0, 64: 21.4}, st
 VOCABULARY = 7
 
 
-def prepared():
-    oracle = Oracle(max_depth=4)
-    for sequence in range(3):
-        oracle.set_schedule(Context([1], sequence=sequence), {place: place % 4 for place in range(200)})
-    return oracle
-
-
 class TestOracle(FrozenControllerContract):
-    """Told schedules by hand."""
+    """With schedules set by hand."""
 
     def make_controller(self):
-        return prepared()
+        oracle = Oracle(max_depth=4)
+        for sequence in range(3):
+            oracle.set_schedule(Context([1], sequence=sequence), {place: place % 4 for place in range(200)})
+        return oracle
 
     def test_it_can_be_switched_off(self, controller):
         """By itself: where a draft pass costs more than it can bring, all lengths are 0."""
@@ -106,17 +100,19 @@ def least_seconds(matches, profile, deepest, room):
             accepted = 0
             while accepted < depth and place + accepted < len(matches) and matches[place + accepted]:
                 accepted += 1
-            passes = [unseen, *[1] * (depth - 1)] if depth else []
-            left = unseen + 1 if depth == 0 else 2 if accepted == depth else 1
-            taken = seconds_at(profile, place, depth, passes, min(accepted + 1, len(matches) - place))
+            taken, left = step_of(profile, matches, place, depth, accepted, unseen)
             found.append(taken + from_here(place + accepted + 1, left))
         return min(found)
 
     return from_here(0, 1)
 
 
-def seconds_at(profile, place, depth, passes, new_tokens):
-    return profile.step_seconds(depth + 1, passes, new_tokens, PREFIX + place)
+def step_of(profile, matches, place, depth, accepted, unseen):
+    """Return the seconds of a step, and the number of tokens that the draft model has not seen after it."""
+    passes = [unseen, *[1] * (depth - 1)] if depth else []
+    new_tokens = min(accepted + 1, len(matches) - place)
+    seconds = profile.step_seconds(depth + 1, passes, new_tokens, PREFIX + place)
+    return seconds, unseen + 1 if depth == 0 else 2 if accepted == depth else 1
 
 
 def seconds_of(depths, matches, profile):
@@ -125,9 +121,8 @@ def seconds_of(depths, matches, profile):
         depth, accepted = depths[place], 0
         while accepted < depth and place + accepted < len(matches) and matches[place + accepted]:
             accepted += 1
-        passes = [unseen, *[1] * (depth - 1)] if depth else []
-        total += seconds_at(profile, place, depth, passes, min(accepted + 1, len(matches) - place))
-        unseen = unseen + 1 if depth == 0 else 2 if accepted == depth else 1
+        seconds, unseen = step_of(profile, matches, place, depth, accepted, unseen)
+        total += seconds
         place += accepted + 1
     return total
 
@@ -149,7 +144,7 @@ def test_by_hand():
     assert best_schedule(np.zeros(6, dtype=bool), PAPER, 24, 6) == [0] * 6
 
 
-def test_what_is_foreseen_comes_about():
+def test_a_run_takes_the_seconds_of_its_schedule():
     """The modelled seconds of the run are those of the schedule, also with a coupled draft."""
     for verifier, coupled in ((Greedy(), False), (KeyedSampling(0.7), True)):
         oracle = Oracle(max_depth=8)
@@ -172,7 +167,7 @@ def test_what_is_foreseen_comes_about():
         assert record.decode_seconds == pytest.approx(seconds_of(depths, matches, PAPER))
 
 
-def test_a_later_turn_is_foreseen_too():
+def test_a_later_turn_has_a_schedule_too():
     oracle = Oracle(max_depth=4, step_ms=10.0, draft_pass_ms=1.0)
     decoder = Decoder(target(), DraftModel(draft()), Chain(4), KeyedSampling(0.7), oracle)
     plain = Decoder(target(), verifier=KeyedSampling(0.7))
@@ -195,34 +190,24 @@ def test_teacher_forcing_of_a_long_output_goes_block_by_block(monkeypatch):
     assert len(asked) == 6
 
 
-def test_without_costs_or_a_schedule_it_says_so():
+def test_missing_costs_and_schedules_are_refused():
     with pytest.raises(ValueError, match="give both, or neither"):
         Oracle(step_ms=3.0)
     with pytest.raises(ValueError, match="needs the costs of passes: compose a latency profile"):
         Oracle().use_latency(None)
-    with pytest.raises(ValueError, match="was not prepared for sequence 0 after 1 tokens"):
+    with pytest.raises(ValueError, match="has no schedule for sequence 0 after 1 tokens"):
         Decoder(target(), DraftModel(draft()), Chain(2), controller=Oracle()).generate([1])
 
 
 @pytest.mark.parametrize(
-    ("parts", "sentence"),
+    ("wrap", "builder", "verifier", "message"),
     [
-        (
-            (lambda: DraftModel(draft()), lambda: Chain(2), RejectionSampling),
-            "RejectionSampling draws as it verifies",
-        ),
-        (
-            (lambda: PhraseCache(DraftModel(draft())), lambda: Chain(2), Greedy),
-            "and not PhraseCache: draft with",
-        ),
-        ((lambda: DraftModel(draft()), lambda: KConfig([2]), Greedy), "needs a Chain of top-k candidates"),
-        (
-            (lambda: DraftModel(draft()), lambda: Chain(2, "drawn"), Greedy),
-            "needs a Chain of top-k candidates",
-        ),
+        (lambda drafter: drafter, Chain(2), RejectionSampling(), "got RejectionSampling: verify with"),
+        (PhraseCache, Chain(2), Greedy(), "got PhraseCache: use another controller"),
+        (lambda drafter: drafter, KConfig([2]), Greedy(), "needs a Chain of top-k candidates"),
+        (lambda drafter: drafter, Chain(2, "drawn"), Greedy(), "needs a Chain of top-k candidates"),
     ],
 )
-def test_what_cannot_be_foreseen_is_refused(parts, sentence):
-    drafter, builder, verifier = parts
-    with pytest.raises(ValueError, match=sentence):
-        Decoder(target(), drafter(), builder(), verifier(), Oracle())
+def test_parts_without_a_schedule_are_refused(wrap, builder, verifier, message):
+    with pytest.raises(ValueError, match=message):
+        Decoder(target(), wrap(DraftModel(draft())), builder, verifier, Oracle())

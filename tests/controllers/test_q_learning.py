@@ -7,9 +7,8 @@ from helpers.contracts import contract_of
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
-from specexp.artifacts import ArtifactError, value_of
 from specexp.artifacts.kinds.learned import QTableArtifact
-from specexp.config.artifacts import load_artifact, save_artifact
+from specexp.config.artifacts import save_artifact
 from specexp.controllers import QLearning
 from specexp.controllers.q_table import CONTINUE, STOP
 from specexp.core.context import Context
@@ -26,17 +25,14 @@ TestQLearning = contract_of(ControllerContract, lambda: QLearning(draft_cost=0.1
 TestQLearningThatMeasures = contract_of(ControllerContract, lambda: QLearning(calibrate=4))
 
 
-class TestQLearningWithSignals(ControllerContract):
-    def make_controller(self):
-        controller = QLearning(
-            signals=["acceptance", "cache_hits", "cost_slope"], reward="goodput", virtual_trials="always"
-        )
-        controller.use_latency(PAPER)
-        return controller
+TestQLearningWithSignals = contract_of(
+    ControllerContract,
+    lambda: QLearning(["acceptance", "cache_hits", "cost_slope"], reward="goodput", draft_cost=0.14),
+)
 
 
 def payloads_of_state(state):
-    """Those of an artifact that records no parts."""
+    """Return the payloads of an artifact without recorded parts."""
     parts = {"controller": {"class_path": "QLearning"}}
     payloads = QTableArtifact.payloads_of(parts, {"learned": {"controller": state}})
     return {file: content for file, content in payloads.items() if file != "parts.json"}
@@ -53,7 +49,7 @@ def chain(tokens, log_prob=-0.1, grafted=0):
 
 
 def step(controller, context, length, accepted, confidence=0.9, seconds=None, stop=True):
-    """One step of a draft model over a chain: asks as the decoder does; ``accepted`` of the drafts are right."""
+    """Draft a chain as the decoder does, ``accepted`` of it right; return its length."""
     plan = controller.plan(context)
     depth = 0
     if plan.max_depth != 0:
@@ -87,19 +83,17 @@ def test_virtual_trials_by_hand():
     one, two = (controller.table.row(0, *state) for state in ((1, 0.6), (2, 0.36)))
     values = controller.table.values
     assert values[two][STOP] == pytest.approx(2 / 2 - 1)
-    assert values[one] == [
-        pytest.approx(2 / 2 - 1),
-        pytest.approx(2 / 1.5 - 1),
-    ]  # the builder ends: only STOP is left
-    assert values[0] == [pytest.approx(2 / 1.5 - 1), 0.0]
+    assert values[one] == pytest.approx([2 / 2 - 1, 2 / 1.5 - 1])  # the builder ends: only STOP is left
+    assert values[0] == pytest.approx([2 / 1.5 - 1, 0.0])
     assert controller.table.visits[0] == [1, 1]
     answer(controller, context, 2, 2)  # without a plan nothing but its end is known
     assert values[controller.table.row(0, 2, 0.81)][STOP] == pytest.approx(3 / 2 - 1)
 
 
 def test_as_published_the_first_decision_comes_after_the_first_draft():
-    """With the paper's unit every reward is negative, and plain decoding, which is 0, would win: Algorithm 1 has no
-    such action, and makes the first draft always."""
+    """With the paper's unit every reward is negative, so plain decoding, which is 0, would win. Algorithm 1 has no such
+    action: it always makes the first draft.
+    """
     lengths = {}
     for first in ("before", "after"):
         controller = QLearning(
@@ -115,7 +109,7 @@ def test_as_published_the_first_decision_comes_after_the_first_draft():
 
 
 def test_a_saved_table_keeps_the_costs_it_was_learned_with():
-    """Where it is loaded without a profile it neither measures nor forgets them; a profile of that run's own stands."""
+    """Loaded without a profile it neither measures nor forgets them; a profile of the new run has priority."""
     learned, deployed, elsewhere = QLearning(), QLearning(), QLearning()
     learned.use_latency(PAPER)
     elsewhere.use_latency(LatencyProfile("other", {1: 10.0}, {1: 5.0}))
@@ -127,8 +121,8 @@ def test_a_saved_table_keeps_the_costs_it_was_learned_with():
 
 
 @pytest.mark.parametrize(("backup", "worth"), [("return", 0.0), ("bootstrap", 3 / 2 - 1)])
-def test_what_follows_continue_is_what_this_episode_earned_or_as_published_what_others_did(backup, worth):
-    """A state hides which draft is lost: where others earned 3 / 2, this one, one of two accepted, earns 2 / 2."""
+def test_continue_backs_up_this_episodes_return_or_as_published_the_best_value(backup, worth):
+    """Others earned 3 / 2 in the last state; this episode, one of two accepted, earns 2 / 2."""
     controller = QLearning(
         draft_cost=0.5, alpha=0.0, gamma=1.0, epsilon=0.0, cost_bins=[2], confidence_bins=[0.5], backup=backup
     )
@@ -261,8 +255,7 @@ def saved(folder, **arguments):
 def test_an_artifact_gives_the_frozen_controller(tmp_path):
     artifact, learned = saved(tmp_path / "q", signals=["cache_hits"])
     frozen = artifact.controller
-    assert frozen.table.values == learned.table.values
-    assert frozen.steps == learned.steps
+    assert (frozen.table.values, frozen.steps) == (learned.table.values, learned.steps)
     assert frozen.exploring == 0.0
     step(frozen, Context([1, 2]), 6, 0)
     assert frozen.table.values == learned.table.values
@@ -271,48 +264,43 @@ def test_an_artifact_gives_the_frozen_controller(tmp_path):
 def test_a_preloaded_table_starts_every_prompt(tmp_path):
     artifact, learned = saved(tmp_path / "q")
     controller = QLearning(state="preloaded", table=artifact.value, draft_cost=0.14)
-    context = Context([1, 2])
-    step(controller, context, 6, 0)
+    step(controller, Context([1, 2]), 6, 0)
     assert controller.table.values != learned.table.values
     controller.begin(Context([1, 2]), None)
     assert controller.table.values == learned.table.values
 
 
-def test_other_bins_kinds_and_damaged_tables_are_refused(tmp_path):
-    artifact, _ = saved(tmp_path / "q")
-    table = artifact.value
-    with pytest.raises(ValueError, match=r"has cost_bins \[2.0, .*\], but \[1.0, 2.0\] is configured"):
-        QLearning(cost_bins=[1, 2], state="preloaded", table=table)
-    with pytest.raises(ValueError, match=r"signal_bins \{\}, but \{'acceptance'"):
-        QLearning(signals=["acceptance"], table=table)
-    tree = save_artifact(tmp_path / "tree", "static-tree", {"tree.json": [[0]]})
-    with pytest.raises(ArtifactError, match="kind is 'static-tree'; 'q-table' is expected"):
-        value_of("q-table", str(tree.folder))
-    payloads = payloads_of_state(QLearning(draft_cost=0.1).state_dict())
-    payloads["q.safetensors"]["q"] = np.zeros((4, 3))
-    with pytest.raises(ArtifactError, match=r"q of the Q-table is \[4, 3\]; \[89, 2\] is expected"):
-        save_artifact(tmp_path / "bad", "q-table", payloads)
-    payloads = payloads_of_state(QLearning(draft_cost=0.1).state_dict())
-    payloads["bins.json"]["bins"] = {**payloads["bins.json"]["bins"], "actions": ["GO", "STOP"]}
-    with pytest.raises(ArtifactError, match=r"has actions \['GO', 'STOP'\]"):
-        save_artifact(tmp_path / "bad", "q-table", payloads)
-    (artifact.folder / "q.safetensors").write_bytes(b"no")
-    with pytest.raises(ArtifactError, match="changed or truncated"):
-        load_artifact(artifact.folder)
+@pytest.mark.parametrize(
+    ("arguments", "changes", "message"),
+    [
+        ({"cost_bins": [1, 2]}, {}, r"has cost_bins \[2.0, .*\], but \[1.0, 2.0\] is configured"),
+        ({"signals": ["acceptance"]}, {}, r"signal_bins \{\}, but \{'acceptance'"),
+        (
+            {},
+            {"q": np.zeros((4, 3))},
+            r"q of the Q-table must be \[states, actions\] \[89, 2\], got \[4, 3\]",
+        ),
+        ({}, {"q": np.full((89, 2), np.inf)}, "q of the Q-table must be finite"),
+        ({}, {"bins": {"actions": ["GO", "STOP"]}}, r"has actions \['GO', 'STOP'\]"),
+        ({}, {"steps": None}, "the state must be of a QLearning"),
+    ],
+)
+def test_tables_of_other_bins_and_damaged_ones_are_refused(arguments, changes, message):
+    table = {**QLearning(draft_cost=0.1).state_dict(), **changes}
+    with pytest.raises(ValueError, match=message):
+        QLearning(state="preloaded", table=table, **arguments)
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ({"alpha": 1.5}, "QLearning: alpha must be <= 1, got 1.5"),
-        ({"gamma": -0.1}, "QLearning: gamma must be >= 0, got -0.1"),
-        ({"cost_bins": [1, 3, 3]}, r"cost_bins is \[1.0, 3.0, 3.0\]: every edge must be greater"),
-        ({"confidence_bins": [0.5, 0.4]}, "confidence_bins is"),
-        ({"unit": "draft"}, "only 'useful' takes it"),
+        ({"cost_bins": [1, 3, 3]}, r"cost_bins must increase, got \[1.0, 3.0, 3.0\]"),
+        ({"unit": "draft"}, "unit 'draft' needs reward 'useful', got 'output'"),
         ({"state": "preloaded"}, "'preloaded' needs one"),
         ({"state": "cold", "table": {}}, "'cold' takes none"),
     ],
 )
-def test_bad_input_is_refused_in_a_sentence(arguments, sentence):
+def test_wrong_arguments_are_refused(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         QLearning(**arguments)

@@ -73,5 +73,5 @@ def test_an_artifact_holds_the_head(tmp_path):
     made = load_artifact(tmp_path / "head").controller
     assert not made.learns
     assert (made.state_dict()["weights"] == controller.state_dict()["weights"]).all()
-    with pytest.raises(ValueError, match="the saved head has arrays"):
+    with pytest.raises(ValueError, match="the saved head must have arrays"):
         SpecDecPlusPlus(width=4, head=payload["head.safetensors"])

@@ -1,4 +1,4 @@
-"""A draft model answers every row of a growing tree as the model itself would after the same tokens."""
+"""A draft model answers every row of a growing tree as the model itself does after the same tokens."""
 
 import copy
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers.contracts import contract_of
 from helpers.examples import examples
+from helpers.requests import begun
 from helpers.small_models import FULL_ATTENTION, small_model
 from hypothesis import given, strategies as st
 from scipy import stats
@@ -21,7 +22,7 @@ from specexp.core.parts import Parts
 from specexp.core.sampling import LogitsError
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.drafters import DraftModel, PromptLookup, Union
-from specexp.scheduling import Batched, Job, SerialSpeculative
+from specexp.scheduling import Batched, Job
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.testing.fakes import FakeCausalLM, bigram_model, counting_model, hashed_model
 from specexp.verifiers import KeyedSampling, RejectionSampling
@@ -34,15 +35,14 @@ TestCertain = contract_of(DrawingDrafterContract, lambda: DraftModel(hashed_mode
 TestCoupled = contract_of(DrafterContract, lambda: DraftModel(hashed_model(24, seed=3), coupled=True))
 
 
-class TestShortContext(DrawingDrafterContract):
-    """After the prompt of 12 tokens and the five steps some rows are beyond it, and some are not."""
+# after the prompt of 12 tokens and the five steps some rows are beyond the context, and some are not
+TestShortContext = contract_of(
+    DrawingDrafterContract, lambda: DraftModel(hashed_model(24, seed=3, context_limit=27))
+)
 
-    def make_drafter(self):
-        return DraftModel(hashed_model(24, seed=3, context_limit=27))
 
-
-def ask(context, paths, k=1, kind=NodeKind.POINT_MASS, rows=None):
-    """A request about the nodes of these token paths; siblings are ranked in the order given."""
+def ask(context, paths, k=1, kind=NodeKind.POINT_MASS):
+    """Return a request about the nodes of these token paths; siblings are ranked in the given order."""
     numbers = {(): 0}
     tokens, parents, ranks = [context.root], [-1], [-1]
     for path in paths:
@@ -53,14 +53,8 @@ def ask(context, paths, k=1, kind=NodeKind.POINT_MASS, rows=None):
                 tokens.append(path[depth - 1])
                 ranks.append(parents.count(parent))
                 parents.append(parent)
-    asked = [numbers[path] for path in paths] if rows is None else rows
-    return Request(np.array(tokens), np.array(parents), np.array(ranks), np.array(asked), k, kind)
-
-
-def begun(drafter, *tokens, **options):
-    context = Context(list(tokens), **options)
-    drafter.begin(context, None)
-    return context
+    rows = np.array([numbers[path] for path in paths])
+    return Request(np.array(tokens), np.array(parents), np.array(ranks), rows, k, kind)
 
 
 def log_softmax(logits):
@@ -69,7 +63,7 @@ def log_softmax(logits):
 
 def test_one_pass_answers_every_new_node_and_what_is_known_costs_none():
     drafter = DraftModel(counting_model(9))
-    context = begun(drafter, 3, 4)
+    context = begun(drafter, [3, 4])
     first = ask(context, [(), (5,), (7,), (5, 1)])
     assert drafter.costs_pass(first)
     answer = drafter.propose(context, first)
@@ -85,7 +79,7 @@ def test_one_pass_answers_every_new_node_and_what_is_known_costs_none():
 
 @st.composite
 def lives(draw):
-    """Steps of a sequence: which paths are asked for in which passes, which is accepted, what follows."""
+    """Steps of a sequence: requested paths by pass, the accepted path, the bonus token and what follows."""
     tokens = st.integers(0, 6)
     paths = st.lists(tokens, max_size=3).map(tuple)
     steps = []
@@ -101,11 +95,11 @@ def lives(draw):
 @examples(60)
 @given(lives(), st.sampled_from([9, 14, 512]))
 def test_every_answer_is_the_models_own(life, context_limit):
-    """Whatever was asked, accepted, cut at EOS or continued before; beyond its context there is none."""
+    """Also after accepted paths, outputs cut at EOS and further turns; beyond its context there is none."""
     prompt, steps = life
     model = hashed_model(7, context_limit=context_limit)
     drafter = DraftModel(model)
-    context = begun(drafter, *prompt)
+    context = begun(drafter, prompt)
     for passes, accepted, bonus, what in steps:
         for paths in passes:
             answer = drafter.propose(context, ask(context, paths, k=7))
@@ -177,7 +171,7 @@ LOGITS = [[0.0, 1.0, 2.0, 3.0]] * 4
 def test_temperature_top_k_and_top_p_shape_what_is_drawn_and_ranked(options, expected):
     expected = expected / expected.sum()
     drafter = DraftModel(bigram_model(LOGITS), **options)
-    context = begun(drafter, 0)
+    context = begun(drafter, [0])
     drawn = drafter.propose(context, ask(context, [()], 4, NodeKind.DRAWN))
     assert drawn.q[0] == pytest.approx(expected, abs=1e-6)
     possible = np.flatnonzero(expected)
@@ -193,90 +187,65 @@ def test_q_is_the_distribution_really_drawn_from(kind):
     drafter = DraftModel(bigram_model(LOGITS), temperature=1.3)
     counts = np.zeros((2, 4))
     for sequence in range(500):
-        context = begun(drafter, 0, sequence=sequence)
+        context = begun(drafter, [0], sequence=sequence)
         answer = drafter.propose(context, ask(context, [(), (2,)], 1, kind))
         counts[[0, 1], answer.tokens[:, 0]] += 1
     for seen, q in zip(counts, answer.q, strict=True):
         assert stats.chisquare(seen, q.astype(float) / q.astype(float).sum() * 500).pvalue > 1e-3
 
 
-def trees(drafter, builder, model, verifier, passes):
-    found = []
-    result = Decoder(model, drafter, builder, verifier).generate(
-        [1, 2, 3], max_new_tokens=30, observers=[lambda outcome: found.append(outcome.tree)], seed=0
-    )
-    passes.append(result.draft_passes)
-    return [
-        (
-            tree.tokens.tolist(),
-            tree.shape.parents.tolist(),
-            {row: q.tolist() for row, q in (tree.q or {}).items()},
-        )
-        for tree in found
-    ]
-
-
 @pytest.mark.parametrize("selection", ["drawn", "top-k"])
 def test_trees_do_not_depend_on_how_passes_were_batched(selection):
-    model, passes, grown = hashed_model(30), [], []
+    passes, grown = [], []
     for prefetch in (1, 2, 32):
         drafter = DraftModel(hashed_model(30, seed=1), temperature=0.8)
         builder = DySpecGreedy(14, prefetch, candidates=selection)
-        grown.append(trees(drafter, builder, model, RejectionSampling(1.0), passes))
+        decoder, seen = Decoder(hashed_model(30), drafter, builder, RejectionSampling(1.0)), []
+        result = decoder.generate([1, 2, 3], max_new_tokens=30, observers=[seen.append], seed=0)
+        passes.append(result.draft_passes)
+        trees = [outcome.tree for outcome in seen]
+        forms = [(tree.tokens.tolist(), tree.shape.parents.tolist()) for tree in trees]
+        q = [{row: shares.tolist() for row, shares in (tree.q or {}).items()} for tree in trees]
+        grown.append((forms, q))
     assert grown[0] == grown[1] == grown[2]
     assert passes[0] > passes[1] >= passes[2]
 
 
-def pair(seed=0, noise=1.0, vocabulary=20):
-    """A target and a draft that is the target with some noise."""
-    target, other = hashed_model(vocabulary, seed), hashed_model(vocabulary, seed + 100, spread=noise)
+def pair():
+    """Return a target, and a draft that is the target with some noise."""
+    target, other = hashed_model(20), hashed_model(20, 100, spread=1.0)
 
     def next_logits(tokens):
         return np.add(target.next_logits(tokens), other.next_logits(tokens)).tolist()
 
-    return target, FakeCausalLM(next_logits, vocabulary)
+    return target, FakeCausalLM(next_logits, 20)
 
 
-BUILDERS = {
-    "chain": lambda: Chain(4),
-    "drawn": lambda: StaticTree([[0], [1], [0, 0], [0, 1], [0, 0, 0]], candidates="drawn"),
-    "with replacement": lambda: SpecInfer([3, 2, 1]),
-    "greedy": lambda: DySpecGreedy(10),
-    "threshold": lambda: DySpecThreshold(0.05, max_nodes=10, candidates="top-k"),
-}
-
-
-@pytest.fixture(params=BUILDERS, ids=str)
-def builder(request):
-    return BUILDERS[request.param]()
-
-
-def test_samples_are_the_separate_calls(builder):
-    target, draft = pair()
-    parts = Parts(DraftModel(draft), builder, RejectionSampling(1.0))
-    jobs = [Job((1, 2, 3), f"p#{number}", max_new_tokens=12) for number in range(3)]
-    with SerialSpeculative().open(LanguageModel(target), parts) as executor:
-        shared = executor.run(jobs).results
-    decoder = Decoder(target, *parts)
-    alone = [decoder.generate(job.prompt, max_new_tokens=12, sequence=job.sequence, seed=0) for job in jobs]
-    assert [result.token_ids for result in shared] == [result.token_ids for result in alone]
-    assert [result.draft_passes for result in shared] == [result.draft_passes for result in alone]
-    assert len({tuple(result.token_ids) for result in shared}) == 3
-
-
+@pytest.mark.parametrize(
+    "builder",
+    [
+        Chain(4),
+        StaticTree([[0], [1], [0, 0], [0, 1], [0, 0, 0]], candidates="drawn"),
+        SpecInfer([3, 2, 1]),
+        DySpecGreedy(10),
+        DySpecThreshold(0.05, max_nodes=10, candidates="top-k"),
+    ],
+    ids=lambda builder: type(builder).__name__,
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_draft_may_be_less_precise_than_the_target(builder, dtype):
     """Its q is float32 all the same, and sums to one."""
-    target, trees = small_model("Llama"), []
+    target, seen = small_model("Llama"), []
     expected = Decoder(target).generate([1, 2, 3], max_new_tokens=30).token_ids
     decoder = Decoder(target, DraftModel(copy.deepcopy(target).to(dtype)), builder)
-    result = decoder.generate([1, 2, 3], max_new_tokens=30, observers=[lambda step: trees.append(step.tree)])
+    result = decoder.generate([1, 2, 3], max_new_tokens=30, observers=[seen.append])
     assert result.token_ids == expected
     assert result.accepted_drafts > 0
-    for tree in trees:
-        for q in (tree.q or {}).values():
-            assert q.dtype == np.float32
-            assert q.sum() == pytest.approx(1, abs=1e-5)
+    found = [q for outcome in seen for q in (outcome.tree.q or {}).values()]
+    assert bool(found) == (builder.kind is not NodeKind.POINT_MASS)
+    for q in found:
+        assert q.dtype == np.float32
+        assert q.sum() == pytest.approx(1, abs=1e-5)
 
 
 def test_a_coupled_draft_that_is_the_target_is_always_right():
@@ -289,7 +258,7 @@ def test_a_coupled_draft_that_is_the_target_is_always_right():
 
 def test_coupled_candidates_are_ranked_by_score_plus_the_positions_noise():
     drafter = DraftModel(bigram_model(LOGITS), coupled=True)
-    context = begun(drafter, 0, sequence="s", noise_temperature=0.5)
+    context = begun(drafter, [0], sequence="s", noise_temperature=0.5)
     answer = drafter.propose(context, ask(context, [(), (3,)], 4))
     for depth in (0, 1):
         noisy = log_softmax(np.array(LOGITS[0]) / 0.5) + context.target_noise(1 + depth, 1, 4)[0].numpy()
@@ -298,35 +267,31 @@ def test_coupled_candidates_are_ranked_by_score_plus_the_positions_noise():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("call", "message"),
     [
-        ({"temperature": 0.6, "coupled": True}, r"coupled and temperature 0\.6.*leave one of the two out"),
-        ({"model": "gpt2"}, r"model 'gpt2', a name: name the draft in pair\.draft"),
+        (
+            lambda: DraftModel(temperature=0.6, coupled=True),
+            r"coupled and temperature 0\.6.*leave one of the two",
+        ),
+        (lambda: DraftModel("gpt2"), r"model 'gpt2', a name: name the draft in pair\.draft"),
+        (lambda: DraftModel().use_draft_model(None), r"the pair has none: set pair\.draft"),
+        (lambda: Union([PromptLookup(), DraftModel()]).use_draft_model(None), r"set pair\.draft"),
     ],
 )
-def test_wrong_arguments_are_refused(options, message):
+def test_wrong_arguments_and_missing_models_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
-        DraftModel(**options)
+        call()
 
 
 def test_a_model_of_its_own_is_not_replaced_by_the_pairs():
     own, pairs = counting_model(9), counting_model(9)
-    drafter = DraftModel(own)
-    drafter.use_draft_model(pairs)
-    assert drafter.models[0].model is own
-    drafter = DraftModel()
-    drafter.use_draft_model(pairs)
-    assert drafter.models[0].model is pairs
-
-
-def test_a_pair_without_draft_is_refused():
-    for drafter in (DraftModel(), Union([PromptLookup(), DraftModel()])):
-        with pytest.raises(ValueError, match=r"needs a draft model and the pair has none: set pair\.draft"):
-            drafter.use_draft_model(None)
+    for drafter, expected in ((DraftModel(own), own), (DraftModel(), pairs)):
+        drafter.use_draft_model(pairs)
+        assert drafter.models[0].model is expected
 
 
 def broken_after(length, value, vocabulary=9):
-    """After so many tokens the model gives ``value`` for token 4 (or for all)."""
+    """Return a model that gives ``value`` for token 4 (-inf: for all) after so many tokens."""
     sound = counting_model(vocabulary)
 
     def next_logits(tokens):
@@ -345,9 +310,8 @@ def test_broken_logits_are_named_with_model_step_and_prompt(role, value, found):
     broken, sound = broken_after(12, value), counting_model(9)
     target, draft = (sound, broken) if role == "draft" else (broken, sound)
     decoder = Decoder(target, DraftModel(draft), Chain(2))
-    with pytest.raises(
-        LogitsError, match=rf"the {role} model gave {found} logits in step 2 of prompt 'p7'.*11 tokens"
-    ):
+    message = rf"the {role} model gave {found} logits in step 2 of prompt 'p7'.*11 tokens"
+    with pytest.raises(LogitsError, match=message):
         decoder.generate([0] * 8, max_new_tokens=12, sequence="p7")
 
 
@@ -370,7 +334,7 @@ class Interrupted(KConfig):
 
 
 def test_a_step_that_never_ended_leaves_nothing_behind():
-    """It had fed rows to the draft; neither the next turn nor the next prompt may read them."""
+    """Neither the next turn nor the next prompt may read the rows that it had fed to the draft."""
     target, draft = pair()
     builder = Interrupted([2, 2])
     plain, decoder = Decoder(target), Decoder(target, DraftModel(draft), builder)
@@ -389,7 +353,7 @@ def test_a_step_that_never_ended_leaves_nothing_behind():
 
 
 def test_a_drafter_shared_by_two_conversations_rereads_each():
-    """Going back to the first conversation it must not take the second's cache for its own."""
+    """Back at the first conversation it must not use the second's cache."""
     target, draft = pair()
     drafter = DraftModel(draft)
     builder = StaticTree([[0], [0, 0]])
@@ -403,7 +367,7 @@ def test_a_drafter_shared_by_two_conversations_rereads_each():
     assert result.accepted_drafts == alone.accepted_drafts
 
 
-def test_twins_prefill_an_equal_prompt_once_and_keep_their_sequences_apart():
+def test_sequences_of_one_model_prefill_an_equal_prompt_once():
     fed = []
     draft = hashed_model(24, seed=1)
     forward = draft.forward
@@ -438,7 +402,7 @@ def test_another_draft_takes_the_place_of_the_one_given_before():
 
 
 class IndependentRows(LanguageModel):
-    """One whose rows hang on no others, as those of a table do."""
+    """A model with rows that do not depend on the others of their pass."""
 
     independent_rows = True
 
@@ -447,18 +411,16 @@ class IndependentRows(LanguageModel):
 
 
 @pytest.mark.parametrize(("kind", "kept"), [(IndependentRows, 11), (LanguageModel, 0)])
-def test_a_text_that_goes_on_is_fed_from_where_it_parts_from_what_is_held(kind, kept):
-    """Where a row's logits hang on the others of its pass, only an equal prompt gives the same rows bit by bit."""
+def test_a_longer_text_is_fed_from_the_end_of_the_common_prefix(kind, kept):
+    """Where a row's logits depend on the others of its pass, only an equal prompt gives the same rows bit by bit."""
     fed = []
     drafter = DraftModel(kind(hashed_model(20, seed=1)))
     (model,) = drafter.models
     prefill = model.prefill
     model.prefill = lambda slot, tokens, **others: fed.append(len(tokens)) or prefill(slot, tokens, **others)
-    said = [
-        *range(8),
-        *Decoder(hashed_model(20), drafter, Chain(2)).generate(range(8), max_new_tokens=6).token_ids,
-    ]
-    for text in ([*said[:11], 1, 2, 3], said[:8]):
+    output = Decoder(hashed_model(20), drafter, Chain(2)).generate(range(8), max_new_tokens=6).token_ids
+    whole = [*range(8), *output]
+    for text in ([*whole[:11], 1, 2, 3], whole[:8]):
         result = Decoder(hashed_model(20), drafter, Chain(2)).generate(text, max_new_tokens=6)
         fresh = DraftModel(hashed_model(20, seed=1))
         expected = Decoder(hashed_model(20), fresh, Chain(2)).generate(text, max_new_tokens=6)

@@ -1,4 +1,4 @@
-"""Draws have exactly the distribution of one-by-one sampling, and are decided by their uniform numbers alone."""
+"""Draws have exactly the distribution of one-by-one sampling, and depend on their uniform numbers alone."""
 
 from itertools import permutations, product
 
@@ -16,7 +16,7 @@ Q = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 
 
 def keyed(places, seed=0):
-    """Uniform numbers of rows that stand at these places."""
+    """Return the uniform numbers of rows at these places."""
     stream = UniformStream((seed, 1))
 
     def uniforms(rows, start, count):
@@ -45,7 +45,7 @@ def fits(samples, expected):
 
 
 def test_all_of_a_distribution_in_order():
-    """What the last draws are depends on all others: a bias of a later round would show here."""
+    """The last draws depend on all others, so a bias of a later round would show here."""
     expected = {}
     for order in permutations(range(5)):
         left = 1 - np.concatenate(([0], np.cumsum(Q[list(order)])[:-1]))
@@ -59,7 +59,7 @@ def test_ordered_draws_with_replacement_are_independent():
 
 
 def test_a_vocabulary_of_many_blocks_is_drawn_from_as_a_small_one():
-    """The five tokens stand in four blocks of a vocabulary that is no multiple of a block."""
+    """The five tokens are in four blocks of a vocabulary that is not a multiple of a block."""
     places = [0, 127, 128, 300, 998]
     q = np.zeros(999)
     q[places] = Q
@@ -74,7 +74,7 @@ vocabularies = st.sampled_from([1, 2, 3, 127, 128, 129, 300])
 @given(
     vocabularies, st.integers(1, 6), st.integers(0, 10**6), st.booleans(), st.sampled_from([0.02, 0.3, 1.0])
 )
-def test_how_much_is_wanted_does_not_decide_what_is_drawn(vocabulary, rows, seed, replacement, concentration):
+def test_the_number_of_draws_does_not_change_them(vocabulary, rows, seed, replacement, concentration):
     generator = np.random.default_rng(seed)
     q = generator.dirichlet([concentration] * vocabulary, size=rows).astype(np.float32)
     places = generator.integers(10**6, size=rows).tolist()
@@ -102,7 +102,7 @@ def test_how_much_is_wanted_does_not_decide_what_is_drawn(vocabulary, rows, seed
 
 @examples(40)
 @given(vocabularies, st.integers(0, 10**6), st.booleans())
-def test_the_distribution_is_left_as_it_was(vocabulary, seed, replacement):
+def test_the_distribution_is_unchanged(vocabulary, seed, replacement):
     generator = np.random.default_rng(seed)
     q = torch.from_numpy(generator.dirichlet([0.3] * vocabulary, size=3).astype(np.float32))
     before = q.clone()
@@ -114,33 +114,29 @@ def test_the_distribution_is_left_as_it_was(vocabulary, seed, replacement):
     assert np.exp(answer.log_probs[there]) == pytest.approx(answer.q[rows, answer.tokens[there]], rel=1e-5)
 
 
-@pytest.mark.parametrize("vocabulary", [3, 128, 200])
-def test_a_certain_token_is_the_only_draw(vocabulary):
-    q = np.zeros(vocabulary)
-    q[-1] = 1
-    answer = drawn(q, 5)
-    assert answer.tokens.tolist() == [[vocabulary - 1]]
-    assert answer.log_probs.tolist() == [[0.0]]
-    assert drawn(q, 5, replacement=True).tokens.tolist() == [[vocabulary - 1] * 5]
-
-
-def test_impossible_tokens_are_never_drawn():
-    """Three of 400 are possible: beside a row of many, the row ends after three."""
-    q = np.zeros((2, 400))
-    q[0, [5, 200, 399]] = [0.7, 0.2, 0.1]
-    q[1] = 1 / 400
-    for first in range(50):
-        tokens = drawn(q, 6, [first, 1000]).tokens
-        assert sorted(tokens[0].tolist()) == [-1, -1, -1, 5, 200, 399]
-        assert (tokens[0, 3:] == -1).all()
-        assert (tokens[1] >= 0).all()
-
-
-def test_a_tail_far_below_the_rest_is_reached_once_the_rest_is_drawn():
-    """A probability of 1e-12 beside one of 1: without replacement it comes second, whatever the uniform number."""
-    q = [1.0, 0.0, 1e-12]
+@pytest.mark.parametrize(
+    ("vocabulary", "possible"),
+    [
+        (3, {2: 1.0}),
+        (128, {127: 1.0}),
+        (200, {199: 1.0}),
+        (400, {5: 0.7, 200: 0.2, 399: 0.1}),
+        (3, {0: 1.0, 2: 1e-12}),  # without replacement the tail comes second, by any uniform number
+    ],
+)
+def test_exactly_the_possible_tokens_are_drawn(vocabulary, possible):
+    """Also beside a row with many possible tokens."""
+    q = np.zeros((2, vocabulary))
+    q[0, list(possible)] = list(possible.values())
+    q[1] = 1 / vocabulary
     for place in range(20):
-        assert drawn(q, 3, [place]).tokens.tolist() == [[0, 2]]
+        tokens, wide = drawn(q, 6, [place, 1000]).tokens
+        assert sorted(tokens[: len(possible)].tolist()) == sorted(possible)
+        assert (tokens[len(possible) :] == -1).all()
+        assert (wide >= 0).sum() == min(vocabulary, 6)
+    certain = max(possible, key=possible.get)
+    if possible[certain] == 1:
+        assert drawn(q[0], 5, replacement=True).tokens.tolist() == [[certain] * 5]
 
 
 def test_the_lowest_and_the_highest_numbers_stay_within_the_vocabulary():

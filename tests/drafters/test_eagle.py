@@ -1,19 +1,19 @@
-"""A layer on the target's states: what it reads when, and that nothing but speed depends on it."""
+"""EAGLE's layer on the target's states by hand, and bound to the target it was trained for."""
 
 from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
-from helpers.on_llama import OnLlama
+from helpers.contracts import contract_of
+from helpers.on_llama import OnLlama, prefill_with_hidden
+from helpers.requests import chain_request
 from helpers.small_models import VOCABULARY, small_model
 
 from specexp.builders import Chain, StaticTree
 from specexp.core.context import Context
-from specexp.core.dialogue import Request
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
-from specexp.core.outcome import prefill_outcome
 from specexp.drafters import Eagle
 from specexp.drafters.networks import EagleHead
 from specexp.drafters.target_mark import mark_of
@@ -33,7 +33,7 @@ def network():
 
 
 def head():
-    """Random numbers for a small model, as an artifact holds them."""
+    """Return random numbers for a small model, as in an artifact."""
     arrays = {name: value.numpy() for name, value in network().state_dict().items()}
     return {
         **arrays,
@@ -42,18 +42,12 @@ def head():
     }
 
 
-class TestEagle(OnLlama, DrawingDrafterContract):
-    def make_drafter(self):
-        return Eagle(head())
-
-
-class TestCoupled(OnLlama, DrafterContract):
-    def make_drafter(self):
-        return Eagle(head(), coupled=True)
+TestEagle = contract_of(DrawingDrafterContract, lambda: Eagle(head()), OnLlama)
+TestCoupled = contract_of(DrafterContract, lambda: Eagle(head(), coupled=True), OnLlama)
 
 
 def test_a_row_is_a_token_with_the_state_before_it_and_sees_those_up_to_it():
-    """A row by itself, with the keys and values of those before, is made as among them."""
+    """One row, with the keys and values of those before, is the same as in a pass over all."""
     made, generator = network(), torch.Generator().manual_seed(1)
     embedded, states = torch.randn((2, 5, WIDTH), generator=generator)
     whole, (keys, values) = made(embedded, states, torch.arange(5))
@@ -63,12 +57,12 @@ def test_a_row_is_a_token_with_the_state_before_it_and_sees_those_up_to_it():
     torch.testing.assert_close(alone[0], whole[4])
 
 
-def test_a_new_head_goes_on_with_the_state_it_is_given():
+def test_a_new_head_returns_the_given_state():
     embedded, states = torch.randn((2, 5, WIDTH))
     torch.testing.assert_close(EagleHead(WIDTH, 2, 24)(embedded, states, torch.arange(5))[0], states)
 
 
-def test_after_some_steps_it_says_what_it_says_of_the_same_text_read_at_once():
+def test_after_some_steps_it_answers_as_after_a_prefill_of_the_same_text():
     target, walked, fresh = LanguageModel(small_model("Llama")), Eagle(head()), Eagle(head())
     seen = []
     decoder = Decoder(target, walked, StaticTree([[rank] for rank in range(VOCABULARY - 1)]))
@@ -77,35 +71,35 @@ def test_after_some_steps_it_says_what_it_says_of_the_same_text_read_at_once():
     assert sum(len(outcome.accepted) for outcome in seen) > 0
     text = context.token_ids.tolist()
     fresh.use_target(target)
-    fresh.begin(Context(text), _told(target, text))
+    fresh.begin(Context(text), prefill_with_hidden(target, text))
     torch.testing.assert_close(ask(walked, context), ask(fresh, Context(text)), atol=1e-5, rtol=1e-5)
 
 
-def _told(target, text):
-    target.keep_hidden(True)
-    target.cache.truncate(0, 0)
-    target.prefill(0, text[:-1])
-    return prefill_outcome(Context(text), np.array(text[:-1]), torch.empty(0, 0), target.hidden[0])
-
-
 def ask(drafter, context):
-    """Log-probabilities of the best tokens below the root and below two nodes in a row."""
-    tokens = np.array([context.root, 5, 6])
-    request = Request(tokens, np.arange(3) - 1, np.array([-1, 0, 0]), np.array([0, 1, 2]), 4)
+    """Return log-probabilities of the best tokens below the root and below two nodes in a row."""
+    request = chain_request(context, (5, 6), 4, rows=[0, 1, 2])
     return torch.from_numpy(drafter.propose(context, request).log_probs)
 
 
-def test_a_head_of_another_target_or_of_another_drafter_is_refused():
-    with pytest.raises(
-        ValueError, match="the head of Eagle was trained for another target than this qwen3 model"
-    ):
-        Decoder(small_model("Qwen3"), Eagle(head()), Chain(2))
-    with pytest.raises(ValueError, match="which are none of an EagleHead"):
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("Qwen3", {}, "the head of Eagle was trained for another target than this qwen3 model"),
+        ("Llama", {"qkv.weight": np.zeros(3)}, "the head must have the arrays of an EagleHead"),
+    ],
+)
+def test_a_head_of_another_target_and_a_damaged_one_are_refused(name, changes, message):
+    with pytest.raises(ValueError, match=message):
+        Decoder(small_model(name), Eagle({**head(), **changes}), Chain(2))
+
+
+def test_a_head_of_another_drafter_is_refused_and_a_recording_too():
+    with pytest.raises(ValueError, match="must have the arrays of an EagleHead"):
         Eagle({"weight": np.zeros(3)})
-    with pytest.raises(ValueError, match="which are none of an EagleHead"):
-        Decoder(small_model("Llama"), Eagle({**head(), "qkv.weight": np.zeros(3)}), Chain(2))
     with pytest.raises(RecordingError, match="Eagle runs its draft model in a way of its own"):
         models_in(Eagle(head()))
-    Decoder(deepcopy(small_model("Llama")).bfloat16(), Eagle(head()), Chain(2)).generate(
-        [1, 2], max_new_tokens=4
-    )
+
+
+def test_the_target_may_be_rounded():
+    target = deepcopy(small_model("Llama")).bfloat16()
+    Decoder(target, Eagle(head()), Chain(2)).generate([1, 2], max_new_tokens=4)

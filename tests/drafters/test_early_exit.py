@@ -1,6 +1,7 @@
 """The target's first layers draft for it: with its weights, and without changing them or its output."""
 
 import pytest
+from helpers.contracts import contract_of
 from helpers.on_llama import OnLlama
 from helpers.small_models import FULL_ATTENTION, build, small_model
 
@@ -12,15 +13,8 @@ from specexp.replay.play.fidelity import models_in
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.verify.toy import toy_models
 
-
-class TestEarlyExit(OnLlama, DrawingDrafterContract):
-    def make_drafter(self):
-        return EarlyExit(1)
-
-
-class TestCoupled(OnLlama, DrafterContract):
-    def make_drafter(self):
-        return EarlyExit(1, coupled=True)
+TestEarlyExit = contract_of(DrawingDrafterContract, lambda: EarlyExit(1), OnLlama)
+TestCoupled = contract_of(DrafterContract, lambda: EarlyExit(1, coupled=True), OnLlama)
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma"])
@@ -49,16 +43,19 @@ def test_the_weights_are_the_targets():
     assert mine.model.layers[0] is target.model.layers[0]
 
 
-def test_what_leaves_nothing_out_is_refused():
-    with pytest.raises(
-        ValueError, match="EarlyExit was given 2 layers and the target has 2: 1 to 1 leave some out"
-    ):
-        Decoder(small_model("Llama"), EarlyExit(2), Chain(2))
-    with pytest.raises(ValueError, match="GPT2LMHeadModel does not keep them in one list"):
-        Decoder(small_model("GPT2"), EarlyExit(1), Chain(2))
-    with pytest.raises(
-        ValueError, match="ToyModel does not keep them in one list"
-    ):  # a runtime without a model
-        Decoder(toy_models().target, EarlyExit(1), Chain(2))
+@pytest.mark.parametrize(
+    ("target", "layers", "message"),
+    [
+        (lambda: small_model("Llama"), 2, "EarlyExit: layers must be from 1 to 1, got 2"),
+        (lambda: small_model("GPT2"), 1, "needs a target with one list of layers, got GPT2LMHeadModel"),
+        (lambda: toy_models().target, 1, "needs a target with one list of layers, got ToyModel"),
+    ],
+)
+def test_targets_without_a_layer_to_leave_at_are_refused(target, layers, message):
+    with pytest.raises(ValueError, match=message):
+        Decoder(target(), EarlyExit(layers), Chain(2))
+
+
+def test_it_cannot_be_recorded():
     with pytest.raises(RecordingError, match="EarlyExit runs its draft model in a way of its own"):
         models_in(EarlyExit(1))

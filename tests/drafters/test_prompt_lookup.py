@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 from helpers.contracts import contract_of
+from helpers.requests import begun, chain_request
 
-from specexp.core.context import Context
-from specexp.core.dialogue import Request
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, root_tree
 from specexp.drafters import PromptLookup
@@ -16,17 +15,8 @@ TestSeveralCandidates = contract_of(DrafterContract, lambda: PromptLookup(max_ng
 
 
 def ask(drafter, context, k, path=()):
-    tokens = np.array([context.root, *path], dtype=np.int64)
-    request = Request(
-        tokens, np.arange(tokens.size) - 1, np.zeros_like(tokens), np.array([tokens.size - 1]), k
-    )
-    return [token for token in drafter.propose(context, request).tokens[0].tolist() if token != NO_CANDIDATE]
-
-
-def begun(drafter, tokens):
-    context = Context(tokens)
-    drafter.begin(context, None)
-    return context
+    found = drafter.propose(context, chain_request(context, path, k)).tokens[0].tolist()
+    return [token for token in found if token != NO_CANDIDATE]
 
 
 def test_the_longest_suffix_is_looked_up_first():
@@ -61,9 +51,8 @@ def test_committed_tokens_are_found_and_drafted_ones_are_not():
     context = begun(drafter, [1, 2])
     ask(drafter, context, 4, (3, 4))
     assert ask(drafter, context, 4, (3,)) == []
-    tree = root_tree(2)
     context.append([7, 2])
-    drafter.observe(Outcome(context, tree, None, (), (7, 2)))
+    drafter.observe(Outcome(context, root_tree(2), None, (), (7, 2)))
     assert ask(drafter, context, 4) == [7]
 
 
@@ -89,7 +78,7 @@ def test_a_new_turn_is_indexed_too():
     assert ask(drafter, context, 1, (2,)) == [5]
 
 
-def test_sequences_do_not_see_each_other():
+def test_sequences_are_indexed_apart():
     drafter = PromptLookup()
     begun(drafter, [1, 2, 1])
     assert ask(drafter, begun(drafter, [1]), 1) == []

@@ -1,16 +1,15 @@
-"""Runs looked up by hand and against a search through all text; what follows them, and how probable that is."""
+"""Runs and their followers with probabilities, by hand and against a search through all text."""
 
 import numpy as np
 import pytest
 from helpers.contracts import contract_of
 from helpers.examples import examples
+from helpers.requests import begun, chain_request
 from hypothesis import given, strategies as st
 
 from specexp.artifacts import ArtifactError
 from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact, save_artifact
-from specexp.core.context import Context
-from specexp.core.dialogue import Request
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE, root_tree
@@ -30,37 +29,25 @@ TestCarried = contract_of(DrafterContract, lambda: SuffixAutomaton(state="carry"
 TestWithCorpus = contract_of(DrafterContract, lambda: SuffixAutomaton(corpus_arrays(TEXTS), candidates=4))
 
 
-def begun(drafter, tokens):
-    context = Context(tokens)
-    drafter.begin(context, None)
-    return context
-
-
-def ask(drafter, context, path=(), k=8):
-    """Candidates with their probabilities."""
-    tokens = np.array([context.root, *path], dtype=np.int64)
-    rows = np.array([tokens.size - 1])
-    answer = drafter.propose(
-        context, Request(tokens, np.arange(tokens.size) - 1, np.zeros_like(tokens), rows, k)
-    )
+def ask(drafter, context, path=()):
+    """Return candidates with their probabilities."""
+    answer = drafter.propose(context, chain_request(context, path, 8))
     pairs = zip(answer.tokens[0].tolist(), np.exp(answer.log_probs[0]).tolist(), strict=True)
     return {token: pytest.approx(share, abs=1e-5) for token, share in pairs if token != NO_CANDIDATE}
 
 
-def test_the_longest_run_alone_is_asked_as_published():
-    """ "1 2" was followed by 3, 4 and 3; 2 alone also by 9."""
-    drafter = SuffixAutomaton(estimate="frequency")
+@pytest.mark.parametrize(
+    ("estimate", "expected"),
+    [
+        ("frequency", {3: 2 / 3, 4: 1 / 3}),  # "1 2" was followed by 3, 4 and 3
+        ("escape", {3: 2 / 5, 4: 1 / 5, 9: 2 / 5 * 1 / 2}),  # 2 escapes of 5; 2 alone was also followed by 9
+    ],
+)
+def test_shorter_runs_share_what_longer_ones_escape_or_as_published_nothing(estimate, expected):
+    drafter = SuffixAutomaton(estimate=estimate)
     context = begun(drafter, [2, 9, 1, 2, 3, 7, 1, 2, 4, 8, 1, 2, 3, 6, 1, 2])
-    assert ask(drafter, context) == {3: 2 / 3, 4: 1 / 3}
-    assert list(ask(drafter, context)) == [3, 4]
-
-
-def test_shorter_runs_share_what_longer_ones_escape():
-    """ "1 2": 3 of 2 and 1 occurrences and 2 escapes; of the 2 / 5 left, 2 was followed by 9 once beside them."""
-    drafter = SuffixAutomaton()
-    context = begun(drafter, [2, 9, 1, 2, 3, 7, 1, 2, 4, 8, 1, 2, 3, 6, 1, 2])
-    assert ask(drafter, context) == {3: 2 / 5, 4: 1 / 5, 9: 2 / 5 * 1 / 2}
-    assert list(ask(drafter, context)) == [3, 4, 9]
+    assert ask(drafter, context) == expected
+    assert list(ask(drafter, context)) == list(expected)
 
 
 def test_of_equal_candidates_the_newest_comes_first():
@@ -85,14 +72,14 @@ def test_a_run_reaches_as_deep_as_it_is_long():
     assert ask(drafter, context, (3, 4)) == {}
 
 
-def test_texts_before_are_known_where_they_are_carried():
+def test_earlier_texts_are_searched_if_they_are_carried():
     for state, known in (("carry", {6: 1 / 2}), ("cold", {})):
         drafter = SuffixAutomaton(state=state)
         begun(drafter, [4, 5, 6])
         assert ask(drafter, begun(drafter, [9, 5])) == known
 
 
-def test_sequences_decoded_at_once_add_to_what_each_other_knows():
+def test_sequences_decoded_together_share_carried_texts():
     drafter = SuffixAutomaton(state="carry", estimate="frequency")
     first, second = begun(drafter, [4, 5]), begun(drafter, [8, 5])
     assert ask(drafter, second) == {}
@@ -102,7 +89,7 @@ def test_sequences_decoded_at_once_add_to_what_each_other_knows():
     assert drafter.for_new_sequence() is drafter
 
 
-def test_a_corpus_is_asked_where_it_knows_a_longer_run():
+def test_the_corpus_counts_where_it_holds_a_longer_run():
     corpus = corpus_arrays([[1, 2, 3, 4], [2, 3, 5]])
     drafter = SuffixAutomaton(corpus, estimate="frequency")
     assert ask(drafter, begun(drafter, [3, 6, 1, 2, 3])) == {4: 1}
@@ -115,7 +102,7 @@ small_texts = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=14), min
 
 
 def occurrences(texts, run):
-    """What follows a run in texts, counted by looking everywhere."""
+    """Return the followers of a run, counted at every place of the texts."""
     found = {}
     for text in texts:
         for start in range(len(text) - len(run)):
@@ -127,7 +114,7 @@ def occurrences(texts, run):
 @examples(60)
 @given(small_texts, st.randoms(use_true_random=False))
 def test_the_automaton_counts_what_a_search_counts(texts, random):
-    """Also of texts that grow in turns."""
+    """Also if texts grow in turns."""
     index, places, grown = SuffixIndex(), [0] * len(texts), [0] * len(texts)
     while any(done < len(text) for done, text in zip(grown, texts, strict=True)):
         which = random.choice([one for one, text in enumerate(texts) if grown[one] < len(text)])
@@ -170,30 +157,39 @@ def test_an_artifact_holds_a_corpus(tmp_path):
     assert ask(drafter, begun(drafter, [5])) == {7: 1 / 2}
 
 
-def test_what_is_no_corpus_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="the corpus is empty: at least one text of one token is needed"):
-        SuffixAutomaton(corpus_arrays([]))
+SOUND = corpus_arrays(TEXTS)
+
+
+def tokens_with(place, token):
+    damaged = SOUND["tokens"].copy()
+    damaged[place] = token
+    return {**SOUND, "tokens": damaged}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        (corpus_arrays([]), "the corpus is empty: at least one text of one token is needed"),
+        ({**SOUND, "suffixes": np.zeros_like(SOUND["suffixes"])}, "the corpus' suffixes are damaged"),
+        ({**SOUND, "suffixes": SOUND["suffixes"][1:]}, "the corpus' suffixes are damaged"),
+        (
+            tokens_with(len(TEXTS[0]), -2),
+            "the corpus' tokens are damaged: ids >= 0 are expected, and -1 after",
+        ),
+        (tokens_with(-1, 3), "the corpus' tokens are damaged"),
+        ({**SOUND, "tokens": SOUND["tokens"].astype(np.int64)}, "the corpus' tokens must be int32"),
+        ({"tokens": SOUND["tokens"]}, "has the arrays \\['suffixes', 'tokens'\\]"),
+    ],
+)
+def test_a_damaged_corpus_is_refused(corpus, message):
+    with pytest.raises(ValueError, match=message):
+        SuffixAutomaton(corpus)
+
+
+def test_a_corpus_of_another_vocabulary_and_damaged_states_are_refused(tmp_path):
     with pytest.raises(ArtifactError, match="the corpus is empty"):
         save_artifact(tmp_path / "corpus", "suffix-corpus", {"corpus.safetensors": corpus_arrays([[]])})
-    sound = corpus_arrays(TEXTS)
-    with pytest.raises(ValueError, match="the corpus' suffixes are damaged"):
-        SuffixAutomaton({**sound, "suffixes": np.zeros_like(sound["suffixes"])})
-    with pytest.raises(ValueError, match="as many are expected, with -1 behind the last text"):
-        SuffixAutomaton({**sound, "suffixes": sound["suffixes"][1:]})
-    damaged = sound["tokens"].copy()
-    damaged[len(TEXTS[0])] = -2
-    with pytest.raises(
-        ValueError, match="the corpus holds the token -2; ids of at least 0 are expected, and -1 beh"
-    ):
-        SuffixAutomaton({**sound, "tokens": damaged})
-    with pytest.raises(ValueError, match="the corpus' tokens are int64"):
-        SuffixAutomaton({**sound, "tokens": sound["tokens"].astype(np.int64)})
-    with pytest.raises(ValueError, match="has the arrays \\['suffixes', 'tokens'\\]"):
-        SuffixAutomaton({"tokens": sound["tokens"]})
-    with pytest.raises(ValueError, match="holds the token 7 and the target's vocabulary has ids 0 to 5"):
-        SuffixAutomaton(sound).check_vocabulary(6)
-
-
-def test_saved_texts_that_do_not_belong_together_are_refused():
-    with pytest.raises(ValueError, match="the saved texts are damaged: 2 tokens in texts of 3 together"):
+    with pytest.raises(ValueError, match="holds token id 7; the target's vocabulary has ids 0 to 5"):
+        SuffixAutomaton(SOUND).check_vocabulary(6)
+    with pytest.raises(ValueError, match="the saved texts are damaged: 2 tokens, and texts of 3 together"):
         SuffixAutomaton(state="carry").load_state_dict({"tokens": np.array([1, 2]), "lengths": np.array([3])})

@@ -1,14 +1,15 @@
-"""Token Recycling by hand: what each rule writes into the matrix."""
+"""Token Recycling by hand: the rows of the matrix after each update rule."""
 
 import numpy as np
 import pytest
 import torch
 from helpers.contracts import contract_of
+from helpers.requests import chain_request
 
 from specexp.builders import Chain, StaticTree
 from specexp.core.context import Context
 from specexp.core.contracts import Verifier
-from specexp.core.dialogue import Request, Verdict
+from specexp.core.dialogue import Verdict
 from specexp.core.loop import Decoder, Drafting, draft_together
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
@@ -35,7 +36,7 @@ TestAccepted = contract_of(
 
 
 def logits_ranking(*rankings):
-    """``[n, V]`` logits whose best tokens are these, in this order."""
+    """Return ``[n, V]`` logits with these best tokens, in this order."""
     logits = torch.zeros(len(rankings), VOCABULARY)
     for row, ranking in enumerate(rankings):
         for rank, token in enumerate(ranking):
@@ -85,20 +86,20 @@ def test_merging_takes_the_best_rank_of_every_occurrence_first():
     assert drafter.matrix[3].tolist() == [4, 2]  # best of each occurrence: 4, 4, 2
 
 
-def test_in_a_race_every_rank_keeps_that_of_any_occurrence_by_chance_that_repeats_itself():
-    """Token 3 is fed with (4, 5) and (5, 0): of both first ranks and both second ranks any two may meet."""
+def test_in_a_race_every_rank_keeps_a_random_occurrence_keyed_by_place():
+    """Token 3 is fed with (4, 5) and (5, 0): any of both first ranks meets any of both second ranks."""
 
-    def rows(seed):
-        drafter, (root, *others), rankings = drafter_with(update="race"), STEP[0], STEP[3:]
-        shape = TreeShape(STEP[1], [-1, 0, 0, 0])
-        tree = TokenTree(shape, np.array([root, *others]))
-        drafter.observe(Outcome(Context([root], seed=seed), tree, logits_ranking(*rankings), STEP[2], (0,)))
+    def row(seed):
+        drafter, (tokens, parents, accepted, *rankings) = drafter_with(update="race"), STEP
+        tree = TokenTree(TreeShape(parents, [-1, 0, 0, 0]), np.array(tokens))
+        logits = logits_ranking(*rankings)
+        drafter.observe(Outcome(Context(tokens[:1], seed=seed), tree, logits, accepted, (0,)))
         assert drafter.matrix[1].tolist() == [2, 3]
         return tuple(drafter.matrix[3].tolist())
 
-    found = [rows(seed) for seed in range(40)]
+    found = [row(seed) for seed in range(40)]
     assert set(found) == {(4, 5), (4, 0), (5, NONE), (5, 0)}
-    assert found == [rows(seed) for seed in range(40)]
+    assert found == [row(seed) for seed in range(40)]
 
 
 def test_initialisation_from_the_prompt_puts_the_newest_follower_first():
@@ -108,51 +109,36 @@ def test_initialisation_from_the_prompt_puts_the_newest_follower_first():
     assert drafter.matrix[2].tolist() == [1, NONE]
 
 
-def test_what_follows_in_the_prompt_stands_before_what_its_logits_rank():
-    drafter = drafter_with(initialisation="prompt")
-    context = Context([1, 2, 1, 5])
-    drafter.begin(
-        context, prefill_outcome(context, np.array([1, 2, 1]), logits_ranking((2, 3), (4, 5), (0, 3)))
-    )
-    assert drafter.matrix[1].tolist() == [5, 2]  # the newest follower first; the logits said 0, 3
-    assert drafter.matrix[2].tolist() == [1, 4]
-    assert (drafter.matrix[5] == NONE).all()  # nothing follows the root yet
-
-
-def test_the_prefill_updates_every_fed_token():
-    drafter = drafter_with()
+@pytest.mark.parametrize(
+    ("initialisation", "after_one", "after_two"),
+    [("empty", [0, 3], [4, 5]), ("prompt", [5, 2], [1, 4])],  # the prompt's newest follower comes first
+)
+def test_the_prefill_updates_every_fed_token(initialisation, after_one, after_two):
+    drafter = drafter_with(initialisation=initialisation)
     assert drafter.wants_prefill_logits
     context = Context([1, 2, 1, 5])
-    drafter.begin(
-        context, prefill_outcome(context, np.array([1, 2, 1]), logits_ranking((2, 3), (4, 5), (0, 3)))
-    )
-    assert drafter.matrix[1].tolist() == [0, 3]
-    assert drafter.matrix[2].tolist() == [4, 5]
+    logits = logits_ranking((2, 3), (4, 5), (0, 3))
+    drafter.begin(context, prefill_outcome(context, np.array([1, 2, 1]), logits))
+    assert drafter.matrix[[1, 2]].tolist() == [after_one, after_two]
     assert (drafter.matrix[5] == NONE).all()  # the root is fed by the first step
 
 
-@pytest.mark.parametrize(("state", "after_one"), [("cold", [NONE, NONE]), ("carry", [2, 3])])
-def test_what_a_prompt_inherits(state, after_one):
-    drafter = drafter_with(state=state, prefill_update=False)
-    drafter.begin(Context([1]), None)
-    observe(drafter, *STEP)
-    drafter.begin(Context([5]), None)
-    assert drafter.matrix[1].tolist() == after_one
-
-
-def test_a_continued_conversation_keeps_what_was_learned():
-    drafter = drafter_with(state="cold", prefill_update=False)
-    context = Context([1])
+@pytest.mark.parametrize(
+    ("state", "continued", "after_one"),
+    [("cold", False, [NONE, NONE]), ("cold", True, [2, 3]), ("carry", False, [2, 3])],
+)
+def test_the_matrix_is_kept_by_policy_and_within_a_conversation(state, continued, after_one):
+    drafter, context = drafter_with(state=state, prefill_update=False), Context([1])
     drafter.begin(context, None)
     observe(drafter, *STEP)
     context.next_turn([2])
-    drafter.begin(context, None)
-    assert drafter.matrix[1].tolist() == [2, 3]
+    drafter.begin(context if continued else Context([5]), None)
+    assert drafter.matrix[1].tolist() == after_one
 
 
 @pytest.fixture
 def saved_matrix():
-    """A matrix that another drafter learned."""
+    """Return a matrix that another drafter learned."""
     matrix = np.full((VOCABULARY, 2), NONE, dtype=np.int32)
     matrix[1] = [5, 4]
     return matrix
@@ -167,36 +153,37 @@ def test_every_prompt_starts_from_the_preloaded_matrix(saved_matrix):
         assert drafter.matrix[1].tolist() == [2, 3]
 
 
-def test_a_preloaded_matrix_of_another_size_is_refused(saved_matrix):
-    with pytest.raises(ValueError, match="k=2, TokenRecycling was given k=8"):
-        TokenRecycling(k=8, state="preloaded", matrix=saved_matrix)
-    drafter = TokenRecycling(k=2, state="preloaded", matrix=saved_matrix)
-    with pytest.raises(ValueError, match="6 rows, the target's vocabulary 7"):
-        drafter.check_vocabulary(7)
-
-
-@pytest.mark.parametrize("arguments", [{"matrix": np.zeros((6, 8), dtype=np.int32)}, {"state": "preloaded"}])
-def test_preloaded_and_matrix_belong_together(arguments):
-    with pytest.raises(ValueError, match="'preloaded' needs one"):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"k": 8, "state": "preloaded", "matrix": np.zeros((6, 2), dtype=np.int32)},
+            "k=2, TokenRecycling was given",
+        ),
+        ({"matrix": np.zeros((6, 8), dtype=np.int32)}, "'preloaded' needs one"),
+        ({"state": "preloaded"}, "'preloaded' needs one"),
+        (
+            {"state": "preloaded", "matrix": np.zeros((6, 8), dtype=np.int32), "coupled": True},
+            "coupled and preloaded",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
         TokenRecycling(**arguments)
 
 
-def test_more_candidates_than_the_vocabulary_has_are_refused():
+def test_other_vocabularies_and_states_are_refused(saved_matrix):
+    with pytest.raises(ValueError, match="6 rows, the target's vocabulary 7"):
+        TokenRecycling(k=2, state="preloaded", matrix=saved_matrix).check_vocabulary(7)
     with pytest.raises(ValueError, match="k=8"):
         TokenRecycling(k=8).check_vocabulary(6)
+    for shape in ((VOCABULARY, 3), (VOCABULARY + 1, 2)):
+        with pytest.raises(ValueError, match="saved matrix"):
+            drafter_with().load_state_dict({"matrix": torch.zeros(shape, dtype=torch.int32)})
 
 
-@pytest.mark.parametrize("shape", [(VOCABULARY, 3), (VOCABULARY + 1, 2)])
-def test_a_state_of_another_size_is_refused(shape):
-    state = {"matrix": torch.zeros(shape, dtype=torch.int32)}
-    with pytest.raises(ValueError, match="saved matrix"):
-        drafter_with().load_state_dict(state)
-
-
-VOCABULARY_COUPLED = 6
 LOGITS = torch.tensor([[0.0, 4.0, 3.5, 3.0, 0.0, 0.0]])  # after token 0: best 1, then 2, then 3
-
-
 PATHS = [[0], [1], [2], [0, 0], [0, 2], [1, 1], [0, 0, 0], [1, 1, 2], [1, 1, 2, 0]]
 
 
@@ -230,21 +217,16 @@ TestCoupledMerge = contract_of(
 )
 
 
-def proposed_after_token_0(context: Context, k: int = 3) -> list[int]:
-    drafter = TokenRecycling(k=3, coupled=True)
-    drafter.check_vocabulary(VOCABULARY_COUPLED)
-    drafter.observe(Outcome(context, root_tree(0), LOGITS, (), (1,)))
-    request = Request(np.array([0]), np.array([-1]), np.array([-1]), np.array([0]), k)
-    return drafter.propose(context, request).tokens[0].tolist()
-
-
 @pytest.mark.parametrize("sequence", range(20))
-def test_candidates_are_ranked_as_the_target_would_sample_them(sequence):
+def test_coupled_candidates_are_ranked_by_logit_plus_noise(sequence):
     context = Context([0], sequence=sequence, noise_temperature=2.0)
-    noise = context.target_noise(1, 1, VOCABULARY_COUPLED)[0].numpy()
+    drafter = TokenRecycling(k=3, coupled=True)
+    drafter.check_vocabulary(VOCABULARY)
+    drafter.observe(Outcome(context, root_tree(0), LOGITS, (), (1,)))
+    noise = context.target_noise(1, 1, VOCABULARY)[0].numpy()
     by_hand = sorted((1, 2, 3), key=lambda token: -(LOGITS[0, token].item() / 2.0 + noise[token]))
-    assert proposed_after_token_0(context) == by_hand
-    assert proposed_after_token_0(context, k=1) == by_hand[:1]
+    for k in (1, 3):
+        assert drafter.propose(context, chain_request(context, k=k)).tokens[0].tolist() == by_hand[:k]
 
 
 class OwnNoise(Verifier):
@@ -253,15 +235,6 @@ class OwnNoise(Verifier):
 
 
 def test_a_verifier_with_noise_of_its_own_is_refused():
+    model = bigram_model([[0.0] * VOCABULARY] * VOCABULARY)
     with pytest.raises(ValueError, match="TokenRecycling is coupled, but OwnNoise draws noise of its own"):
-        Decoder(
-            bigram_model([[0.0] * VOCABULARY_COUPLED] * VOCABULARY_COUPLED),
-            TokenRecycling(k=2, coupled=True),
-            Chain(2),
-            OwnNoise(),
-        )
-
-
-def test_a_preloaded_matrix_has_no_logits_to_couple():
-    with pytest.raises(ValueError, match="coupled and preloaded"):
-        TokenRecycling(state="preloaded", matrix=np.zeros((6, 8), dtype=np.int32), coupled=True)
+        Decoder(model, TokenRecycling(k=2, coupled=True), Chain(2), OwnNoise())

@@ -1,1 +1,1 @@
-"""What tests share: made records and outcomes, toy models, countdowns."""
+"""Shared fixtures of tests: records and outcomes made by hand, small models, fake servers, databases, clusters."""

@@ -1,4 +1,4 @@
-"""Every way a step can go, with its exact probability: uniform numbers that take both sides of each comparison."""
+"""All outcomes of a step with their exact probabilities: uniform numbers that take both sides of each comparison."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from specexp.core.context import Context
 
 @dataclass
 class Script:
-    """Sides to take at the first comparisons; beyond them the likely side, and what else there was to try."""
+    """Sides to take at the first comparisons; after them the likely side, and the sides left to try."""
 
     sides: list[bool]
     probability: float = 1.0
@@ -22,7 +22,7 @@ class Script:
     others: list[list[bool]] = field(default_factory=list)
 
     def below(self, bound):
-        """Whether a uniform number falls below ``bound``."""
+        """Return whether the uniform number falls below ``bound``."""
         chance = min(max(float(bound), 0.0), 1.0)
         if len(self.taken) < len(self.sides):
             side = self.sides[len(self.taken)]
@@ -37,7 +37,7 @@ class Script:
 
 @dataclass
 class Uniform:
-    """A uniform number that is only ever compared: ``u * scale < bound``."""
+    """A uniform number that is only compared: ``u * scale < bound``."""
 
     script: Script
     scale: float = 1.0
@@ -52,7 +52,7 @@ class Uniform:
 
 
 def outcomes(verifier, tree, logits, module):
-    """Probability of every output of one step: ``{accepted tokens and bonus: probability}``.
+    """Return the probability of every output of one step: ``{accepted tokens and bonus: probability}``.
 
     The verifier takes its numbers from ``uniforms`` and its bonus from the module's ``sample``. Logits: ``[n + 1, V]``.
     """
@@ -81,7 +81,7 @@ def outcomes(verifier, tree, logits, module):
 
 
 def sampled_outcomes(verifier, tree, logits, module):
-    """:func:`outcomes` of a verifier that draws a token after every row it visits, by the module's ``sample``."""
+    """Return :func:`outcomes` of a verifier that draws a token after every visited row by the module's ``sample``."""
     context = Context([int(tree.tokens[0])])
     found, waiting = {}, [()]
     while waiting:
@@ -106,9 +106,9 @@ def sampled_outcomes(verifier, tree, logits, module):
 
 
 def continued(found, length, target):
-    """Joint distribution of the first ``length`` tokens: shorter outputs go on as the target does.
+    """Return the joint distribution of the first ``length`` tokens: the target continues shorter outputs.
 
-    ``target`` gives the next token's ``[V]`` probabilities after the tokens so far.
+    ``target`` returns the next token's ``[V]`` probabilities after the tokens so far.
     """
     joint = {}
     waiting = list(found.items())
@@ -126,12 +126,12 @@ def continued(found, length, target):
 
 
 def joint_of(target, length):
-    """What :func:`continued` has to be: the target's own."""
+    """Return the target's own joint distribution, the expected result of :func:`continued`."""
     return continued({(): 1.0}, length, target)
 
 
 def mixed(weighted):
-    """Outputs of several drafts, each with its probability."""
+    """Return the mixture of several drafts' outputs, each with its weight."""
     total = {}
     for weight, found in weighted:
         for output, probability in found.items():
@@ -140,26 +140,26 @@ def mixed(weighted):
 
 
 def same(left, right, tolerance=1e-12):
-    """Whether two distributions agree everywhere."""
+    """Return whether two distributions agree everywhere."""
     return all(
         abs(left.get(key, 0.0) - right.get(key, 0.0)) <= tolerance for key in left.keys() | right.keys()
     )
 
 
 def logits_of(probabilities):
-    """Logits whose softmax they are, impossible tokens ``-inf``."""
+    """Return logits with this softmax, ``-inf`` for impossible tokens."""
     with np.errstate(divide="ignore"):
         return np.log(np.asarray(probabilities, dtype=np.float64))
 
 
 def joint_p_value(decoder, law, draws=900):
-    """The chi-square test of the first three tokens after token 1, which ``law[a, b]`` gives, over many outputs."""
+    """Return the chi-square p-value of the first three tokens after token 1 in many outputs, by ``law[a, b]``."""
     expected = draws * np.einsum("a,ab,bc->abc", law[1], law, law)
     found = np.zeros_like(expected)
     for sequence in range(draws):
         found[tuple(decoder.generate([1], max_new_tokens=3, sequence=sequence, seed=0).token_ids)] += 1
     assert found[expected == 0].sum() == 0
-    # The test wants some five expected counts a cell: the rarest are pooled.
+    # the test needs about five expected counts a cell: the rarest are pooled
     cells = [cell for cell in expected.argsort(axis=None) if expected.flat[cell] > 0]
     _, pools = np.unique(expected.flat[cells].cumsum() // 8, return_inverse=True)
     pooled = [np.bincount(pools, counts.flat[cells]) for counts in (found, expected)]

@@ -1,4 +1,4 @@
-"""Real Ray and SLURM clusters on this machine, workers that wait to be killed, and processes."""
+"""Real Ray and SLURM clusters on this machine, and workers that wait to be killed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -22,26 +23,23 @@ from specexp.engines.server import free_port
 
 @contextmanager
 def ray_cluster(nodes: int = 3, on_the_head: int = 1) -> Iterator[Any]:
-    """A cluster of nodes with one processor each, and so many on the first, at ``RAY_ADDRESS``."""
+    """Start a cluster of nodes with one processor each, ``on_the_head`` on the first, at ``RAY_ADDRESS``."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    running = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": on_the_head, "include_dashboard": False}
-    )
-    before = os.environ.get("RAY_ADDRESS")
+    head = {"num_cpus": on_the_head, "include_dashboard": False}
+    running = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(nodes - 1):
             running.add_node(num_cpus=1)
-        os.environ["RAY_ADDRESS"] = running.address
-        yield running
+        with patch.dict(os.environ, RAY_ADDRESS=running.address):
+            yield running
     finally:
-        os.environ.pop("RAY_ADDRESS", None) if before is None else os.environ.update(RAY_ADDRESS=before)
         running.shutdown()
 
 
 def raylet_of(node: Any) -> int:
-    """The process that is a node, whose children are actors."""
+    """Return the process of a node; its children are actors."""
     return int(node.all_processes["raylet"][0].process.pid)
 
 
@@ -74,17 +72,13 @@ ReturnToService=2
 PartitionName=main Nodes=ALL Default=YES PriorityTier=1
 PartitionName=urgent Nodes=ALL PriorityTier=2
 """
-"""``cred_expire`` is how long a job that was put back waits, and ``KillWait`` what it has between SIGTERM and SIGKILL;
-without ``config_overrides`` a node has no more processors than the machine."""
+"""``cred_expire``: seconds that a requeued job waits. ``KillWait``: seconds between SIGTERM and SIGKILL. Without
+``config_overrides`` a node has no more processors than the machine."""
 
 
 @contextmanager
 def slurm_cluster(folder: Path, nodes: int = 2, cpus: int = 2) -> Iterator[Path]:
-    """Nodes ``node0``, ``node1`` with so many processors each, without GPUs; ``SLURM_CONF`` names the cluster.
-
-    Yields:
-        The folder of its state, which users of a cluster do not see.
-    """
+    """Start nodes with ``cpus`` processors each at ``SLURM_CONF``; yield the folder of the controller's state."""
     missing = [name for name in ("slurmctld", "slurmd", "sbatch", "srun") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"no {missing[0]} here: apt install slurm-wlm")
@@ -97,32 +91,27 @@ def slurm_cluster(folder: Path, nodes: int = 2, cpus: int = 2) -> Iterator[Path]
         (folder / part).mkdir()
     written = folder / "slurm.conf"
     written.write_text(settings)
-    before = os.environ.get("SLURM_CONF")
-    os.environ["SLURM_CONF"] = str(written)
-    try:
-        with ExitStack() as daemons:
-            for command in (["slurmctld", "-D"], *(["slurmd", "-D", "-N", name] for name in names)):
-                daemons.enter_context(_running(command, folder))
-            wait_for(lambda: _idle() == nodes, 60, f"the nodes did not answer: see {folder}")
-            try:
-                yield folder / "state"
-            finally:
-                subprocess.run(["scancel", "--user", getpass.getuser()], check=True)
-                wait_for(lambda: not queued(), 60, "jobs did not end")
-    finally:
-        os.environ.pop("SLURM_CONF") if before is None else os.environ.update(SLURM_CONF=before)
+    with patch.dict(os.environ, SLURM_CONF=str(written)), ExitStack() as daemons:
+        for command in (["slurmctld", "-D"], *(["slurmd", "-D", "-N", name] for name in names)):
+            daemons.enter_context(_running(command, folder))
+        wait_for(lambda: _idle() == nodes, 60, f"the nodes did not answer: see {folder}")
+        try:
+            yield folder / "state"
+        finally:
+            subprocess.run(["scancel", "--user", getpass.getuser()], check=True)
+            wait_for(lambda: not queued(), 60, "jobs did not end")
 
 
 def queued() -> list[str]:
-    """The jobs that wait, run or are ending, as ``12_0 RUNNING``."""
-    return _told("squeue", "-h", "-r", "-o", "%i %T")
+    """Return the jobs that wait, run or are ending, as ``12_0 RUNNING``."""
+    return _lines_of("squeue", "-h", "-r", "-o", "%i %T")
 
 
 def _idle() -> int:
-    return len(_told("sinfo", "-h", "-N", "-p", "main", "-t", "idle", "-o", "%N"))
+    return len(_lines_of("sinfo", "-h", "-N", "-p", "main", "-t", "idle", "-o", "%N"))
 
 
-def _told(*command: str) -> list[str]:
+def _lines_of(*command: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
@@ -170,45 +159,45 @@ sys.exit(answered(act))
 
 
 def work(folder: Path, number: int, lives: int = 1) -> list[str]:
-    """The command of a worker that waits to be killed in all its lives but the last."""
+    """Return the command of a worker that waits to be killed in all its lives but the last."""
     return [sys.executable, "-c", PROGRAM, str(folder), str(number), str(lives)]
 
 
 def start(
     folder: Path, on: str, *commands: list[str], gpus: int = 0, threads: int = 1, **slurm: str | int
 ) -> subprocess.Popen[str]:
-    """A process that starts workers ``w 0``, ``w 1``, ... and waits for them."""
+    """Start a process that starts workers ``w 0``, ``w 1``, ... and waits for them."""
     named = {f"w {number}": command for number, command in enumerate(commands)}
     given = json.dumps((str(folder / "logs"), {"on": on, "slurm": slurm}, named, gpus, threads))
-    return subprocess.Popen(
-        (sys.executable, "-c", STARTER, given),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-    )
+    command, pipe = (sys.executable, "-c", STARTER, given), subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=folder)
 
 
 def begun(folder: Path, number: int) -> list[list[str]]:
-    """Process, password, niceness and GPUs of each life of a worker."""
+    """Return process, password, niceness and GPUs of each life of a worker."""
     path = folder / f"{number}.begun"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def processes(folder: Path, *numbers: int) -> list[int]:
-    """The latest process of each worker, once all have begun."""
+    """Return the latest process of each worker, or nothing until all have begun."""
     lives = [begun(folder, number) for number in numbers]
     return [int(one[-1][0]) for one in lives] if all(lives) else []
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process runs; one that ended and was not waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return _stat(process)[0] != "Z"
     except OSError:
         return False
 
 
 def parent(process: int) -> int:
-    """Who started a process."""
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    """Return the parent of a process."""
+    return int(_stat(process)[1])
+
+
+def _stat(process: int) -> list[str]:
+    """Return the state and further fields of a process; its name, in parentheses, may hold spaces."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

@@ -9,7 +9,7 @@ from specexp.__main__ import COMMANDS, main
 
 
 def main_of(module: str) -> Callable[[Sequence[str]], int]:
-    """The function that ``python -m MODULE`` runs with the arguments."""
+    """Return the function that ``python -m MODULE`` calls with the arguments."""
     name = module.removeprefix("specexp.")
     if name in COMMANDS:
         return lambda arguments: main([name, *arguments])

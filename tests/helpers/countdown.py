@@ -8,7 +8,7 @@ SIGNS = "0123456789;:"
 
 
 class DigitTokenizer:
-    """One token a sign; everything else is left out."""
+    """A token for each sign; other characters are dropped."""
 
     chat_template = None
     all_special_ids = ()
@@ -22,7 +22,7 @@ class DigitTokenizer:
 
 
 class Countdown(Task):
-    """From a number down; an evaluation is the first digit, anything else is unparsable."""
+    """Counting down from a number; an evaluation is the first digit, anything else is unparsable."""
 
     name: ClassVar[str] = "Countdown"
     depth: ClassVar[int] = 3

@@ -1,5 +1,6 @@
-"""A worker of a study of made-up configurations in a database, to be killed: URL, folder, seconds a prompt, and the
-name of the machine if it is to have one of its own.
+"""A worker, to be killed, of a study of made-up configurations in a database.
+
+Arguments: URL, folder, seconds a prompt, and a name of the machine if it is not this one's.
 """
 
 import socket

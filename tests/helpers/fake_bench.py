@@ -1,6 +1,4 @@
-"""A bench without a model: the speedup of a configuration is arithmetic, so that searching is fast and
-exact.
-"""
+"""A bench without a model: the speedup of a configuration is arithmetic, so a search is fast and exact."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
     from specexp.sweep.study import Study
 else:
-    Study = object  # the real one imports torch, and a worker that is to be killed starts often
+    Study = object  # the real one imports torch, and workers that tests kill start often
 
 PROMPTS = 12
 
@@ -48,9 +46,9 @@ ARGUMENTS = {"Bush": {"nodes", "decay"}, "Chain": {"nodes"}, "Elsewhere": set()}
 
 
 def noise(candidate: Candidate, prompt: int) -> float:
-    """At most a ten-thousandth: no two differences are equal, as none are that were measured.
+    """Return at most a ten-thousandth, so that no two differences are equal.
 
-    Of ties the pruner would ask ten thousand permutations, after every prompt.
+    With ties the pruner would try ten thousand permutations after every prompt.
     """
     return 1e-4 * crc32(f"{candidate.digest} {prompt}".encode()) / 2**32
 
@@ -59,7 +57,7 @@ class FakeBench(Study):
     """Configurations of the made-up classes of ``ARGUMENTS``; the best has 20 nodes."""
 
     def __init__(self, seconds: float = 0.0) -> None:
-        self.config: Any = self  # it tells which keys apply
+        self.config: Any = self  # for its ``applies``
         self.seconds = seconds
         self.measured: list[str] = []
 
@@ -68,18 +66,13 @@ class FakeBench(Study):
         return not argument or argument in ARGUMENTS[overrides[section]["class_path"]]
 
     def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
-        part = overrides["builder"]
-        chosen = {**part.get("init_args", {})}
+        name, chosen = overrides["builder"]["class_path"], {**overrides["builder"].get("init_args", {})}
         chosen |= {key.rpartition(".")[2]: value for key, value in overrides.items() if "." in key}
         nodes = chosen.get("nodes", 20)
         if nodes == 13:
             raise ValueError("thirteen nodes do not go together")
-        name = (
-            part["class_path"]
-            if part["class_path"] == "Chain"
-            else f"{part['class_path']}/{chosen.get('decay', 0) > 0.5}"
-        )
-        return Candidate(f"{name}/{nodes}", {"nodes": nodes})
+        form = "" if name == "Chain" else f"/{chosen.get('decay', 0) > 0.5}"
+        return Candidate(f"{name}{form}/{nodes}", {"nodes": nodes})
 
     def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
         self.measured.append(candidate.digest)
@@ -87,9 +80,8 @@ class FakeBench(Study):
         values = {}
         for prompt in range(PROMPTS):
             time.sleep(self.seconds)
-            values[prompt] = (
-                0.5 - 0.01 * abs(nodes - 20) + 0.001 * (prompt * 7 % 5) + noise(candidate, prompt)
-            )
+            by_nodes = 0.5 - 0.01 * abs(nodes - 20)
+            values[prompt] = by_nodes + 0.001 * (prompt * 7 % 5) + noise(candidate, prompt)
             if report(prompt, values[prompt]):
                 break
         return Measurement(values, {"tokens_per_step": 2.0, "nodes_per_step": nodes})

@@ -1,12 +1,12 @@
-"""Tensors on a CUDA device that is not there: shapes and places are tracked, and reading a value is an error.
+"""Tensors on a fake CUDA device: shapes and devices are tracked, and reading a value is an error.
 
-What runs over them waits for the device nowhere: `.item()`, `nonzero`, `tolist` and mixed devices raise.
+Code that runs on them never waits for the device: ``.item()``, ``nonzero``, ``tolist`` and mixed devices raise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 @contextmanager
 def fake_cuda() -> Iterator[None]:
-    """Within it new tensors on ``cuda:0`` are fake."""
+    """Make new tensors on ``cuda:0`` fake until the block ends."""
     patches = [
         # fake views know no inference mode
         mock.patch.object(torch, "is_inference_mode_enabled", return_value=True),
@@ -32,18 +32,14 @@ def fake_cuda() -> Iterator[None]:
             torch.Tensor, "__setitem__", lambda self, index, value: aten.copy_(_get(self, index), value)
         ),
     ]
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), ExitStack() as stack:
         for patch in patches:
-            patch.start()
-        try:
-            yield
-        finally:
-            for patch in patches:
-                patch.stop()
+            stack.enter_context(patch)
+        yield
 
 
 def on_fake_cuda(model: torch.nn.Module) -> torch.nn.Module:
-    """Move a model on the meta device there; shared weights stay shared."""
+    """Move a model from the meta device to the fake one; shared weights stay shared."""
     moved: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for store in (module._parameters, module._buffers):

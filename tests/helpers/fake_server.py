@@ -1,7 +1,7 @@
-"""A server that speaks OpenAI's completions, as a program: its text is known beforehand, and it can fail in all ways.
+"""A server of OpenAI's completions API, as a program, with known text and every kind of failure.
 
 ``python fake_server.py PORT [--fault FAULT] [--after N] [--wrong N] [--logprobs]``: every answer repeats the
-alphabet from the prompt's length on, a letter a token; with ``--wrong`` every N-th letter it ever says is a digit.
+alphabet from the prompt's length on, a letter a token. With ``--wrong`` every N-th letter is a digit.
 """
 
 import argparse
@@ -24,8 +24,8 @@ def text_of(prompt: str | list[int], tokens: int) -> str:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     given: argparse.Namespace
-    asked = 0
-    said = 0
+    requests = 0
+    letters = 0
 
     def log_message(self, *arguments) -> None: ...
 
@@ -35,12 +35,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        Handler.asked += 1
+        Handler.requests += 1
         if self.given.log:
             with Path(self.given.log).open("a") as file:
                 file.write(f"{len(body['prompt'])}\n")
         fault = (
-            self.given.fault if Handler.asked > self.given.after and body.get("speculative", True) else None
+            self.given.fault
+            if Handler.requests > self.given.after and body.get("speculative", True)
+            else None
         )
         if fault == "crash":
             print("the fake server crashed on purpose", flush=True)
@@ -60,9 +62,9 @@ class Handler(BaseHTTPRequestHandler):
             if fault == "garbage" and number == 3:
                 self.wfile.write(b"data: {not json\n\n")
                 return
-            Handler.said += 1
+            Handler.letters += 1
             wrong = (
-                self.given.wrong and body.get("speculative", True) and Handler.said % self.given.wrong == 0
+                self.given.wrong and body.get("speculative", True) and Handler.letters % self.given.wrong == 0
             )
             choice = {"text": "7" if wrong else letter, "finish_reason": None}
             if self.path == "/completion":
@@ -72,8 +74,8 @@ class Handler(BaseHTTPRequestHandler):
                 best = {letter: -0.01, "z": -4.0, "7": -9.0}
                 choice["logprobs"] = {"tokens": [choice["text"]], "top_logprobs": [best]}
                 if self.given.timings:
-                    told = [{"token": text, "logprob": value} for text, value in best.items()]
-                    choice["logprobs"] = {"content": [{"token": choice["text"], "top_logprobs": told}]}
+                    top = [{"token": text, "logprob": value} for text, value in best.items()]
+                    choice["logprobs"] = {"content": [{"token": choice["text"], "top_logprobs": top}]}
             self._event({"choices": [choice]})
         last = {
             "choices": [{"text": "", "finish_reason": "length"}],
@@ -107,14 +109,14 @@ def main() -> None:
     parser.add_argument("--after", type=int, default=0)
     parser.add_argument("--wrong", type=int, default=0)
     parser.add_argument("--logprobs", action="store_true")
-    parser.add_argument("--timings", action="store_true", help="counts and logprobs as llama.cpp tells them")
-    parser.add_argument("--ends", action="store_true", help="answers end by themselves")
+    parser.add_argument("--timings", action="store_true", help="counts and logprobs in llama.cpp's form")
+    parser.add_argument("--ends", action="store_true", help="answers end by EOS")
     parser.add_argument("--log", help="file that gets the length of every prompt")
     parser.add_argument("--child", help="file that gets the id of a process of the server's own")
     parser.add_argument("--draft-tokens", type=int, default=0)
     Handler.given = given = parser.parse_args()
     if given.fault == "no-start":
-        sys.exit("unknown flag --speculate, said the fake server")
+        sys.exit("unknown flag --speculate")
     if given.child:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         Path(given.child).write_text(f"{os.getpid()} {child.pid}")

@@ -1,4 +1,4 @@
-"""Recorded turns made of ranks: which of the draft's candidates the output's next token was, position by position."""
+"""Recorded turns made of ranks: the rank of each output token among the draft's candidates."""
 
 from dataclasses import asdict, replace
 
@@ -21,9 +21,9 @@ LIMIT = 64
 def recorded_turn(
     ranks, width=4, *, ends_by="length", prompt=(5, 6, 7), prompt_id="p", answer=None, target=None
 ):
-    """A turn whose output's tokens have these ranks among ``width`` candidates, or are none of them.
+    """Return a turn with output tokens of these ranks among ``width`` candidates, or of none (``MISSED``).
 
-    ``target`` is the target's best tokens after the prompt and after every token of the ``answer``.
+    ``target`` holds the target's best tokens after the prompt and after every token of the ``answer``.
     """
     if answer is None:
         answer = [10 + (7 * place + len(prompt)) % 50 for place in range(len(ranks))]
@@ -55,14 +55,14 @@ def recorded_turn(
 
 
 def conversation(first, second, width=4):
-    """Two turns of one prompt, of these ranks."""
+    """Return two turns of one prompt with these ranks."""
     one = replace(recorded_turn(first, width), turns=2)
     prompt = (*one.prompt.tolist(), *one.answer.tolist(), 8, 9)
     return [one, replace(recorded_turn(second, width, prompt=prompt), turns=2, turn=1)]
 
 
 def recorded_draft(missing="unknown"):
-    """A draft model that answers from a turn, and its answers."""
+    """Return a draft model that answers from a turn, and its source."""
     source = RecordedSource(VOCABULARY + 100_000, LIMIT, Scoring(), missing)
     drafter = DraftModel()
     drafter.use_draft_model(source)
@@ -70,7 +70,7 @@ def recorded_draft(missing="unknown"):
 
 
 def save_recording(turns, folder, max_new_tokens, *, temperature=0.7, drafts=True, vocabulary=VOCABULARY):
-    """A finished recording of these turns, as the command writes it of models."""
+    """Write a finished recording of these turns, as the command does."""
     folder.mkdir(exist_ok=True)
     name = "turns-00000.parquet"
     made_of = {

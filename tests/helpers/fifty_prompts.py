@@ -1,4 +1,4 @@
-"""Fifty short prompts, a target and a draft whose logits hang on the last three tokens, and recordings of them."""
+"""Fifty short prompts, a target and a draft that depend on the last three tokens, and recordings of them."""
 
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.config.schema import Generation
@@ -12,27 +12,19 @@ from specexp.testing.fakes import FakeCausalLM, hashed_model
 
 VOCABULARY, LIMIT, TOKENS, EOS = 10, 48, 10, 9
 GENERATION = Generation(max_new_tokens=TOKENS)
-PROMPTS = [
-    Prompt(
-        f"p{number}",
-        "math",
-        ("?",),
-        tuple((number * 7 + place * 3) % 8 for place in range(3 + number % 9)),
-        number,
-    )
-    for number in range(50)
-]
+_TOKENS = [tuple((n * 7 + place * 3) % 8 for place in range(3 + n % 9)) for n in range(50)]
+PROMPTS = [Prompt(f"p{number}", "math", ("?",), tokens, number) for number, tokens in enumerate(_TOKENS)]
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "drafted_nodes", "draft_passes")
 
 
 class Tokenizer:
-    """Ends answers; the prompts are tokens already."""
+    """Only an EOS token: the prompts are tokens already."""
 
     eos_token_id = EOS
 
 
 class Models:
-    """A target, and a draft that is right now and then."""
+    """A target, and a draft that is sometimes right."""
 
     def __init__(self):
         self.target = LanguageModel(hashed_model(VOCABULARY, 0, LIMIT), self_check=False)
@@ -46,7 +38,7 @@ class Models:
 
 
 def record(folder, verifier, drafter, source, coverage, coupled=False, prompts=PROMPTS):
-    """Record prompts; ``source`` is that of the draft model in the drafter, None where there is none."""
+    """Record prompts; ``source`` is the draft model's source in the drafter, or None."""
     drafter.check_vocabulary(VOCABULARY)
     recorder = Recorder(Models().target, verifier, drafter, Coverage(coverage, VOCABULARY, 4))
     turns = []
@@ -66,14 +58,13 @@ def record(folder, verifier, drafter, source, coverage, coupled=False, prompts=P
         "generation": {"seed": 0, "max_new_tokens": TOKENS},
     }
     files = {"turns.parquet": write_turns(folder / "turns.parquet", turns)}
-    RecordingManifest({}, made_of, VOCABULARY, {"target": LIMIT, "draft": LIMIT}, files, complete=True).save(
-        folder
-    )
+    limits = {"target": LIMIT, "draft": LIMIT}
+    RecordingManifest({}, made_of, VOCABULARY, limits, files, complete=True).save(folder)
     return Recording(folder)
 
 
 def decoded(drafter, builder, verifier, controller, generation=GENERATION, prompts=PROMPTS):
-    """What prompts take live."""
+    """Decode prompts live; return their records."""
     decoder = Decoder(Models().target, drafter, builder, verifier, controller)
     arm = DecoderArm("live", decoder, Tokenizer(), generation)
     arm.reset()
@@ -81,7 +72,7 @@ def decoded(drafter, builder, verifier, controller, generation=GENERATION, promp
 
 
 def counts(records):
-    """All that replay has to get right."""
+    """Return everything that a replay must reproduce."""
     return [
         (one.token_ids, one.finish_reasons, one.prompt_tokens, [getattr(one, name) for name in COUNTS])
         for one in records

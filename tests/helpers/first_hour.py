@@ -1,7 +1,7 @@
-"""Wrong inputs: what a new user types, and what must be answered.
+"""Wrong inputs of a new user, and the expected answers.
 
-Each row is run in this process as its command runs it, in a folder of its own. A mistake is answered with one sentence
-on stderr and leaves nothing behind. What is mended on the way is reported, and the command ends with 0.
+Each row runs in this process as its command does, in a folder of its own. A mistake is answered by one sentence on
+stderr and leaves nothing behind. A clean recovery is reported, and the command ends with 0.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Row:
     """A wrong input.
 
     Args:
-        typed: The command and its arguments, as after ``python -m specexp.``.
-        sentence: Fragments of the answer, separated by `` ... ``: the key, the value, what is suggested.
-        files: Other files than those of :func:`make`, by name.
-        code: The exit code: 2 for a mistake, 1 where the world is at fault, 0 where the answer is a clean recovery.
+        typed: the command and its arguments, as after ``python -m specexp.``.
+        sentence: fragments of the answer, separated by `` ... ``: the key, the value, the suggestion.
+        files: other files than those of :func:`make`, by name.
+        code: the exit code: 2 for a mistake, 1 for a fault of the environment, 0 for a clean recovery.
     """
 
     typed: str
@@ -52,19 +52,19 @@ class Row:
 
 
 def dry(options: str, sentence: str, **files: str | bytes) -> Row:
-    """Wrong options of a dry run."""
+    """Return a row of wrong options of a dry run."""
     return Row(f"run mine.yaml {options} --dry-run", sentence, files)
 
 
 def study(
     options: str, sentence: str, *, files: Mapping[str, str] = MappingProxyType({}), code: int = 2
 ) -> Row:
-    """Wrong options of a sweep's dry run."""
+    """Return a row of wrong options of a sweep's dry run."""
     return Row(f"sweep sweep.yaml {options} --dry-run", sentence, files, code)
 
 
 def file(text: str | bytes, sentence: str, command: str = "run") -> Row:
-    """A wrong experiment file."""
+    """Return a row of a wrong experiment file."""
     return Row(f"{command} mine.yaml --dry-run", sentence, {"mine.yaml": text})
 
 
@@ -74,7 +74,7 @@ def table(rows: list[Row]) -> pytest.MarkDecorator:
 
 
 def make(files: Mapping[str, str | bytes], folder: Path) -> None:
-    """Write files, among them an experiment, a sweep and their prompts unless they are given."""
+    """Write files, and by default an experiment, a sweep and their prompts."""
     right = {"mine.yaml": FILE, "sweep.yaml": SWEEP, "question.jsonl": QUESTIONS}
     for name, content in {**right, **files}.items():
         path = folder / name
@@ -83,12 +83,12 @@ def make(files: Mapping[str, str | bytes], folder: Path) -> None:
 
 
 def entries(folder: Path) -> dict[str, int]:
-    """Everything under a folder, with its size."""
+    """Return everything under a folder, with its size."""
     return {str(path.relative_to(folder)): path.lstat().st_size for path in folder.rglob("*")}
 
 
 def run(typed: str) -> int:
-    """Run a command in this process; its exit code."""
+    """Run a command in this process; return its exit code."""
     try:
         code = main(shlex.split(typed))
     except SystemExit as end:  # of argparse
@@ -98,7 +98,7 @@ def run(typed: str) -> int:
 
 
 def check(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
-    """Type a row in the working directory and compare the answer with the row's."""
+    """Run a row in the working directory, and compare its answer."""
     before = entries(Path.cwd())
     capsys.readouterr()
     code = run(row.typed)

@@ -1,4 +1,4 @@
-"""The golden set: its commands, typed in process, the comparison with committed results, and its pair of models."""
+"""The golden set: its commands in this process, the comparison with committed results, and its pair of models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN = 20
 COMMANDS = ["config", "dashboard", "doctor", "export", "fit", "init", "profile", "record", "reproduce"]
 COMMANDS += ["run", "serve", "sweep", "verify", "what_if", "why"]
 HOMES = {"config": "specexp.config.__main__", "reproduce": "experiments.reproduce.__main__"}
-"""Commands that are not among those of ``python -m specexp``."""
+"""Commands outside ``python -m specexp``."""
 FAMILIES = {
     "drafters": ("specexp.drafters", "specexp.core.contracts.Drafter"),
     "builders": ("specexp.builders", "specexp.core.contracts.TreeBuilder"),
@@ -50,7 +50,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command printed, and its exit code."""
+    """The output and the exit code of a command."""
 
     code: int
     out: str
@@ -189,7 +189,7 @@ def _short(value: Any) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """The same with floats of nine digits, so that files stay small, and NaN as text, which JSON lacks."""
+    """Round floats to nine digits, so that files stay small, and write NaN, which JSON lacks, as text."""
     if isinstance(value, Mapping):
         return {str(name): _rounded(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -200,7 +200,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _text(value: Any, indent: str = "") -> str:
-    """JSON with one line a key, and a list of scalars, or a small mapping of scalars, on one line."""
+    """Return JSON with one line a key; a list, or a small mapping, of scalars has one line."""
     inner: Sequence[Any] = list(value.values()) if isinstance(value, dict) else value
     if not isinstance(value, dict | list) or not any(isinstance(one, dict | list) for one in inner):
         line = json.dumps(value, ensure_ascii=False)

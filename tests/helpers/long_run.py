@@ -8,26 +8,26 @@ from specexp.testing.fakes import Pause
 
 JOBS = [Job((1, 2), "short", max_new_tokens=3), *(Job((number,), number, 1500) for number in range(5))]
 
-# Tests that run in the background were told to ignore it.
+# tests that run in the background ignore it
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def run():
-    """Decode slowly; what had ended is said."""
+    """Decode slowly; print the finished outputs when interrupted."""
     with Scheduled(3).open(PausingTarget(Pause(60, 50)), pausing(PARTS["lookup"](), Pause(3))) as executor:
         pid = executor.workers[0].pid
 
-        def tell(outcome):
+        def announce(outcome):
             if "short" in executor.finished and outcome.context.sequence != "short":
                 print("running", pid, flush=True)
 
         try:
-            executor.run(JOBS, observers=[tell])
+            executor.run(JOBS, observers=[announce])
         except KeyboardInterrupt:
             ended = executor.finished
     print("interrupted", *(f"{name}:{len(result.token_ids)}" for name, result in ended.items()), flush=True)
 
 
-# Without a guard: what starts its workers does not run this script again, since it defines no part.
+# no __main__ guard: starting workers does not run this script again, since it defines no part
 run()
 run()

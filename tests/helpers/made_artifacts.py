@@ -1,4 +1,4 @@
-"""One whole artifact of every kind, and changes to them whose hashes are made right again."""
+"""One artifact of every kind, and changes to them with corrected hashes."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ def q_table() -> dict[str, Any]:
 
 
 def payloads() -> dict[str, dict[str, Any]]:
-    """By kind."""
+    """Return the payloads of each kind."""
     tree = {
         "threshold": 0.1,
         "max_nodes": 8,
@@ -117,12 +117,12 @@ KINDS = tuple(payloads())
 
 
 def save(folder: Path, kind: str) -> Path:
-    """Write it; its version's folder."""
+    """Write an artifact of a kind; return the folder of its version."""
     return save_artifact(folder / kind, kind, payloads()[kind]).folder
 
 
 def rehash(folder: Path) -> None:
-    """Make size and hash of every declared payload, and the manifest's own hash, right again, as a forger would."""
+    """Correct size and hash of every declared payload, and the manifest's own hash, as a forger would."""
     file = folder / "artifact.json"
     fields = json.loads(file.read_text())
     for name in fields["payloads"]:
@@ -134,7 +134,7 @@ def rehash(folder: Path) -> None:
 
 
 def rewrite(folder: Path, file: str, content: Any) -> None:
-    """Put other content, as JSON or bytes, in place of a payload's."""
+    """Replace a payload's content by JSON or bytes."""
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     (folder / file).write_bytes(data)
     rehash(folder)

@@ -17,7 +17,7 @@ PHASES = ("draft", "build", "target", "verify", "commit", "update")
 
 
 def record(arm: str, prompt: int, decode_seconds: float = 1.0, **given: Any) -> PromptRecord:
-    """A prompt answered with four tokens in so many seconds of decoding."""
+    """Return the record of a prompt with, by default, four tokens in ``decode_seconds``."""
     tokens = given.pop("token_ids", (5, 6, 7, 8))
     values: dict[str, Any] = {
         "token_ids": tokens,
@@ -38,17 +38,13 @@ def record(arm: str, prompt: int, decode_seconds: float = 1.0, **given: Any) -> 
 def outcome_of(
     parents, accepted, *, bonus=True, tokens=None, q=None, p=None, draws=None, values=None
 ) -> Outcome:
-    """A step over a tree of these parents.
+    """Return a step over a tree with these parents, -1 first.
 
     Args:
-        parents: of every row, -1 first.
-        accepted: rows.
-        bonus: whether the output went on after the last accepted node.
-        tokens: of every row; the rows' numbers if None.
+        bonus: whether the output continued after the last accepted node.
+        tokens: token of every row; the rows' numbers if None.
         q: draft probability of every row.
         p: ``[n + 1, V]`` the target's probabilities after every row; even over 8 tokens if None.
-        draws: as a tree's.
-        values: as a tree's.
     """
     rows = len(parents)
     tree = TokenTree(
@@ -64,7 +60,7 @@ def outcome_of(
 
 
 def strategy(verifier, max_nodes=8) -> Parts:
-    """Parts of an arm that drafts."""
+    """Return the parts of an arm that drafts."""
     from specexp.builders import Chain
     from specexp.controllers import Fixed
     from specexp.testing.fakes import FakeDrafter
@@ -73,7 +69,7 @@ def strategy(verifier, max_nodes=8) -> Parts:
 
 
 def report_of(analysis, *outcomes, parts=None, records=()) -> Report:
-    """What an analysis says of a run whose only arm, ``a``, made these steps; greedily, if ``parts`` is None."""
+    """Return an analysis' report on a run of one arm ``a`` with these steps; greedy if ``parts`` is None."""
     analysis.begin({"a": strategy(Greedy()) if parts is None else parts})
     for outcome in outcomes:
         analysis.observe("a", outcome)

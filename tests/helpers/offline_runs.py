@@ -1,4 +1,4 @@
-"""What stands in the files of offline W&B runs."""
+"""The content of offline W&B runs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from typing import Any
 import pytest
 
 _ACCOUNT = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_DATA_DIR")
-"""Variables that would make a run an online one, or write it elsewhere."""
+"""Variables that would make a run online, or write it elsewhere."""
 
 
 def forget_account(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Runs of this test are offline ones, below their own folders, whoever is logged in on this machine."""
+    """Make this test's runs offline, below their own folders, also on a machine with an account."""
     for name in _ACCOUNT:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(folder / "netrc"))
 
 
 def offline_runs(folder: Path) -> list[dict[str, Any]]:
-    """Every offline run below ``folder`` as ``wandb leet inspect --summary`` tells it, with its ``folder``, in order of
-    name.
-    """
+    """Return the ``wandb leet inspect --summary`` of every offline run, and its ``folder``, sorted by name."""
     runs = [
         {**json.loads(inspect(run, "--summary")), "folder": run}
         for run in (folder / "wandb").glob("offline-run-*")
@@ -33,12 +31,12 @@ def offline_runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def inspect(run: Path, *options: str) -> str:
-    """What ``wandb leet inspect`` prints of a run."""
+    """Return the output of ``wandb leet inspect`` on a run."""
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *options, str(run)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def records(run: Path, kind: str) -> list[dict[str, Any]]:
-    """All records of a kind, such as ``history``."""
+    """Return all records of a kind, such as ``history``."""
     lines = [json.loads(line) for line in inspect(run).splitlines() if line.startswith("{")]
     return [line[kind] for line in lines if line["type"] == kind]

@@ -1,12 +1,17 @@
-"""For contracts of drafters that read the states of their target: a small Llama as the target, and what holds there."""
+"""A small Llama as the target of drafters that read its states, and their further tests."""
 
 from typing import ClassVar
 
+import numpy as np
+import torch
+
 from helpers.small_models import VOCABULARY, small_model
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, StaticTree
+from specexp.core.context import Context
 from specexp.core.contracts import TreeBuilder
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
+from specexp.core.outcome import prefill_outcome
 from specexp.core.parts import Parts
 from specexp.scheduling import Batched, Job
 from specexp.verifiers import KeyedSampling
@@ -14,11 +19,19 @@ from specexp.verifiers import KeyedSampling
 FIXED = (Chain(3), StaticTree([[0], [1], [0, 0], [0, 0, 0]]))
 
 
+def prefill_with_hidden(target, text):
+    """Return the prefill of a text, with the target's hidden states."""
+    target.keep_hidden(True)
+    target.cache.truncate(0, 0)
+    target.prefill(0, text[:-1])
+    return prefill_outcome(Context(text), np.array(text[:-1]), torch.empty(0, 0), target.hidden[0])
+
+
 class OnLlama:
-    """Laid over a contract of drafters.
+    """Tests to inherit before a contract of drafters.
 
     Attributes:
-        builders: Those that it drafts for.
+        builders: builders that it drafts for.
     """
 
     vocab_size = VOCABULARY
@@ -42,10 +55,8 @@ class OnLlama:
                 assert found.token_ids == expected.token_ids
 
     def test_a_conversation_goes_on_with_its_states(self):
-        decoder, plain = (
-            Decoder(self.make_target(), self.make_drafter(), Chain(3)),
-            Decoder(self.make_target()),
-        )
+        decoder = Decoder(self.make_target(), self.make_drafter(), Chain(3))
+        plain = Decoder(self.make_target())
         text = [1, 2, 3]
         for turn in ([], [9, 8], [4]):
             text = [*text, *turn]

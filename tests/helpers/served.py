@@ -1,4 +1,4 @@
-"""An engine driven round by round, with requests that come, go and are late at random; what each must say is known."""
+"""An engine driven round by round, with random arrivals, cancellations and deadlines, and the expected outputs."""
 
 from random import Random
 from time import monotonic
@@ -13,7 +13,7 @@ from specexp.verifiers import KeyedSampling
 
 
 def text_of(tokens):
-    """A letter a token."""
+    """Return one letter a token."""
     return "".join(chr(97 + token % 26) for token in tokens)
 
 
@@ -43,12 +43,12 @@ class Client:
 
     @property
     def end(self):
-        """How it ended; None while it goes on."""
+        """The end of the output; None while it is under way."""
         return self.updates[-1].end if self.updates else None
 
 
 def alone(target, client, eos):
-    """What the request says if nobody else is there: plain decoding, without any draft."""
+    """Return the request's expected output: that of plain decoding without other requests."""
     output = client.output
     decoder = Decoder(target, *Parts(verifier=output.verifier))
     return decoder.generate(
@@ -61,7 +61,7 @@ def alone(target, client, eos):
 
 
 def go_through(engine, clients, seed, most_rounds=400):
-    """Submit clients at random times, cancel some at random times; until all have ended."""
+    """Submit clients and cancel some at random times, until all have ended."""
     random, waiting, gone = Random(seed), list(clients), []
     with torch.inference_mode():
         for _ in range(most_rounds):
@@ -80,7 +80,7 @@ def go_through(engine, clients, seed, most_rounds=400):
 
 
 def check_schedule(target, reference, parts, seed, vocabulary, eos):
-    """A random schedule of 1 to 8 requests; each says what it says alone, and no lane is left over."""
+    """Run a random schedule of 1 to 8 requests: each output is plain decoding's, and every lane is freed."""
     random = Random(seed)
     common = [random.randrange(vocabulary) for _ in range(random.randrange(6))]
     clients = [

@@ -1,4 +1,4 @@
-"""What a study that several workers shared must hold, read from its database."""
+"""Checks of a study of several workers, read from its database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specexp.sweep.workers import MAX_RETRIES
 
 
 def finished(url: str, name: str = "fake") -> dict[int, tuple[float, ...]]:
-    """The values of what has finished, by number."""
+    """Return the values of the finished trials, by number."""
     try:
         study = optuna.load_study(study_name=name, storage=url)
     except Exception:  # no study yet
@@ -25,9 +25,7 @@ def finished(url: str, name: str = "fake") -> dict[int, tuple[float, ...]]:
 def check_trials(
     name: str, url: str, least: int, before: dict[int, tuple[float, ...]] | None = None
 ) -> optuna.Study:
-    """At least so many distinct trials, among them those that had finished before; what killed workers were at was
-    asked for again, at most three times.
-    """
+    """Check for ``least`` distinct trials, those of ``before`` among them; trials of killed workers were repeated."""
     study = optuna.load_study(study_name=name, storage=url)
     assert (before or {}).items() <= finished(url, name).items()
     digests = Counter(
@@ -47,7 +45,7 @@ def check_trials(
 
 
 def check(url: str, workers: int, before: dict[int, tuple[float, ...]] | None = None) -> optuna.Study:
-    """24 distinct made-up configurations, and at most what other workers were at when the last of them ended."""
+    """Check for 24 distinct configurations, and at most one more a worker."""
     study = check_trials("fake", url, TRIALS, before)
     own = [
         trial for trial in study.trials if trial.state in FINISHED and "duplicate_of" not in trial.user_attrs

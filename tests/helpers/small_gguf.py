@@ -32,22 +32,22 @@ _SIZES = {
 
 @cache
 def tokenizer():
-    """Every byte is a token, and so are one pair and an end."""
+    """Return a tokenizer of all bytes, one pair and an end token."""
     return byte_tokenizer("ab")
 
 
 def small_llama(name, **settings):
-    """A random float32 model of the family."""
+    """Return a random float32 model of the family."""
     return _model(name, json.dumps(settings))
 
 
 def written(name, precision="f32", **settings):
-    """Its GGUF file."""
+    """Return the model's GGUF file."""
     return _file(name, precision, json.dumps(settings))
 
 
 def runtime(name, **settings):
-    """It in llama.cpp, float32 throughout, with an empty cache."""
+    """Return the model in llama.cpp, float32 throughout, with an empty cache."""
     return LlamaCppModel(_loaded(name, json.dumps(settings)), self_check=False)
 
 

@@ -1,4 +1,4 @@
-"""A standard library of a few modules, small enough to build a corpus of in a moment."""
+"""A standard library of a few modules, from which a corpus is built in a moment."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class {name}Reader{i}:
 
 
 def source(name: str, count: int = 12) -> str:
-    """A module with two documents per item, none equal to one of another module."""
+    """Return a module with two documents per item, all different from those of other modules."""
     return "".join(_SHAPE.format(name=name, i=i, n=len(name) + i) for i in range(count))
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the small library: ``json`` trains, ``random`` validates, ``zipfile`` tests."""
+    """Return the folder of the library: ``json`` trains, ``random`` validates, ``zipfile`` tests."""
     root = tmp_path_factory.mktemp("library")
     (root / "test").mkdir()
     (root / "json").mkdir()
@@ -60,7 +60,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cache(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder of `CorpusRows` with the corpus of the small library, and a tokenizer for it."""
+    """Return a cache folder of ``CorpusRows`` with the corpus of the library, and a tokenizer for it."""
     from experiments.pair.tokenizer import train_tokenizer
     from specexp.fit.training_rows import CorpusRows
 
@@ -72,7 +72,7 @@ def cache(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sources_of(library: Path) -> dict[str, TextSource]:
-    """The small library and its tests as sources."""
+    """Return the library and its tests as sources."""
     return {
         "library": PythonLibrary(root=str(library)),
         "library-tests": PythonLibrary("tests", root=str(library)),

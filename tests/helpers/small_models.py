@@ -45,7 +45,7 @@ SLIDING = {
 
 
 def build(name, settings, attention="sdpa", dtype=torch.float64):
-    """A random model in eval mode; the same numbers at every call."""
+    """Return a random model in eval mode, the same at every call."""
     config = getattr(transformers, f"{name}Config")(**settings)
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype).eval()
@@ -53,7 +53,7 @@ def build(name, settings, attention="sdpa", dtype=torch.float64):
 
 @cache
 def small_model(name, attention="sdpa", dtype=torch.float64):
-    """A small random model with full attention."""
+    """Return a small random model with full attention."""
     return build(name, FULL_ATTENTION[name], attention, dtype)
 
 
@@ -61,7 +61,7 @@ END = "<|end|>"
 
 
 def byte_tokenizer(*pairs: str, special: Sequence[str] = (END,), **given: Any) -> PreTrainedTokenizerFast:
-    """One token a byte, then one for each pair of bytes, then the special ones, of which ``<|end|>`` is EOS."""
+    """Return a tokenizer of all bytes, these pairs of bytes and special tokens; ``<|end|>`` is EOS."""
     letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *pairs]
     vocabulary = {letter: number for number, letter in enumerate(letters)}
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=[(pair[0], pair[1]) for pair in pairs]))
@@ -75,7 +75,7 @@ EOS = 2
 
 
 class LetterTokenizer:
-    """One token a letter; enough of a tokenizer for prompts without chat template."""
+    """A tokenizer of letters, for prompts without chat template."""
 
     eos_token_id = EOS
     chat_template = None
@@ -88,7 +88,7 @@ class LetterTokenizer:
 def tiny_llama(
     seed: int, dtype: torch.dtype = torch.float32, noise: float = 0.0, context: int = 256
 ) -> LlamaForCausalLM:
-    """A random model; with ``noise`` a neighbour of the one with the same seed."""
+    """Return a random model; with ``noise`` it is near the model of the same seed."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=48,

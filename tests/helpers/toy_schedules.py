@@ -1,4 +1,4 @@
-"""A target whose answers stand in a table, and takes its time; what it says, known from plain decoding."""
+"""A target with a table of answers, which may pause, and its expected outputs from plain decoding."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ from specexp.verify.toy import LIVE, ToyModel, toy_models
 
 TARGET, DRAFT = toy_models(vocabulary=6, seed=5)[:2]
 PROMPT = (0, 1, 2, 3, 4, 0, 2, 4, 1, 3, 0, 1, 2)
-"""Every token stands in it, and some pairs twice: retrieval and recycling have something to offer."""
+"""It has all tokens, and some pairs twice, so that retrieval and recycling have candidates."""
 POLICIES = (FirstCome, LeastProgress, MostConfident)
 VERIFIERS = {"greedy": Greedy, "keyed": lambda: KeyedSampling(1.0)}
 PARTS = {
@@ -38,25 +38,25 @@ class PausingTarget(ToyModel):
 
 
 def pausing(parts, pause):
-    """Parts whose drafter takes its time."""
+    """Return the parts with a drafter that pauses."""
     return parts._replace(drafter=PausingDrafter(parts.drafter, pause))
 
 
 @cache
 def plain(verifier, prompt, sequence, eos):
-    """What plain decoding says, up to 12 tokens; shorter outputs are beginnings of it."""
+    """Return 12 tokens of plain decoding; shorter outputs are prefixes."""
     decoder = Decoder(ToyModel(TARGET.table), verifier=VERIFIERS[verifier]())
     result = decoder.generate(prompt, max_new_tokens=12, eos_token_id=eos, sequence=sequence, seed=0)
     return tuple(result.token_ids)
 
 
 def expected(verifier, job, eos):
-    """What plain decoding says for a job."""
+    """Return the output of plain decoding for a job."""
     return list(plain(verifier, job.prompt, job.sequence, eos))[: job.max_new_tokens]
 
 
 def jobs_of(generator, count):
-    """Random jobs; one of a token, one that may end in the middle of a draft."""
+    """Return random jobs of 1 to 6 tokens, which may end in the middle of a draft."""
     return [
         Job(generator.choice(PROMPTS), number, max_new_tokens=generator.choice((1, 2, 4, 6)))
         for number in range(count)
@@ -64,24 +64,24 @@ def jobs_of(generator, count):
 
 
 def first_token(verifier, job):
-    """A token that ends the job at once when it is EOS."""
+    """Return the job's first token; as EOS it ends the job at once."""
     return plain(verifier, job.prompt, job.sequence, LIVE)[0]
 
 
 class OddError(Exception):
-    """Cannot be made from its own arguments, so it cannot be unpickled."""
+    """An exception that cannot be unpickled, since its arguments are not those of its constructor."""
 
     def __init__(self, number, tokens):
         super().__init__(f"{number} after {len(tokens)} tokens")
 
 
 def fail_oddly(tokens):
-    """A guess that comes to nothing."""
+    """Fail instead of guessing."""
     raise OddError(3, tokens)
 
 
 def leave(tokens):
-    """A guess that ends the worker."""
+    """End the worker instead of guessing."""
     raise SystemExit(7)
 
 

@@ -1,4 +1,4 @@
-"""Waiting until something is so, and no longer."""
+"""Waiting for a condition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 
 def wait_for(
-    condition: Callable[[], object], seconds: float = 200.0, otherwise: str = "it did not come to this"
+    condition: Callable[[], object],
+    seconds: float = 200.0,
+    otherwise: str = "the condition did not hold in time",
 ) -> None:
     """Return as soon as a condition holds."""
     deadline = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""A whole study by commands that are typed: searched, confirmed and exported by workers that share a PostgreSQL."""
+"""A whole study by its commands: searched, confirmed and exported by workers that share a PostgreSQL."""
 
 from __future__ import annotations
 
@@ -27,13 +27,7 @@ CONFIRMED = (
 
 
 class WholeStudy:
-    """A working directory with a study, its prompts and its model.
-
-    Args:
-        folder: An empty one.
-        model: Folder of the model.
-        url: The database.
-    """
+    """A working directory, initially empty, with a study, its prompts and its model."""
 
     def __init__(self, folder: Path, model: str, url: str) -> None:
         self.folder, self.url = folder, url
@@ -58,13 +52,12 @@ class WholeStudy:
     def check(
         self, said: Sequence[str], before: dict[int, tuple[float, ...]] | None = None, killed: int = 0
     ) -> None:
-        """No finished trial was lost or measured twice, one worker confirmed, and nobody told the password.
+        """Check that no finished trial was lost or measured twice, one worker confirmed, and no password was printed.
 
         Args:
-            said: What the commands printed.
-            before: What had finished at some moment, see :func:`~helpers.shared_study.finished`.
-            killed: How many workers were, each of which may have left a version of the artifact that is whole and that
-                the last one's has replaced.
+            said: the output of the commands.
+            before: trials that had finished earlier, see :func:`~helpers.shared_study.finished`.
+            killed: number of killed workers, each of which may have left a complete older version of the artifact.
         """
         for one in said:
             assert "Traceback" not in one, one
@@ -98,7 +91,7 @@ class WholeStudy:
 
 
 def _answers(records: Path, arm: str | None = None) -> Counter[tuple[str, str, int]]:
-    """How often each line of a file of records stands there; no line is broken."""
+    """Count the lines of a file of records; no line is broken."""
     assert read_records(records)
     lines = [json.loads(line) for line in records.read_text().splitlines()]
     return Counter(

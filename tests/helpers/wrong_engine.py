@@ -1,4 +1,4 @@
-"""Engines that lie: where they speculate, every so many tokens one is another."""
+"""Engines with a planted bug: where they speculate, one of every 200 tokens is wrong."""
 
 from typing_extensions import override
 
@@ -10,18 +10,18 @@ EVERY = 200
 
 
 class Wrong(RunningEngine):
-    """Says what another one says, but for one token of every :data:`EVERY` drafted for."""
+    """Returns another engine's answers with every :data:`EVERY`-th token of a drafting arm changed."""
 
     def __init__(self, inner: RunningEngine) -> None:
         self.inner = inner
-        self.said = 0
+        self.tokens = 0
 
     @override
     def answer(self, engine, token_ids, max_new_tokens, eos) -> EngineAnswer:
         found = self.inner.answer(engine, token_ids, max_new_tokens, eos)
         for place in range(len(found.token_ids)) if engine.drafts else ():
-            self.said += 1
-            if self.said % EVERY == 0:
+            self.tokens += 1
+            if self.tokens % EVERY == 0:
                 found.token_ids[place] = found.token_ids[place] - 1 or 2
         return found
 
