@@ -1,16 +1,21 @@
-"""What is saved is loaded again, ready to compose."""
+"""Artifacts are saved as versions with aliases and loaded again with their parts, for their own model alone."""
 
 import json
 import shutil
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import specexp
-from specexp.artifacts import Artifact, ArtifactError, set_alias, store, value_of
+from specexp.artifacts import Artifact, ArtifactError, fingerprint, set_alias, store
 from specexp.builders import StaticTree
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.drafters import TokenRecycling
@@ -32,11 +37,6 @@ def test_a_tree_is_loaded_by_its_alias_with_parts_ready_for_a_decoder(tree: Arti
     assert loaded.metrics["speedup"] == {"value": 1.4, "low": 1.3, "high": 1.5}
     assert loaded.provenance["trial"] == 7
     assert loaded.provenance["packages"]["torch"] == version("torch")
-
-
-def test_the_tree_is_used_by_its_path_in_a_configuration(tree: Artifact) -> None:
-    paths = value_of("static-tree", str(tree.folder))
-    assert StaticTree(paths).rank_paths == paths == tree.rank_paths
 
 
 def test_rank_paths_are_sorted_by_length_then_rank(tmp_path: Path) -> None:
@@ -130,28 +130,26 @@ def test_values_json_has_no_word_for_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reference", "message"),
-    [("wandb:name", "entity/project/name:alias"), ("wandb:me/specexp/tree:best", "WANDB_MODE is 'offline'")],
+    ("reference", "mode", "message"),
+    [
+        ("wandb:name", "offline", "entity/project/name:alias"),
+        ("wandb:me/specexp/tree:best", "offline", "WANDB_MODE is 'offline'"),
+        ("wandb:me/specexp/tree:best", "online", "wandb login"),
+    ],
 )
-def test_a_wandb_reference_offline_is_one_sentence(
-    reference: str, message: str, monkeypatch: pytest.MonkeyPatch
+def test_a_wandb_reference_that_cannot_be_followed_is_one_sentence(
+    reference: str, mode: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_MODE", mode)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with pytest.raises(ArtifactError, match=message):
         load_artifact(reference)
 
 
-def test_a_wandb_reference_without_an_account_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_wandb_reference_is_the_folder_that_the_api_downloads(
+    tree: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    with pytest.raises(ArtifactError, match="wandb login"):
-        load_artifact("wandb:me/specexp/tree:best")
-
-
-def test_a_wandb_reference_is_what_the_api_downloads(tree: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
     class Api:
@@ -176,8 +174,6 @@ def test_a_wandb_reference_is_what_the_api_downloads(tree: Artifact, monkeypatch
 
 
 def test_writers_at_the_same_time_get_a_version_each(tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     def write(trial: int) -> str:
         saved = save_artifact(
             tmp_path / "a", "static-tree", {"tree.json": [[0]]}, {"trial": trial}, aliases=[]
@@ -185,8 +181,50 @@ def test_writers_at_the_same_time_get_a_version_each(tmp_path: Path) -> None:
         assert saved.provenance["trial"] == trial
         return saved.folder.name
 
+    expected = [f"v{number}" for number in range(1, 9)]
     with ThreadPoolExecutor(8) as pool:
-        assert sorted(pool.map(write, range(8))) == [f"v{number}" for number in range(1, 9)]
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
-        f"v{number}" for number in range(1, 9)
-    ]
+        assert sorted(pool.map(write, range(8))) == expected
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == expected
+
+
+def tokenizer(words: str, eos: str = "b") -> PreTrainedTokenizerFast:
+    core = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="a"))
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=eos)
+
+
+def model(hidden_size: int = 16) -> LlamaForCausalLM:
+    sizes = {"vocab_size": 4, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(hidden_size=hidden_size, max_position_embeddings=32, **sizes))
+
+
+@pytest.fixture
+def bound(tmp_path: Path) -> Artifact:
+    marks = fingerprint(model(), tokenizer("abcd"))
+    save_artifact(tmp_path / "t", "static-tree", {"tree.json": [[0]]}, None, marks)
+    return load_artifact(tmp_path / "t")
+
+
+def test_its_own_model_and_tokenizer_pass_without_a_warning(bound: Artifact) -> None:
+    own = tokenizer("abcd")
+    own.pad_token = own.eos_token  # a habit of users, which does not make another tokenizer
+    with warnings.catch_warnings(action="error"):
+        bound.check(model().to(torch.bfloat16), own)
+
+
+@pytest.mark.parametrize(
+    ("words", "eos", "field"),
+    [
+        ("abce", "b", "vocabulary_sha256"),
+        ("acbd", "b", "vocabulary_sha256"),
+        ("abcd", "c", "eos_token_id is 1"),
+    ],
+)
+def test_a_foreign_tokenizer_is_refused(bound: Artifact, words: str, eos: str, field: str) -> None:
+    with pytest.raises(ArtifactError, match=rf"fingerprint\.tokenizer\.{field}.*another tokenizer"):
+        bound.check(tokenizer=tokenizer(words, eos))
+
+
+def test_a_foreign_model_is_refused_only_if_one_is_recorded(bound: Artifact, tree: Artifact) -> None:
+    with pytest.raises(ArtifactError, match="hidden_size is 16 and the given model's 32"):
+        bound.check(model(32))
+    save_artifact(bound.folder.parent, "static-tree", {"tree.json": [[0]]}).check(model(32), tokenizer("ba"))

@@ -1,9 +1,8 @@
-"""A composition is all parts of a winner, whichever they are; what is no composition is refused in one sentence."""
+"""A composition holds all parts of a winner, and their learned state."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import torch
 from helpers.small_models import small_model
 
 import specexp
-from specexp.artifacts.kinds.compositions import CompositionArtifact
 from specexp.artifacts.parts import STATE_FILES, state_payloads
 from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact, save_artifact
@@ -23,15 +21,10 @@ CHAIN = {
     "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7}},
     "controller": {"class_path": "ConfidenceThreshold", "init_args": {"threshold": 0.3}},
 }
-DYNAMIC = {**CHAIN, "builder": {"class_path": "DySpecThreshold", "init_args": {"candidates": "top-k"}}}
-
-
-def save(folder: Path, parts: Any = CHAIN) -> specexp.artifacts.Artifact:
-    return save_artifact(folder / "a", "composition", {"parts.json": parts})
 
 
 def test_every_part_is_made_and_decodes_as_it_was_tuned(tmp_path: Path) -> None:
-    artifact = load_artifact(save(tmp_path).folder)
+    artifact = load_artifact(save_artifact(tmp_path / "a", "composition", {"parts.json": CHAIN}).folder)
     assert isinstance(artifact.builder, Chain)
     assert isinstance(artifact.controller, ConfidenceThreshold)
     assert artifact.controller.threshold == 0.3
@@ -46,11 +39,7 @@ def test_every_part_is_made_and_decodes_as_it_was_tuned(tmp_path: Path) -> None:
         load_artifact(artifact.folder).decoder(target)
 
 
-def test_what_differs_from_step_to_step_stays_what_it_is() -> None:
-    assert CompositionArtifact.payloads_of(DYNAMIC, {}) == {"parts.json": DYNAMIC}
-
-
-def test_what_the_parts_had_learned_lies_beside_them(tmp_path: Path) -> None:
+def test_the_learned_state_of_the_parts_is_saved_with_them(tmp_path: Path) -> None:
     recycling = {"class_path": "TokenRecycling", "init_args": {"k": 2, "state": "carry"}}
     heuristic = {"class_path": "Heuristic"}
     matrix = np.array([[1, 2], [2, -1], [0, 1]], dtype=np.int32)

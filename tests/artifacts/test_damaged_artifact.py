@@ -1,4 +1,4 @@
-"""Whatever is wrong with an artifact, loading it says so in one sentence with the folder and the field."""
+"""Loading a damaged artifact raises one sentence with the folder and the field."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,44 +19,30 @@ def refuses(artifact: Artifact, message: str) -> None:
     assert str(artifact.folder) in str(caught.value)
 
 
+SHA = "payload tree.json is changed or damaged: its sha256 is not"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda f: f.pop("kind"), "kind is missing"),
         (lambda f: f.update(kind=3), "kind must be a text, got 3"),
         (lambda f: f.update(kind="static-three"), "did you mean 'static-tree'"),
-        (lambda f: f.update(schema_version=2), "schema_version is 2"),
-        (lambda f: f.update(schema_version=True), "schema_version is True"),
+        (lambda f: f.update(schema_version=2), "schema_version must be 1, got 2"),
+        (lambda f: f.update(schema_version=True), "schema_version must be 1, got True"),
         (lambda f: f["provenance"].pop("metrics"), "provenance.metrics is missing"),
-        (
-            lambda f: f["provenance"]["metrics"]["speedup"].update(low="x"),
-            "metrics.speedup.low must be a number, got 'x'",
-        ),
+        (lambda f: f["provenance"]["metrics"]["speedup"].update(low="x"), r"speedup\.low must be a number, got 'x'"),
         (lambda f: f["provenance"].update(runtime=3), "provenance.runtime must be a text, got 3"),
-        (
-            lambda f: f["payloads"]["tree.json"].update(sha256="0"),
-            "tree.json does not have the recorded sha256",
-        ),
-        (
-            lambda f: f["fingerprint"].update(tokeniser={}),
-            "fingerprint.tokeniser must be 'tokenizer' or 'model'",
-        ),
+        (lambda f: f["fingerprint"].update(tokeniser={}), "fingerprint.tokeniser must be 'tokenizer' or 'model'"),
         (lambda f: f["fingerprint"].update(model=[]), "fingerprint.model must be an object, got \\[\\]"),
         (lambda f: f["payloads"]["tree.json"].pop("sha256"), "payloads.tree.json.sha256 is missing"),
-        (
-            lambda f: f["payloads"]["tree.json"].update(sha256="0" * 64),
-            "tree.json does not have the recorded sha256",
-        ),
+        (lambda f: f["payloads"]["tree.json"].update(sha256="0" * 64), SHA),
         (lambda f: f["payloads"]["tree.json"].update(bytes=1), "1 are recorded"),
         (lambda f: f["payloads"].pop("tree.json"), "payloads has no 'tree.json'"),
-        (
-            lambda f: f["payloads"].update({"../../etc/x.json": {}}),
-            r"payloads\.\.\./\.\./etc/x\.json: must be a plain",
-        ),
+        (lambda f: f["payloads"].update({"../../etc/x.json": {}}), r"payloads\.\.\./\.\./etc/x\.json: must be a plain"),
         (lambda f: f["payloads"].update({"/etc/passwd": {}}), "payloads./etc/passwd: must be"),
-        (lambda f: f["payloads"].update({"c:\\x.json": {}}), "must be a plain"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_field_is_named(
     tree: Artifact, edit: Edit, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
@@ -85,19 +71,15 @@ def test_a_changed_missing_or_truncated_file(tree: Artifact, matrix: Artifact) -
     file.write_bytes(data)
     refuses(matrix, "truncated")
     rewrite(matrix.folder, file.name, data)
-    refuses(matrix, "not a whole safetensors file")
+    refuses(matrix, "not a complete safetensors file")
 
 
-def test_another_kind_where_a_tree_is_expected(tree: Artifact, matrix: Artifact) -> None:
-    with pytest.raises(ArtifactError, match="'static-tree' is expected"):
+def test_another_kind_where_a_tree_is_expected(matrix: Artifact) -> None:
+    with pytest.raises(ArtifactError, match="kind must be 'static-tree' here, got 'adjacency-matrix'"):
         value_of("static-tree", str(matrix.folder))
-    with pytest.raises(ArtifactError, match="'adjacency-matrix' is expected"):
-        value_of("adjacency-matrix", str(tree.folder))
 
 
-@pytest.mark.parametrize(
-    "alias", ["{}", "[]", "x", '{"version": "../v1"}', '{"version": "v9"}', '{"version": 1}']
-)
+@pytest.mark.parametrize("alias", ["[]", "x", '{"version": "../v1"}', '{"version": "v9"}', '{"version": 1}'])
 def test_a_damaged_alias(tree: Artifact, alias: str) -> None:
     file = tree.folder.parent / "best.json"
     file.write_text(alias)
@@ -114,10 +96,7 @@ def test_a_folder_that_is_not_there_names_what_is(tree: Artifact) -> None:
     ("spec", "message"),
     [
         ({"class_path": "TokenRecyclin"}, "did you mean 'TokenRecycling'"),
-        (
-            {"class_path": "specexp.drafters.TokenRecycling", "init_args": {"k": 0}},
-            "must be >= 1, got",
-        ),
+        ({"class_path": "specexp.drafters.TokenRecycling", "init_args": {"k": 0}}, "must be >= 1, got"),
         ({"class_path": "TokenRecycling", "init_args": {"width": 3}}, "width"),
         ({"class_path": "subprocess.Popen", "init_args": {"args": ["true"]}}, "is not a Drafter"),
         ({"class_path": "PromptLookup", "init_args": {"max_ngram": 1, "min_ngram": 3}}, "above max_ngram"),

@@ -115,7 +115,7 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], str]] = [
     (phrases(keys=np.zeros(2, np.float32)), "float32"),
     (phrases(phrases=np.array([[3, 4], [-2, 1]])), "damaged"),
     (phrases(keys=np.array([3, 3])), "damaged"),
-    (head(weight=np.array([np.nan])), "'weight' holds numbers that are not finite"),
+    (head(weight=np.array([np.nan])), "'weight' has numbers that are not finite"),
     (("draft-head", {"head.safetensors": {}, "parts.json": {}}), "drafter is missing"),
     (("draft-lengths", {"draft_lengths.json": {"nodes": {"a": 1}}, "parts.json": {}}), "nodes.a must be an integer"),
     (
@@ -135,7 +135,7 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], str]] = [
     (("thresholds", {"thresholds.json": [0.03]}), r"thresholds\.json must be a mapping"),
     (schedule({"init_args": {"n": 3}}), "class_path is missing"),
     (schedule({"class_path": "Schedule"}), "no Execution is called 'Schedule'; did you mean 'Scheduled'"),
-    (schedule({"class_path": "Serial"}), "class_path is 'Serial', plain decoding; a strategy that drafts is"),
+    (schedule({"class_path": "Serial"}), "class_path must be a strategy that drafts, such as Scheduled, got 'Serial'"),
     (schedule({"class_path": "Scheduled", "n": 3}), "n is unknown"),
     (schedule(n=0), "init_args.n must be .*, got 0"),
     (schedule(n=2, verify_batch=3), "verify_batch was 3, but only n=2 sequences draft at a time"),
@@ -146,7 +146,7 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], str]] = [
     (profile(target_ms={"2": 10.0}), "states no milliseconds for 1 token"),
     (profile(stepms=1), "stepms is unknown; did you mean 'step_ms'"),
     (profile(overheads={"plain": {"token": 1}}), r"overheads\.plain\.token is unknown"),
-    (profile(modelled=False), "modelled belongs into an experiment"),
+    (profile(modelled=False), "modelled is a key of an experiment"),
     (profile(measured={**MEASURED, "threads": 0}), r"measured\.threads must be >= 1, got 0"),
     (profile(measured={**MEASURED, "target": [{**POINT, "ms": None}]}), r"target\.0\.ms must be a number, got null"),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a phrase cache learned, as an artifact that another one starts from and a deployment loads."""
+"""The phrases of a phrase cache as an artifact, from which another one starts and which a deployment loads."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def content(drafter):
     return {key: drafter.store.lookup(key, 99) for key in range(11)}
 
 
-def test_what_was_saved_is_what_every_prompt_starts_from(tmp_path):
+def test_every_prompt_starts_from_the_saved_phrases(tmp_path):
     teacher = learned()
     artifact = saved(tmp_path, teacher)
     drafter = PhraseCache(
@@ -48,10 +48,8 @@ def test_what_was_saved_is_what_every_prompt_starts_from(tmp_path):
 
 def test_the_artifact_makes_the_cache_it_was_recorded_with(tmp_path):
     inner = {"class_path": "TokenRecycling", "init_args": {"k": 3}}
-    recorded = {
-        "class_path": "PhraseCache",
-        "init_args": {"drafter": inner, "phrase_length": 4, "ride": 2, "state": "carry"},
-    }
+    arguments = {"drafter": inner, "phrase_length": 4, "ride": 2, "state": "carry"}
+    recorded = {"class_path": "PhraseCache", "init_args": arguments}
     drafter = saved(tmp_path, learned(), drafter=recorded).drafter
     assert isinstance(drafter.drafter, TokenRecycling)
     assert (drafter.drafter.k, drafter.ride, drafter.state) == (3, 2, "preloaded")
@@ -66,15 +64,11 @@ def test_phrases_of_no_recorded_cache_draft_alone(tmp_path, parts):
 
 
 def test_a_deployment_loads_it(tmp_path):
+    cache = {"drafter": {"class_path": "DraftModel"}, "phrase_length": 4}
+    graft = {"builder": {"class_path": "Chain"}, "phrase_length": 4}
     parts = {
-        "drafter": {
-            "class_path": "PhraseCache",
-            "init_args": {"drafter": {"class_path": "DraftModel"}, "phrase_length": 4},
-        },
-        "builder": {
-            "class_path": "Graft",
-            "init_args": {"builder": {"class_path": "Chain"}, "phrase_length": 4},
-        },
+        "drafter": {"class_path": "PhraseCache", "init_args": cache},
+        "builder": {"class_path": "Graft", "init_args": graft},
     }
     artifact = load_artifact(saved(tmp_path, learned(), **parts).folder)
     target, draft = hashed_model(11), hashed_model(11, seed=0)
@@ -90,12 +84,6 @@ def test_phrases_that_do_not_fit_are_refused(tmp_path):
     drafter = PhraseCache(state="preloaded", phrases=phrases)
     with pytest.raises(ValueError, match=r"hold token id \d+; the target's vocabulary has ids 0 to 4"):
         drafter.check_vocabulary(5)
-
-
-@pytest.mark.parametrize("options", [{"phrases": {}}, {"state": "preloaded"}])
-def test_preloaded_and_phrases_belong_together(options):
-    with pytest.raises(ValueError, match="'preloaded' needs them"):
-        PhraseCache(**options)
 
 
 def test_custom_generate_grafts():

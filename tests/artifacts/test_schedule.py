@@ -1,4 +1,4 @@
-"""A schedule is loaded as the strategy that was measured, and opens; a field that is wrong is one sentence."""
+"""A schedule is loaded as the measured strategy, and opens."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ JOBS = [Job((3, 1, 4, 1, 5), sequence=f"sample {number}", max_new_tokens=12) for
 
 
 def save(folder: Path, schedule: Any = SCHEDULE, parts: Any = PARTS, **more: Any) -> LoadedArtifact:
-    saved = save_artifact(folder / "a", "schedule", {"schedule.json": schedule, "parts.json": parts}, **more)
-    return saved
+    return save_artifact(folder / "a", "schedule", {"schedule.json": schedule, "parts.json": parts}, **more)
 
 
 def test_every_argument_reaches_the_strategy(tmp_path: Path) -> None:
@@ -43,7 +42,7 @@ def test_every_argument_reaches_the_strategy(tmp_path: Path) -> None:
     assert artifact.parts.builder.max_nodes == 4
 
 
-def test_it_opens_with_the_deployments_own_draft_and_says_what_plain_decoding_says(tmp_path: Path) -> None:
+def test_it_opens_with_the_deployments_draft_and_its_output_equals_plain_decoding(tmp_path: Path) -> None:
     model, draft = LanguageModel(small_model("Qwen2")), small_model("Llama")
     artifact = save(tmp_path)
     with pytest.raises(ValueError, match="DraftModel needs a draft model"):
@@ -64,15 +63,21 @@ def test_it_opens_on_no_other_model(tmp_path: Path) -> None:
         artifact.open(small_model("Llama"), small_model("Llama"))
 
 
-def test_parts_that_cannot_work_so_are_refused_when_opened(tmp_path: Path) -> None:
-    carrying = {"class_path": "TokenRecycling", "init_args": {"state": "carry"}}
-    drawing = {"class_path": "RejectionSampling", "init_args": {"temperature": 0.7}}
-    artifact = save(tmp_path, parts={**PARTS, "drafter": carrying, "verifier": drawing})
-    with pytest.raises(ValueError, match="TokenRecycling shares what it learns"):
-        artifact.open(small_model("Qwen2"))
-
-
-def test_without_a_drafter_there_is_nothing_to_open(tmp_path: Path) -> None:
-    artifact = save(tmp_path, parts={"verifier": PARTS["verifier"]})
-    with pytest.raises(ArtifactError, match="the artifact records no drafter"):
+@pytest.mark.parametrize(
+    ("parts", "error"),
+    [
+        (
+            {
+                **PARTS,
+                "drafter": {"class_path": "TokenRecycling", "init_args": {"state": "carry"}},
+                "verifier": {"class_path": "RejectionSampling", "init_args": {"temperature": 0.7}},
+            },
+            "TokenRecycling shares what it learns",
+        ),
+        ({"verifier": PARTS["verifier"]}, "the artifact records no drafter"),
+    ],
+)
+def test_impossible_parts_are_refused_when_it_is_opened(tmp_path: Path, parts: Any, error: str) -> None:
+    artifact = save(tmp_path, parts=parts)
+    with pytest.raises(ValueError, match=error):
         artifact.open(small_model("Qwen2"))
