@@ -1,4 +1,4 @@
-"""The doctor says what is there, what is missing and what to type."""
+"""The doctor reports each finding, missing packages and what to do about them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_a_missing_or_old_package_is_a_problem_and_ends_the_examination(
     real = importlib.metadata.version
     monkeypatch.setattr(doctor, "version", lambda name: {"optuna": "4.9.0"}.get(name) or real(name))
     assert main([]) == 1
-    said = capsys.readouterr().out
-    assert "! optuna: 4.9.0 is installed, and optuna<6,>=5 is needed\n    pip install 'optuna<6,>=5'" in said
-    assert "compiled passes" not in said
+    shown = capsys.readouterr().out
+    assert "! optuna: 4.9.0 is installed, and optuna<6,>=5 is needed\n    pip install 'optuna<6,>=5'" in shown
+    assert "compiled passes" not in shown
 
 
-def test_where_nothing_can_be_compiled_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_compiler_gets_a_note_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(model: object) -> None:
         raise CannotCompileError("there is no C++ compiler")
 

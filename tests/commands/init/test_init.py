@@ -1,4 +1,4 @@
-"""A folder to start from leads to a dry run without another line being written."""
+"""``specexp.init`` writes a folder with an experiment for a user's own model and prompts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_experiment_searches_what_fastest_searches_for_ones_own_model_and_prompts(here: Path) -> None:
+def test_the_experiment_has_the_space_of_fastest_for_the_users_model_and_prompts(here: Path) -> None:
     (here / "mine.jsonl").write_text("".join(json.dumps({"question": f"why {n}?"}) + "\n" for n in range(50)))
     models = ["--target", "owner/target", "--draft", "owner/draft", "--device", "cuda"]
     arguments = ["study", *models, "--temperature", "0.7"]
     assert main([*arguments, "--prompts", "mine.jsonl"]) == 0
     os.chdir("study")
-    config, said = with_recognised_fields(load_config("experiment.yaml"))
-    assert said == [f"{here / 'mine.jsonl'}: prompts are read from 'question'."]
+    config, shown = with_recognised_fields(load_config("experiment.yaml"))
+    assert shown == [f"{here / 'mine.jsonl'}: prompts are read from 'question'."]
     shared = yaml.safe_load((ROOT / "experiments" / "fastest.yaml").read_text())["sweep"]
     assert list(config.get("sweep.space")) == list(shared["space"])
     found = [config.get(f"pair.{key}") for key in ("target", "draft", "device")]
@@ -56,20 +56,20 @@ def test_few_prompts_are_halved_between_search_and_confirmation(here: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "shown"),
     [
         (["taken"], "FOLDER: taken is not empty; name a new one"),
         (["study", "--target", "no/such/folder"], "--target: target 'no/such/folder' is no existing folder"),
         (["study", "--draft", "empty"], "--draft: draft 'empty' is a folder without config.json"),
         (["study", "--prompts", "none.jsonl"], "--prompts: "),
-        (["study", "--prompts", "two.txt"], "--prompts: two.txt has 2 prompts; a search and a confirmation"),
-        (["x: y"], "FOLDER is 'x: y'; a plain folder name is allowed, such as tree_shape"),
+        (["study", "--prompts", "two.txt"], "--prompts: two.txt must have at least 6 prompts"),
+        (["x: y"], "FOLDER must be a plain folder name such as tree_shape, got 'x: y'"),
         (["study", "--device", "tpu"], "--device must be a torch device such as cpu or cuda:1, got 'tpu'"),
         (["study", "--temperature", "-1"], "--temperature must be from 0 (greedy) to 10, got -1.0"),
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], shown: str
 ) -> None:
     (here / "taken").mkdir()
     (here / "taken" / "file").touch()
@@ -78,7 +78,7 @@ def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
-    assert said in error
+    assert shown in error
     assert error.count("\n") == 1
     assert not (here / "study").exists()
 
