@@ -1,4 +1,4 @@
-"""What every command answers before it does anything: help, keys explained, the resolved file."""
+"""Output of all commands before they act: help, keys explained, the resolved file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_help_shows_the_usage_and_the_sections(capsys: pytest.CaptureFixture[str
     assert "  generation  How much is generated." in out
 
 
-def test_help_of_a_key_tells_type_bounds_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_key_shows_type_bounds_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
     assert command("--help", "generation.max_new_tokens") == 0
     assert capsys.readouterr().out == (
         "generation.max_new_tokens of Generation: an integer >= 1\n"
@@ -45,14 +45,14 @@ def test_help_of_a_key_tells_type_bounds_default_and_meaning(capsys: pytest.Capt
     )
 
 
-def test_help_of_a_key_after_a_file_tells_what_the_file_has_there(
+def test_help_of_a_key_after_a_file_shows_the_value_of_the_file(
     write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(TREE)
     assert command(path, "--help", "builder.init_args.nodes") == 0
-    told = capsys.readouterr().out
-    assert told.count("builder.init_args.nodes of") == 1
-    assert f"  here: 12, from {path}\n" in told
+    shown = capsys.readouterr().out
+    assert shown.count("builder.init_args.nodes of") == 1
+    assert f"  here: 12, from {path}\n" in shown
     assert command(path, "--builder.init_args.nodes", "7", "--help", "builder.init_args.nodes") == 0
     assert "  here: 7, from command line\n" in capsys.readouterr().out
     assert command(path, "--help", "--n-trials") == 0
@@ -61,24 +61,24 @@ def test_help_of_a_key_after_a_file_tells_what_the_file_has_there(
     assert "  here: 4, from default\n" in capsys.readouterr().out
 
 
-def test_help_of_a_choice_and_of_a_part_lists_what_may_stand_there() -> None:
+def test_help_of_a_choice_and_of_a_part_lists_the_alternatives() -> None:
     assert "one of top-k, drawn" in explain("Chain")
-    told = explain("builder")
-    assert "Chain: One candidate after the other" in told
-    assert "DySpecGreedy:" in told
-    told = explain("builder.init_args.nodes")
-    assert "of ParametricTree" in told
-    assert "of FittedTree" in told
-    assert "of DySpecGreedy" not in told
+    shown = explain("builder")
+    assert "Chain: One candidate after the other" in shown
+    assert "DySpecGreedy:" in shown
+    shown = explain("builder.init_args.nodes")
+    assert "of ParametricTree" in shown
+    assert "of FittedTree" in shown
+    assert "of DySpecGreedy" not in shown
 
 
 def test_help_goes_into_lists_and_into_the_space() -> None:
     assert "drafter.init_args.drafters.0.init_args.k of TokenRecycling" in explain(
         "drafter.init_args.drafters.0.init_args.k"
     )
-    told = explain("sweep.space.builder.init_args.nodes.low")
-    assert "of IntRange: an integer\n" in told
-    assert "of FloatRange: a number\n" in told
+    shown = explain("sweep.space.builder.init_args.nodes.low")
+    assert "of IntRange: an integer\n" in shown
+    assert "of FloatRange: a number\n" in shown
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_every_key_of_the_sections_has_a_meaning(key: str) -> None:
     assert "default: " not in lines[1], f"{key} is not described"
 
 
-def test_print_config_is_the_same_configuration_and_says_who_set_what(
+def test_print_config_is_the_same_configuration_with_the_source_of_each_value(
     write: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert command(TREE_SHAPE, "--print-config", "--n-trials", "7") == 0

@@ -1,4 +1,4 @@
-"""A value is read strictly by the annotation of its argument, and the first wrong one inside it is named."""
+"""Values are read strictly by the annotations of their arguments, and errors name the first wrong value."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def test_refused(given: dict[str, Any], sentence: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1e-3", "1E-3", "1.0e-3", "+1e-3", ".001", "1e-03", "0.001"])
-def test_however_a_number_is_written_in_a_file(tmp_path: Path, text: str) -> None:
+def test_all_spellings_of_a_number_are_read_from_a_file(tmp_path: Path, text: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(f"verify: {{level: {text}}}\ndrafter: null")
     assert load_config(file).get("verify.level") == 0.001
 
 
-def test_bounds_survive_postponed_annotations_of_anybodys_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_hold_for_postponed_annotations_of_a_foreign_part(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("elsewhere")
     monkeypatch.setitem(sys.modules, "elsewhere", module)
     source = (

@@ -195,7 +195,7 @@ def test_where_nothing_beats_plain_decoding_best_decodes_plainly_and_says_why(
     ("state", "said"),
     [
         ({"drafter": {"matrix": {"tensor": "x"}}}, "names the tensor 'x', which state.safetensors does not"),
-        ({"drafter": {"rows": {"tensor": "drafter.matrix"}}}, "state.json: drafter is no state of this part"),
+        ({"drafter": {"rows": {"tensor": "drafter.matrix"}}}, "state.json: drafter does not fit this part"),
         ({"drafter": {"a": 1}}, "state.json names no tensor 'drafter.matrix', which state.safetensors holds"),
         ({}, "must be an object with the states of drafter and controller"),
     ],
