@@ -87,9 +87,12 @@ def test_a_damaged_alias(tree: Artifact, alias: str) -> None:
         load_artifact(tree.folder.parent / "best")
 
 
-def test_a_folder_that_is_not_there_names_what_is(tree: Artifact) -> None:
+def test_a_missing_version_is_answered_with_the_names_that_exist(tree: Artifact) -> None:
     with pytest.raises(ArtifactError, match="has best, latest, v1"):
         load_artifact(tree.folder.parent / "bset")
+    (tree.folder.parent / "best.json").unlink()
+    with pytest.raises(ArtifactError, match=r"best\.json is missing; name one of latest, v1"):
+        load_artifact(tree.folder.parent)
 
 
 @pytest.mark.parametrize(

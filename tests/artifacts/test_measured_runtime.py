@@ -1,4 +1,4 @@
-"""An artifact runs as it was measured: with the recorded runtime, and a warning where runtime or dtype differ."""
+"""An artifact runs with the recorded runtime, and logs a warning if runtime or dtype differ."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ Measured = Callable[..., LoadedArtifact]
 
 @pytest.fixture
 def measured(tmp_path: Path) -> Measured:
-    """Writes an artifact with this provenance."""
-
     def write(**provenance: Any) -> LoadedArtifact:
         return save_artifact(tmp_path / "tuned", "composition", {"parts.json": PARTS}, provenance)
 
@@ -43,7 +41,7 @@ def test_the_recorded_runtime_decodes_and_drafts(
 ) -> None:
     pair = load_pair("stdlib")
     artifact = measured(runtime=recorded, dtype=recorded and "bfloat16")
-    if recorded is None:  # as before runtimes were recorded
+    if recorded is None:  # as in artifacts before runtimes were recorded
         file = artifact.folder / "artifact.json"
         fields = json.loads(file.read_text())
         del fields["provenance"]["runtime"], fields["provenance"]["dtype"]
@@ -51,11 +49,10 @@ def test_the_recorded_runtime_decodes_and_drafts(
         made.rehash(artifact.folder)
         artifact = load_artifact(artifact.folder)
     decoder = artifact.decoder(pair.target, pair.draft)
-    assert decoder.parts.drafter is not None
-    assert [model.kind for model in (decoder.model, *decoder.parts.drafter.models)] == [kind, kind]
     engine = engine_of(artifact, pair, lanes=1, waiting=1)
-    assert engine.parts.drafter is not None
-    assert [model.kind for model in (engine.target, *engine.parts.drafter.models)] == [kind, kind]
+    for target, parts in ((decoder.model, decoder.parts), (engine.target, engine.parts)):
+        assert parts.drafter is not None
+        assert [model.kind for model in (target, *parts.drafter.models)] == [kind, kind]
     assert caplog.messages == []
 
 
@@ -63,7 +60,7 @@ def test_the_recorded_runtime_decodes_and_drafts(
     ("loaded", "runs"),
     [({"mode": "eager"}, "eager and bfloat16"), ({"target_dtype": "float32"}, "compiled and float32")],
 )
-def test_another_runtime_or_dtype_works_and_is_told_once(
+def test_another_runtime_or_dtype_works_with_one_warning(
     measured: Measured, caplog: pytest.LogCaptureFixture, loaded: dict[str, str], runs: str
 ) -> None:
     pair = load_pair("stdlib", **loaded)
@@ -77,7 +74,7 @@ def test_another_runtime_or_dtype_works_and_is_told_once(
     ]
 
 
-def test_a_model_that_cannot_be_compiled_runs_by_its_own_code_and_the_one_warning_says_why(
+def test_a_model_that_cannot_be_compiled_runs_by_its_own_code_with_the_reason_in_the_warning(
     measured: Measured, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair = load_pair("stdlib", target_dtype="float32")

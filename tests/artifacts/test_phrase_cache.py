@@ -1,15 +1,12 @@
 """The phrases of a phrase cache as an artifact, from which another one starts and which a deployment loads."""
 
 import pytest
-import torch
-from helpers.small_models import small_model
 
 from specexp import Decoder
 from specexp.artifacts import value_of
-from specexp.builders import Chain, Graft
+from specexp.builders import Chain
 from specexp.config.artifacts import load_artifact, save_artifact
-from specexp.deploy.hugging_face.custom_generate import custom_generate
-from specexp.drafters import DraftModel, PhraseCache, TokenRecycling
+from specexp.drafters import PhraseCache, TokenRecycling
 from specexp.testing.fakes import hashed_model
 
 
@@ -84,14 +81,3 @@ def test_phrases_that_do_not_fit_are_refused(tmp_path):
     drafter = PhraseCache(state="preloaded", phrases=phrases)
     with pytest.raises(ValueError, match=r"hold token id \d+; the target's vocabulary has ids 0 to 4"):
         drafter.check_vocabulary(5)
-
-
-def test_custom_generate_grafts():
-    model = small_model("Llama")
-    cache = PhraseCache(DraftModel(model), initialisation="prompt", state="carry")
-    fast = custom_generate([cache, Graft(Chain(3))])
-    prompt = torch.tensor([[1, 2, 3, 4, 5]])
-    expected = model.generate(prompt, max_new_tokens=20, do_sample=False)
-    for _ in range(2):
-        found = model.generate(prompt, custom_generate=fast, max_new_tokens=20, do_sample=False)
-        assert found.tolist() == expected.tolist()

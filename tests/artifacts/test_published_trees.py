@@ -1,4 +1,4 @@
-"""Trees that other projects publish may be named where a static tree may: Medusa, EAGLE, SAMD, growmaps."""
+"""The file of a tree of Medusa, EAGLE, SAMD or Sequoia may be given in place of a static tree."""
 
 import json
 
@@ -27,13 +27,6 @@ def test_a_published_tree_is_read(name, content, tmp_path) -> None:
     assert value_of("static-tree", file) == PATHS
 
 
-def test_a_torch_file_is_never_loaded(tmp_path) -> None:
-    file = tmp_path / "tree.pt"
-    file.write_bytes(b"whatever")
-    with pytest.raises(ArtifactError, match=r"tree\.pt is a torch or pickle file.*never loaded.*JSON"):
-        value_of("static-tree", file)
-
-
 def test_an_experiment_names_the_file(tmp_path, experiment) -> None:
     file = tmp_path / "choices.py"
     file.write_text(f"# of another project\nmc_sim = {PATHS}\n")
@@ -46,8 +39,9 @@ def test_an_experiment_names_the_file(tmp_path, experiment) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
+        ("tree.pt", "whatever", r"tree\.pt is a torch or pickle file.*never loaded.*JSON"),
         ("a.py", "a = [[0]]\nb = [[1]]", "is not JSON"),
         ("a.py", "import os", "is not JSON"),
         ("a.py", "a = [[0], [os.remove('x')]]", "is not JSON"),
@@ -61,8 +55,8 @@ def test_an_experiment_names_the_file(tmp_path, experiment) -> None:
         ("a.json", json.dumps([[rank] for rank in range(5000)]), "lists 5000 nodes; at most 4096"),
     ],
 )
-def test_what_is_no_tree_is_refused_and_nothing_runs(name, content, said, tmp_path) -> None:
+def test_any_other_file_is_refused_and_no_code_runs(name, content, message, tmp_path) -> None:
     file = tmp_path / name
     file.write_text(content)
-    with pytest.raises(ArtifactError, match=said):
+    with pytest.raises(ArtifactError, match=message):
         value_of("static-tree", file)

@@ -1,4 +1,4 @@
-"""How the rows of wrong inputs are typed."""
+"""Fixtures that type rows of wrong inputs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from helpers.first_hour import Row, check, make
 
-SECONDS = 10
-"""A command that has not answered by then hangs."""
+SECONDS = 10  # a command without an answer by then hangs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,20 +1,21 @@
 """Wrong arguments of ``decoder.generate`` and of ``model.generate(custom_generate=...)``.
 
-Each is answered by a ValueError of one sentence, and the next call is not disturbed. What ``generate`` of Hugging Face
-would follow is followed here too, or refused.
+Each raises a ValueError of one sentence, and the next call works. Arguments that ``generate`` of Hugging Face obeys are
+obeyed too, or refused.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers.small_models import FULL_ATTENTION, build
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation import BaseStreamer
 
 from specexp.builders import StaticTree
+from specexp.config.artifacts import save_artifact
 from specexp.core.loop import Decoder
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.deploy.hugging_face.request import OBEYED, REFUSED, WITHOUT_EFFECT
@@ -65,7 +66,7 @@ def test_decoder_generate(model: PreTrainedModel, arguments: dict[str, Any], sen
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ((StaticTree([[0]]), TokenRecycling()), "the drafter is a StaticTree; a Drafter is expected"),
         (
@@ -76,10 +77,10 @@ def test_decoder_generate(model: PreTrainedModel, arguments: dict[str, Any], sen
     ],
     ids=["swapped", "a class", "one alone"],
 )
-def test_parts_in_other_places(model: PreTrainedModel, given: tuple[Any, ...], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_parts_in_other_places(model: PreTrainedModel, given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Decoder(model, *given)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         custom_generate(given)
 
 
@@ -152,7 +153,7 @@ def test_a_field_of_a_later_transformers_is_refused_once_it_is_set(
     ],
     ids=lambda settings: "+".join(settings),
 )
-def test_what_is_called_obeyed_gives_the_tokens_of_plain_generate(
+def test_obeyed_settings_give_the_tokens_of_plain_generate(
     model: PreTrainedModel, settings: dict[str, Any]
 ) -> None:
     settings = {"max_new_tokens": 16, "do_sample": False, **settings}
@@ -160,23 +161,15 @@ def test_what_is_called_obeyed_gives_the_tokens_of_plain_generate(
     assert torch.equal(ours, generate(model, **settings))
 
 
-class Shown(BaseStreamer):  # type: ignore[misc]
-    """Keeps what it is shown."""
-
-    def __init__(self) -> None:
-        self.shown: list[list[int]] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        self.shown.append(value.flatten().tolist())
-
-    def end(self) -> None:
-        self.shown.append([])
-
-
-def test_a_streamer_is_shown_the_prompt_and_then_one_token_at_a_time(model: PreTrainedModel) -> None:
-    ours, plain = Shown(), Shown()
-    generate(model, max_new_tokens=12, do_sample=False, streamer=plain)
-    fast = custom_generate(parts())
-    generate(model, max_new_tokens=12, do_sample=False, custom_generate=fast, streamer=ours)
-    assert ours.shown == plain.shown
-    assert ours.shown[0] == PROMPT
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [(("stdlib",), "'stdlib' is a str"), ((None,), "None is a NoneType"), (("model", "x"), "'x' is a str")],
+)
+def test_an_artifact_needs_models(
+    model: PreTrainedModel, given: tuple[Any, ...], sentence: str, tmp_path: Path
+) -> None:
+    artifact = save_artifact(tmp_path, "static-tree", {"tree.json": [[0]]})
+    with pytest.raises(
+        ValueError, match=f"a model was expected and {sentence}: load one with specexp.load_p"
+    ):
+        artifact.decoder(*(model if one == "model" else one for one in given))

@@ -67,7 +67,7 @@ def other_tokens(folder: Path) -> None:
 
 
 def spoil(change: Spoil, sentence: str, typed: str = TYPED) -> tuple[Spoil, Row]:
-    """What is done to the folder ``model``, and the answer that must follow."""
+    """A change of the folder ``model``, and the expected answer."""
     return change, Row(typed, f"command line: pair.target ... {sentence}")
 
 
