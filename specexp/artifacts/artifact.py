@@ -78,13 +78,14 @@ class Artifact:
             name: dict(entries) for name, entries in manifest.fingerprint.items()
         }
         parts = payloads.get(PARTS, {})
+        # every kind may require more of parts.json than the schema of all
         validated(self.required.get(PARTS, Recorded), parts, self.where(PARTS))
         self.recorded: dict[str, Spec] = {family: spec for family, spec in parts.items() if spec is not None}
         self.state: dict[str, State] = state_in(payloads, self.where(STATE))
         self.state_bytes = sum(
             manifest.payloads[file].bytes for file in STATE_FILES if file in manifest.payloads
         )
-        typed = {
+        typed = {  # arrays, and content that the kind checks itself, have the annotation Any
             file: validated(annotation, payloads[file], self.where(file))
             for file, annotation in self.required.items()
             if annotation is not Any and file != PARTS

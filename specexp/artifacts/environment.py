@@ -55,7 +55,7 @@ def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
         fields["git_commit"] = f"{commit}-dirty" if commit is not None and git_dirty() else commit
     fields["noise_version"] = NOISE_VERSION
     fields["packages"] = fields["packages"] or {"python": platform.python_version(), **package_versions()}
-    fields["metrics"] = {
+    fields["metrics"] = {  # a bare number has no interval
         name: dict(metric) if isinstance(metric, Mapping) else {"value": metric}
         for name, metric in fields["metrics"].items()
     }
@@ -91,7 +91,7 @@ def device_name(device: str) -> str:
 
         if torch.cuda.is_available():
             return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux platform.processor() is empty or only the architecture
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):

@@ -37,7 +37,7 @@ def fingerprint(
         }
     if model is not None:
         check_model(model)
-        text = model.config.get_text_config()
+        text = model.config.get_text_config()  # of a multimodal model the part that decodes
         sizes = {key: value for key in _SIZES if (value := getattr(text, key, None)) is not None}
         sections["model"] = {"model_type": text.model_type, **sizes}
     return sections

@@ -105,7 +105,7 @@ def state_in(payloads: Mapping[str, Any], where: str) -> dict[str, State]:
     for name, array in arrays.items():
         check_finite(array, f"{where}: tensor {name!r}")
     states: dict[str, State] = _with_arrays(content, arrays, where)
-    if arrays:
+    if arrays:  # those that no state has taken out
         raise ArtifactError(f"{where} does not use the tensor {min(arrays)!r} of {TENSORS}")
     return states
 

@@ -94,7 +94,7 @@ def write_artifact(
         raise ArtifactError(f"{folder}: provenance or fingerprint is not JSON ({error})") from error
     manifest = Manifest.from_json(data[MANIFEST], str(folder))
     _check_payload_names(chosen, manifest, folder)
-    check(_decode(chosen, manifest, data, folder))
+    check(_decode(chosen, manifest, data, folder))  # read back before anything is on the disk
     version = _write_version(folder, data)
     for alias in aliases:
         set_alias(folder, alias, version.name)
@@ -140,6 +140,7 @@ def value_of(kind: str, path: str | Path) -> Any:
     Raises:
         ArtifactError: It cannot be read, or is of another kind.
     """
+    # static-tree is both: a folder is an artifact, a file a tree of another project
     if kind in READERS and (kind not in all_kinds() or Path(path).is_file()):
         return READERS[kind](Path(path))
     folder = resolve(Path(path))
@@ -238,6 +239,7 @@ def _encode(file: str, content: Any, where: str) -> bytes:
             return canonical_json(content) + b"\n"
         from safetensors.numpy import save
 
+        # safetensors writes the memory of an array as it lies there
         return save({name: np.ascontiguousarray(array) for name, array in content.items()})
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{where} cannot be written ({error})") from error
@@ -299,7 +301,7 @@ def set_alias(folder: Path, alias: str, version: str) -> None:
 
 def _write_version(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write the folder of the next version, or nothing; returns it."""
-    staging = folder / f".writing-{token_hex(8)}"
+    staging = folder / f".writing-{token_hex(8)}"  # on the same file system, so that it can be renamed
     try:
         staging.mkdir(parents=True)
         for name, data in files.items():

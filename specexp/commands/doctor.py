@@ -66,7 +66,7 @@ def packages() -> Iterator[Diagnosis]:
     installed: list[str] = []
     for one in needed:
         if one.marker is not None and not one.marker.evaluate({"extra": ""}):
-            continue
+            continue  # for another Python or system, or of an extra
         found = _version(one.name)
         if found is None or not one.specifier.contains(found, prereleases=True):
             has = "is not installed" if found is None else f"{found} is installed"
@@ -154,7 +154,7 @@ def devices() -> Iterator[Diagnosis]:
         for number in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(number)
             yield Diagnosis(f"cuda:{number}", f"{about.name}, {_giga(about.total_memory)}")
-    elif shutil.which("nvidia-smi"):
+    elif shutil.which("nvidia-smi"):  # a driver, but a torch that does not use it
         built = torch.version.cuda or "no CUDA"
         finding = f"NVIDIA's driver is there, but torch {torch.__version__}, built for {built}, finds no GPU"
         advice = "install the torch of your CUDA version (pytorch.org, Get started)"
@@ -190,7 +190,7 @@ def _milliseconds(model: Runtime) -> float:
     """Return the median time of a plain step's pass after a few tokens."""
     from specexp.core.tree import root_tree
 
-    model.prefill(0, list(range(5, 37)))
+    model.prefill(0, list(range(5, 37)))  # any tokens: the time depends on their number alone
     tree, times = root_tree(7), list[float]()
     for _ in range(_REPEATS):
         started = perf_counter()
@@ -231,7 +231,7 @@ def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
 def examine() -> Iterator[Diagnosis]:
     """Yield all diagnoses; after a missing package, none that would import it."""
     for check in checks():
-        problem = False
+        problem = False  # missing packages end the examination, a full disk does not
         for diagnosis in check():
             problem |= diagnosis.verdict == "problem" and diagnosis.topic != "disk"
             yield diagnosis

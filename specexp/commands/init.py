@@ -101,7 +101,7 @@ def _write(folder: Path, files: dict[str, str]) -> list[Path]:
 
 
 def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) -> str:
-    searched = min(_SEARCHED, count // 2)
+    searched = min(_SEARCHED, count // 2)  # the other half confirms
     draft = {} if given.draft is None else {"draft": given.draft}
     verifier: dict[str, Any] = {"class_path": "Greedy"}
     if given.temperature:

@@ -98,6 +98,7 @@ def _act(
     try:
         if shard is None:
             return _exit_code(config, run(config))
+        # a worker that was started again finds its shard done
         pair = None if _is_decoded(config, shard.folder(folder)) else _decode_shard(config, shard)
         with ends_last(folder, partial(_is_decoded, config)) as last:
             return _exit_code(config, run(config, pair)) if last else 0
@@ -162,7 +163,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         if sentence := replaced_results(config, folder):
             print(sentence, file=sys.stderr)
         save_resolved(config, folder)
-        if shards := shards_in(folder):
+        if shards := shards_in(folder):  # decoded by several workers, the last of which is this process
             records = _gathered(config, folder, shards)
         else:
             records = _decode(config, experiment, data, folder / RECORDS, trainer)
@@ -228,6 +229,7 @@ def _in_float32(
         exact = LiveBackend.of(config, pair)
         specs = [spec for spec in arm_specs(config) if spec.name == ENGINE or spec.name in different]
         ours = [spec for spec in specs if spec.reference is None and spec.engine is None]
+        # learned state changes drafts, never tokens, so it need not be loaded
         made = [make_arm(replace(spec, preload=None), exact) for spec in ours]
         plain, *arms = (arm for arm in made if isinstance(arm, EngineArm))
         return plain, arms
@@ -248,6 +250,7 @@ def _decode(
     use_threads(config)
     for earlier in (path, path.with_name(PROMPTS), path.with_name(PAGE)):  # of an earlier run
         earlier.unlink(missing_ok=True)
+    # a group decodes all samples of a prompt at once; an item of a task has sequences of its own
     one_by_one = not is_multi_sequence(config) or build_task_items(config) is not None
     module = EvaluationModule(
         experiment.arms,
@@ -292,7 +295,7 @@ def _is_decoded(config: Config, folder: Path) -> bool:
     """Return whether a shard's prompts are all decoded with this configuration."""
     try:
         return (folder / WHOLE).read_text(encoding="utf-8") == _digest(config)
-    except FileNotFoundError:  # or another worker has assembled the shards
+    except FileNotFoundError:  # not begun, or removed by the worker that assembled the shards
         return False
 
 
@@ -305,7 +308,7 @@ def _gathered(config: Config, whole: Path, shards: Sequence[Shard]) -> list[Prom
         if not _is_decoded(config, shard.folder(whole)):
             _decode_shard(config, shard)
         found += read_records(shard.folder(whole) / RECORDS)
-    (whole / RECORDS).unlink(missing_ok=True)
+    (whole / RECORDS).unlink(missing_ok=True)  # write_records appends
     write_records(whole / RECORDS, found)
     return found
 

@@ -142,7 +142,7 @@ def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figu
         return phase_bars(records, title=title)
     if kind == "curves" and curves:
         return parameter_curves(records, curves, baseline=baseline, title=title)
-    published = {
+    published = {  # bars of the whole table, not of a category
         str(item["method"]): float(item["speedup"])
         for item in config.get("published")
         if item.get("speedup") is not None and "category" not in item

@@ -157,7 +157,7 @@ class LoadedArtifact:
         from specexp.models.runtime import runtime_of, tell_once
 
         recorded = {key: self.content.provenance.get(key) for key in ("runtime", "dtype")}
-        why: list[str] = []
+        why: list[str] = []  # the reasons against a compiled runtime, part of the one warning
         tell = why.append if recorded["runtime"] == "compiled" else tell_once
         runtime = runtime_of(target, self._mode(target), tell)
         running = runtime.provenance()
@@ -228,7 +228,7 @@ class LoadedArtifact:
             if family not in made:
                 raise ArtifactError(f"{where} has state, but the part is not recorded")
             try:
-                made[family].load_state_dict(deepcopy(state))
+                made[family].load_state_dict(deepcopy(state))  # a part may keep and change the state
             except Exception as error:  # the part itself checks its state
                 raise ArtifactError(f"{where} does not fit this part ({type_and_line(error)})") from error
         return made

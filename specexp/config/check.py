@@ -112,7 +112,7 @@ class Checker:
 
     def build(self, value: Any, annotation: Any, key: Key) -> Any:
         """Return the object that a checked value describes."""
-        if value is None:
+        if value is None:  # a section that is not used
             return value
         adapter = adapter_of(annotation)
         return self._worded(value, key, lambda: adapter.validate_python(value, context=_Building(self)))
@@ -166,6 +166,7 @@ class Checker:
         except ValidationError as error:
             steps, sentence = violation(error, given, key)
             whole = (*key, *steps)
+            # other errors are about one value; these two are raised by constructors and validators of sections
             if error.errors()[0]["type"] not in ("refused", "value_error"):
                 raise self.error(whole, sentence) from error
             # A constructor may refuse any combination of its arguments, so all files that set one of them are named.
@@ -266,7 +267,7 @@ _ADAPTERS: dict[int, tuple[Any, TypeAdapter[Any]]] = {}
 
 def adapter_of(annotation: Any) -> TypeAdapter[Any]:
     """Return the annotation's adapter, made once; annotations need not be hashable."""
-    if id(annotation) not in _ADAPTERS:
+    if id(annotation) not in _ADAPTERS:  # the entry keeps the annotation alive, so its id stays unique
         try:
             adapter = TypeAdapter(annotation, config=Section.model_config)
         except PydanticUserError:  # a section has a configuration of its own

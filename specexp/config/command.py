@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +107,8 @@ def _read(given: Sequence[str], short: Mapping[str, str]) -> Config:
         raise ConfigError(f"{COMMAND_LINE}: the configuration file must come first, got {given[0]}")
     for argument in given[1:]:
         name, equals, _ = argument.partition("=")
-        meant = get_close_matches(name.replace("_", "-").lower(), OPTIONS, n=1, cutoff=0.9)
-        if meant and name not in OPTIONS:
-            raise ConfigError(f"{COMMAND_LINE}: unknown option {name}; did you mean {meant[0]}?")
         if equals and name in OPTIONS:
-            raise ConfigError(f"{COMMAND_LINE}: {argument}: {name} takes no value")
+            raise ConfigError(f"{COMMAND_LINE}: {name} takes no value, got {argument}")
     overrides = [argument for argument in given[1:] if argument not in OPTIONS]
     known = {*SECTIONS, "compose"}
     # before the values are parsed: an unknown option may be a switch without a value
@@ -121,9 +117,9 @@ def _read(given: Sequence[str], short: Mapping[str, str]) -> Config:
         if dotted in _OF_A_SWEEP:
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} is an option of python -m specexp.sweep only")
         if section not in known:
-            options = [f"--{name}" for name in (*short, *known, *keys_below(Experiment))]
+            options = [*OPTIONS, *(f"--{name}" for name in (*short, *known, *keys_below(Experiment)))]
             hint = did_you_mean(section, known) if dot else did_you_mean(f"--{dotted}", options)
-            raise ConfigError(f"{COMMAND_LINE}: {dotted} is unknown{hint}")
+            raise ConfigError(f"{COMMAND_LINE}: --{dotted} is unknown{hint}")
     values: dict[str, object] = {}
     for dotted, value in parse_overrides(overrides):
         earlier = values.setdefault(dotted, value)
@@ -140,13 +136,14 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
     """Print the usage, or the explanation of the key after ``--help``."""
     from specexp.config.explain import explain, explain_sections
 
+    # without any argument the usage is shown too, with the exit code of a mistake
     at = next((number for number, argument in enumerate(given) if argument in HELP), len(given))
     if at + 1 >= len(given):
         say(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
         return 0 if given else 2
     config = None
     if at > 0:
-        try:
+        try:  # an explanation is useful for a wrong file too, so its error is only a note
             config = load_config(given[0], [argument for argument in given[1:at] if argument not in OPTIONS])
         except ConfigError as error:
             print(f"note: {error}", file=sys.stderr)
@@ -205,7 +202,7 @@ def collected_result(given: Collection[str]) -> Iterator[CommandResult]:
     """Collect a command's result, then show it as the options of :data:`SHOWING` among ``given`` require."""
     found = CommandResult()
     token = _CURRENT.set(found)
-    silent = QUIET in given or JSON in given
+    silent = QUIET in given or JSON in given  # then only the result is printed, and errors on stderr
     try:
         with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere) if silent else nullcontext():
             yield found

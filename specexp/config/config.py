@@ -54,7 +54,7 @@ class Config:
         given = dict(layers.values)
         if checked is None or not SECTIONS.keys() >= set(sections):
             checked, sections = None, SECTIONS.keys()
-        if "name" in sections:
+        if "name" in sections:  # the file's name, without its ending, is the default
             given.setdefault("name", Path(file).stem)
             check_folder_name(given["name"], self.checker.error(("name",), ""))
         if isinstance(
@@ -68,7 +68,7 @@ class Config:
             given["sweep"] = {**given["sweep"], "export": {**export, "to": folder}}
         if checked is None:
             self._values = self.checker.arguments(Experiment, given, ())
-        else:
+        else:  # a study composes thousands of trials, so only the touched sections are checked again
             self._values = dict(checked._values)
             for name in sections:
                 only = {name: given[name]} if name in given else {}
@@ -117,7 +117,7 @@ class Config:
 
     def keys(self) -> list[str]:
         """Return all dotted keys that exist with the configured classes."""
-        others = ("trainer", "arms", "sweep")
+        others = ("trainer", "arms", "sweep")  # mappings without a fixed set of keys
         sections = {name: value for name, value in self._values.items() if name not in others}
         return [".".join(key) for key in _keys_in(sections, ()) if key] + [*others]
 
@@ -276,7 +276,7 @@ def save_resolved(config: Config, folder: str | Path, command: list[str] | None 
         atomic_write(target / "config.yaml", text)
         atomic_write(target / "environment.json", record)
     except OSError as error:
-        for path in made:
+        for path in made:  # deepest first
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
         raise unwritable(config, target, error) from error

@@ -156,7 +156,7 @@ def _arguments_at(key: str, config: Config | None) -> list[Documented]:
     path = first
     for number, step in enumerate(steps):
         part = path.removesuffix(".init_args")
-        chosen = None if config is None else config.get(f"{part}.class_path", None)
+        chosen = None if config is None else config.get(f"{part}.class_path", None)  # else all classes
         path = f"{path}.{step}"
         if step == "class_path" or (step == "init_args" and number == len(steps) - 1):
             break

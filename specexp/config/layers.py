@@ -110,7 +110,9 @@ class Layers:
                 old = base.get(name)
             if _names_part(key, old, value):
                 value = {"class_path": value}
-            if isinstance(value, Mapping):
+            if isinstance(
+                value, Mapping
+            ):  # merges into a mapping of the same kind, or by position into a list
                 if isinstance(old, str) and "init_args" in value:
                     old = base[name] = {"class_path": old}
                 in_list = isinstance(old, list) and all(str(i).isdecimal() for i in value)
@@ -118,7 +120,7 @@ class Layers:
                     self.sources.setdefault(key, source(key))
                     self._merge(old, value, source, key)
                     continue
-            if old is not None:
+            if old is not None:  # a replaced value: the sources of all keys below it are obsolete
                 depth = len(key)
                 self.sources = {one: layer for one, layer in self.sources.items() if one[:depth] != key}
             if value is None and at == ("arms",) and isinstance(old, dict):

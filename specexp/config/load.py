@@ -47,6 +47,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     config = Config(read_layers(path, overrides), str(path))
     config.typed = parse_overrides(overrides)
     _check_replay(config)
+    # a search over whole parts may leave the file's own composition incomplete
     if not (config.get("sweep") or {}).get("space", {}).keys() & {"builder", "drafter", METHOD}:
         check_parts(config)
     _check_arms(config)
@@ -207,7 +208,7 @@ def _check_sweep(config: Config) -> None:
     sweep = build_sweep(config)
     if sweep is None:
         return
-    contexts = [config]
+    contexts = [config]  # one composition for each combination of whole parts
     for key, entry in sorted(sweep.space.items()):
         if "." not in key and isinstance(entry, Categorical):
             contexts = [_chosen(outer, key, one, sweep) for outer in contexts for one in entry.choices]
@@ -227,12 +228,12 @@ def _check_sweep(config: Config) -> None:
             values = [("low", entry.low), ("high", entry.high)]
         for name, value in values:
             source = f"{config.source_of(('sweep', 'space', key, name))}: sweep.space.{key}"
-            for context in fitting:
+            for context in fitting:  # the extremes of a range stand for all its values
                 apply_overrides(context, {key: value}, source)
     for number, known in enumerate(sweep.known):
         overrides = {key: _with_own_counts(value, sweep) for key, value in known.overrides.items()}
         composed = apply_overrides(config, overrides, _source(config, ("sweep", "enqueue", str(number))))
-        if not awaits_counts(composed, sweep):
+        if not awaits_counts(composed, sweep):  # without its counts a builder cannot be built yet
             check_parts(composed)
     for stage in STAGES:
         if (found := getattr(sweep, stage)) is not None:

@@ -89,6 +89,7 @@ class StaticTreeArtifact(Artifact):
 
     @override
     def specs(self) -> dict[str, Spec]:
+        # the kind of candidates is recorded with the builder alone; paths are in both files
         recorded = (self.recorded.get("builder") or {}).get("init_args") or {}
         chosen = {"candidates": recorded["candidates"]} if "candidates" in recorded else {}
         tree = {"class_path": self.made_by, "init_args": {"rank_paths": self.rank_paths, **chosen}}
@@ -208,7 +209,7 @@ class DraftLengthsArtifact(Artifact):
         controller = init_args_of(parts.get("controller"), DRAFT_LENGTHS)
         if controller is None or parts.get("drafter") is None:
             return None
-        nodes = {str(lanes): most for lanes, most in controller["nodes"].items()}
+        nodes = {str(lanes): most for lanes, most in controller["nodes"].items()}  # keys of JSON are text
         return {LENGTHS: {"nodes": nodes}, PARTS: {**parts, "controller": None}}
 
     @override
@@ -261,7 +262,7 @@ class PlainDecodingArtifact(Artifact):
 
     @override
     def specs(self) -> dict[str, Spec]:
-        if not self.verdict.several_sequences:
+        if not self.verdict.several_sequences:  # one row at a time, by the Decoder
             return self.recorded
         return {**self.recorded, "execution": {"class_path": _SERIAL, "init_args": {}}}
 

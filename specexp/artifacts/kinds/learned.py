@@ -43,6 +43,7 @@ class AdjacencyMatrixArtifact(LearnedArtifact):
 
     @override
     def init_args(self, recorded: dict[str, Any] | None) -> dict[str, Any]:
+        # [V, k]; the constructor refuses an array of another rank
         return {"k": self.value.shape[1] if self.value.ndim == 2 else 1, **(recorded or {})}
 
 
