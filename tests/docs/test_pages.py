@@ -1,4 +1,4 @@
-"""The site: every page is a click from the first one, and the reference has every name that a file or command takes."""
+"""All pages are linked from the first, and the reference has all names of files and commands."""
 
 import re
 import sys
@@ -56,7 +56,7 @@ def test_every_picture_is_small_and_shown() -> None:
         assert f"pictures/{picture.name}" in pages, f"{picture.name} is shown nowhere"
 
 
-def test_every_name_that_programs_import_is_told(reference: dict[str, str]) -> None:
+def test_every_public_name_is_in_the_reference(reference: dict[str, str]) -> None:
     contracts_of_tests = {
         name
         for file in (ROOT / "specexp" / "testing").glob("*.py")
@@ -70,15 +70,15 @@ def test_the_readme_is_one_page() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
-def test_every_part_is_told_with_its_arguments(reference: dict[str, str]) -> None:
-    told = "\n".join(reference.values())
+def test_every_part_is_in_the_reference(reference: dict[str, str]) -> None:
+    text = "\n".join(reference.values())
     parts = [part for contract in contracts() for part in parts_of(contract).items()]
     assert len(parts) > 50
     for name, source in parts:
-        assert f"\n## {name}\n\n`{source.__module__}.{name}`" in told, f"{name} is missing"
+        assert f"\n## {name}\n\n`{source.__module__}.{name}`" in text, f"{name} is missing"
 
 
-def test_every_key_metric_kind_format_and_command_is_told(reference: dict[str, str]) -> None:
+def test_every_key_metric_kind_format_and_command_is_in_the_reference(reference: dict[str, str]) -> None:
     assert all(reference[page].count("\n## ") > 5 for page in ("artifacts", "formats", "commands"))
     assert all(f"| `{key}` |" in reference["keys"] for key in arguments_of(Experiment) or ())
     assert all(f"| {metric.name} |" in reference["metrics"] for metric in METRICS)

@@ -276,42 +276,38 @@ def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
     assert "The figures are of the others." in shown.out
 
 
-def test_a_run_whose_outputs_differ_in_float32_ends_with_1(experiment, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("dtype", "code", "message"),
+    [
+        (
+            "bfloat16",
+            0,
+            "In float32, where there are no near ties, 1/1 outputs equal plain decoding's (1 of 1 prompt",
+        ),
+        (
+            "float32",
+            1,
+            "error: 1 output of tiny DIFFER from plain decoding's in float32, where no near tie excuses it, e.g. tiny "
+            "on prompt '0' from new token 0 on: this is not lossless, so its speed does not count",
+        ),
+    ],
+)
+def test_outputs_that_differ_must_be_equal_in_float32(experiment, capsys, monkeypatch, dtype, code, message):
     from specexp.bench.decoder_arm import DecoderArm
 
     decode = DecoderArm.decode
 
-    def wrong(arm, prompt, *given):
+    def differing(arm, prompt, *given):
         record = decode(arm, prompt, *given)
         other = (record.token_ids[0] + 1, *record.token_ids[1:])
-        return dataclasses.replace(record, token_ids=other) if arm.name == "tiny" else record
+        wrong = (arm.name, arm.dtype) == ("tiny", dtype)
+        return dataclasses.replace(record, token_ids=other) if wrong else record
 
-    monkeypatch.setattr(DecoderArm, "decode", wrong)
-    assert main([experiment(), "--data.max_prompts", "1", "--generation.max_new_tokens", "4"]) == 1
-    assert capsys.readouterr().err == (
-        "error: 1 output of tiny DIFFER from plain decoding's in float32, where no near tie excuses it, e.g. tiny on "
-        "prompt '0' from new token 0 on: this is not lossless, so its speed does not count\n"
-    )
-
-
-def test_outputs_that_part_in_bfloat16_are_compared_once_more_in_float32(experiment, capsys, monkeypatch):
-    from specexp.bench.decoder_arm import DecoderArm
-
-    decode = DecoderArm.decode
-
-    def parting(arm, prompt, *given):
-        record = decode(arm, prompt, *given)
-        if (arm.name, arm.dtype) != ("tiny", "bfloat16"):
-            return record
-        return dataclasses.replace(record, token_ids=(record.token_ids[0] + 1, *record.token_ids[1:]))
-
-    monkeypatch.setattr(DecoderArm, "decode", parting)
-    overrides = "--pair.target_dtype bfloat16 --data.max_prompts 1 --generation.max_new_tokens 4"
-    assert main([experiment(), *overrides.split()]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert (
-        "In float32, where there are no near ties, 1/1 outputs equal plain decoding's (1 of 1 prompt" in shown
-    )
+    monkeypatch.setattr(DecoderArm, "decode", differing)
+    overrides = f"--pair.target_dtype {dtype} --data.max_prompts 1 --generation.max_new_tokens 4"
+    assert main([experiment(), *overrides.split()]) == code
+    shown = capsys.readouterr()
+    assert message in (" ".join(shown.out.split()) if code == 0 else shown.err)
 
 
 SPACE = {
