@@ -32,7 +32,6 @@ from specexp.artifacts.manifest import (
     canonical_json,
     check_depth,
     manifest_json,
-    most_bytes,
     read_bytes,
     read_json,
     sha256,
@@ -117,12 +116,18 @@ def read_artifact(folder: str | Path) -> Artifact:
     manifest = Manifest.from_json(_manifest_in(folder), str(folder))
     chosen = kind_named(manifest.kind, f"{folder}: {MANIFEST}: ")
     _check_payload_names(chosen, manifest, folder)
-    _check_files(folder, manifest)
-    data = {
-        file: read_bytes(folder / file, f"{folder}: payload {file}", most_bytes(file))
-        for file in manifest.payloads
-    }
+    try:
+        undeclared = sorted({*os.listdir(folder)} - {MANIFEST, *manifest.payloads})  # noqa: PTH208
+    except OSError as error:
+        raise ArtifactError(f"{folder} cannot be read ({error.strerror or error})") from error
+    if undeclared:
+        allowed = ", ".join(manifest.payloads)
+        raise ArtifactError(
+            f"{folder}: {undeclared[0]} is not declared in {MANIFEST}: only {allowed} are allowed"
+        )
+    data = {}
     for file, entry in manifest.payloads.items():
+        data[file] = read_bytes(folder / file, f"{folder}: payload {file}", entry.bytes)
         if sha256(data[file]) != entry.sha256:
             raise ArtifactError(
                 f"{folder}: payload {file} is changed or damaged: its sha256 is not the recorded one"
@@ -173,27 +178,6 @@ def kind_for(family: str, parts: Mapping[str, Any]) -> type[Artifact] | None:
 
 def _manifest_in(folder: Path) -> bytes:
     return read_bytes(folder / MANIFEST, f"{folder}: {MANIFEST}")
-
-
-def _check_files(folder: Path, manifest: Manifest) -> None:
-    """Raise unless the folder holds the manifest and its payloads alone, as plain files of the recorded size."""
-    try:
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-            where = f"{folder}: {entry.name}"
-            if entry.is_symlink():
-                raise ArtifactError(f"{where} is a symbolic link; a plain file is expected")
-            if entry.name == MANIFEST:
-                continue
-            if entry.name not in manifest.payloads:
-                allowed = ", ".join(manifest.payloads)
-                raise ArtifactError(f"{where} is not declared in {MANIFEST}: only {allowed} are allowed")
-            size, recorded = entry.stat(follow_symlinks=False).st_size, manifest.payloads[entry.name].bytes
-            if entry.is_file() and size != recorded:
-                raise ArtifactError(
-                    f"{where} is changed or truncated: it has {size} bytes, {recorded} are recorded"
-                )
-    except OSError as error:
-        raise ArtifactError(f"{folder} cannot be read ({error.strerror or error})") from error
 
 
 def _check_payload_names(kind: type[Artifact], manifest: Manifest, folder: Path) -> None:

@@ -21,7 +21,7 @@ from specexp.artifacts.environment import environment
 from specexp.config.check import Checker
 from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, SourceOf, copied, entries_of
 from specexp.config.schema import Experiment
-from specexp.core.checked import Section, arguments_of
+from specexp.core.checked import Section, arguments_of, keys_below
 from specexp.core.messages import did_you_mean, first_line
 from specexp.core.start import all_masked
 
@@ -52,27 +52,26 @@ class Config:
         self.artifact: str = "" if checked is None else checked.artifact
         self.checker = Checker(self.source_of)
         given = dict(layers.values)
-        if checked is None or not SECTIONS.keys() >= set(sections):
-            checked, sections = None, SECTIONS.keys()
+        for unknown in (name for name in given if name not in SECTIONS):
+            hint = did_you_mean(str(unknown), keys_below(Experiment))
+            raise self.checker.error((str(unknown),), f" is unknown{hint}")
+        sections = SECTIONS.keys() if checked is None else sections
         if "name" in sections:  # the file's name, without its ending, is the default
             given.setdefault("name", Path(file).stem)
             check_folder_name(given["name"], self.checker.error(("name",), ""))
-        if isinstance(
-            given.get("data"), Mapping
-        ):  # the default of the section does not apply if it sets other keys
+        # the default prompts of the section do not apply if a file sets other keys of data
+        if isinstance(given.get("data"), Mapping):
             given["data"] = {"prompts": {"class_path": "StdlibFunctions"}, **given["data"]}
         sweep = given.get("sweep")
         export = sweep.get("export") if isinstance(sweep, Mapping) else None
         if isinstance(export, Mapping) and not export.get("to"):
             folder = f"artifacts/{given.get('name', Path(file).stem)}"
             given["sweep"] = {**given["sweep"], "export": {**export, "to": folder}}
-        if checked is None:
-            self._values = self.checker.arguments(Experiment, given, ())
-        else:  # a study composes thousands of trials, so only the touched sections are checked again
-            self._values = dict(checked._values)
-            for name in sections:
-                only = {name: given[name]} if name in given else {}
-                self._values |= self.checker.arguments(_section_model(name), only, ())
+        # a study composes thousands of trials, so only the touched sections are checked again
+        self._values = {} if checked is None else dict(checked._values)
+        for name in sections:
+            only = {name: given[name]} if name in given else {}
+            self._values |= self.checker.arguments(_section_model(name), only, ())
         if "arms" in sections:
             # Arms are differences, so no defaults are filled in: `builder: null` is not the same as no builder.
             self._values["arms"] = copied(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
-from typing_extensions import override
 
 from specexp.artifacts import ControllerKind
 from specexp.config.sweep import Count, Sweep
-from specexp.core.checked import CallOf, PartOf, Section, keys_below, refusal
+from specexp.core.checked import CallOf, PartOf, Section, refusal
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 
@@ -356,8 +354,3 @@ class Experiment(Section):
     analyses: list[Annotated[Any, PartOf("specexp.bench.analysis.Analysis")]] = Field(default=[])
     fit: Fit | None = None
     sweep: Sweep | None = None
-
-    @override
-    @classmethod
-    def known_keys(cls) -> Iterable[str]:
-        return keys_below(cls)

@@ -15,14 +15,14 @@ from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import specexp
-from specexp.artifacts import Artifact, ArtifactError, fingerprint, set_alias, store
+from specexp.artifacts import ArtifactError, fingerprint, set_alias, store
 from specexp.builders import StaticTree
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.drafters import TokenRecycling
 from specexp.verifiers import KeyedSampling
 
 
-def test_a_tree_is_loaded_by_its_alias_with_parts_ready_for_a_decoder(tree: Artifact) -> None:
+def test_a_tree_is_loaded_by_its_alias_with_parts_ready_for_a_decoder(tree):
     loaded = specexp.load_artifact(tree.folder.parent / "best")
 
     drafter, builder, verifier, controller = loaded.parts
@@ -39,13 +39,13 @@ def test_a_tree_is_loaded_by_its_alias_with_parts_ready_for_a_decoder(tree: Arti
     assert loaded.provenance["packages"]["torch"] == version("torch")
 
 
-def test_rank_paths_are_sorted_by_length_then_rank(tmp_path: Path) -> None:
+def test_rank_paths_are_sorted_by_length_then_rank(tmp_path):
     saved = save_artifact(tmp_path / "a", "static-tree", {"tree.json": [[1, 0], [1], [0], [0, 2]]})
 
     assert saved.value == [[0], [1], [0, 2], [1, 0]]
 
 
-def test_a_learned_matrix_starts_every_prompt(tmp_path: Path) -> None:
+def test_a_learned_matrix_starts_every_prompt(tmp_path):
     teacher = TokenRecycling(k=3)
     teacher.check_vocabulary(11)
     teacher.matrix[5] = [1, 2, 3]
@@ -59,7 +59,7 @@ def test_a_learned_matrix_starts_every_prompt(tmp_path: Path) -> None:
     np.testing.assert_array_equal(saved.value, teacher.matrix)
 
 
-def test_versions_count_up_and_aliases_move(tree: Artifact) -> None:
+def test_versions_count_up_and_aliases_move(tree):
     folder = tree.folder.parent
     second = save_artifact(folder, "static-tree", {"tree.json": [[0]]}, aliases=["latest"])
 
@@ -77,9 +77,7 @@ def test_versions_count_up_and_aliases_move(tree: Artifact) -> None:
     assert save_artifact(folder, "static-tree", {"tree.json": [[0]]}).folder.name == "v11"
 
 
-def test_a_version_that_another_writer_took_in_between_is_not_overwritten(
-    tree: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_that_another_writer_took_in_between_is_not_overwritten(tree, monkeypatch):
     looks = iter([[], [], ["v1"], ["v1", "v2"]])  # the first two looks are stale
     monkeypatch.setattr(store, "versions", lambda folder: next(looks))
     second = store._write_version(tree.folder.parent, {"artifact.json": b"{}"})
@@ -88,12 +86,12 @@ def test_a_version_that_another_writer_took_in_between_is_not_overwritten(
 
 
 @pytest.mark.parametrize(("alias", "version"), [("Best", "v1"), ("v1", "v1"), ("best", "v9"), ("../x", "v1")])
-def test_an_alias_names_an_existing_version(tree: Artifact, alias: str, version: str) -> None:
+def test_an_alias_names_an_existing_version(tree, alias, version):
     with pytest.raises(ArtifactError):
         set_alias(tree.folder.parent, alias, version)
 
 
-def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     def full_disk(self: Path, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
@@ -105,7 +103,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_values_that_json_cannot_express_are_refused(tmp_path: Path) -> None:
+def test_values_that_json_cannot_express_are_refused(tmp_path):
     metrics = {"speedup": float("nan")}
     with pytest.raises(ArtifactError, match="provenance"):
         save_artifact(tmp_path / "a", "static-tree", {"tree.json": [[0]]}, {"metrics": metrics})
@@ -120,8 +118,8 @@ def test_values_that_json_cannot_express_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_wandb_reference_that_cannot_be_followed_is_one_sentence(
-    reference: str, mode: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    reference, mode, message, tmp_path, monkeypatch
+):
     monkeypatch.setenv("WANDB_MODE", mode)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -129,9 +127,7 @@ def test_a_wandb_reference_that_cannot_be_followed_is_one_sentence(
         load_artifact(reference)
 
 
-def test_a_wandb_reference_is_the_folder_that_the_api_downloads(
-    tree: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wandb_reference_is_the_folder_that_the_api_downloads(tree, monkeypatch):
     import wandb
 
     entries = {file.name: SimpleNamespace(ref=None, size=1) for file in tree.folder.iterdir()}
@@ -152,7 +148,7 @@ def test_a_wandb_reference_is_the_folder_that_the_api_downloads(
     assert load_artifact("wandb:me/specexp/tree:best").folder == tree.folder
 
 
-def test_writers_at_the_same_time_get_a_version_each(tmp_path: Path) -> None:
+def test_writers_at_the_same_time_get_a_version_each(tmp_path):
     def write(trial: int) -> str:
         tree = {"tree.json": [[0]]}
         saved = save_artifact(tmp_path / "a", "static-tree", tree, {"trial": trial}, aliases=[])
@@ -176,13 +172,13 @@ def model(hidden_size: int = 16) -> LlamaForCausalLM:
 
 
 @pytest.fixture
-def bound(tmp_path: Path) -> Artifact:
+def bound(tmp_path):
     marks = fingerprint(model(), tokenizer("abcd"))
     save_artifact(tmp_path / "t", "static-tree", {"tree.json": [[0]]}, None, marks)
     return load_artifact(tmp_path / "t")
 
 
-def test_its_own_model_and_tokenizer_pass_without_a_warning(bound: Artifact) -> None:
+def test_its_own_model_and_tokenizer_pass_without_a_warning(bound):
     own = tokenizer("abcd")
     own.pad_token = own.eos_token  # a habit of users, which does not make another tokenizer
     with warnings.catch_warnings(action="error"):
@@ -197,12 +193,12 @@ def test_its_own_model_and_tokenizer_pass_without_a_warning(bound: Artifact) -> 
         ("abcd", "c", "eos_token_id is 1"),
     ],
 )
-def test_a_foreign_tokenizer_is_refused(bound: Artifact, words: str, eos: str, field: str) -> None:
+def test_a_foreign_tokenizer_is_refused(bound, words, eos, field):
     with pytest.raises(ArtifactError, match=rf"fingerprint\.tokenizer\.{field}.*another tokenizer"):
         bound.check(tokenizer=tokenizer(words, eos))
 
 
-def test_a_foreign_model_is_refused_only_if_one_is_recorded(bound: Artifact, tree: Artifact) -> None:
+def test_a_foreign_model_is_refused_only_if_one_is_recorded(bound, tree):
     with pytest.raises(ArtifactError, match="hidden_size is 16 and the given model's 32"):
         bound.check(model(32))
     save_artifact(bound.folder.parent, "static-tree", {"tree.json": [[0]]}).check(model(32), tokenizer("ba"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -23,7 +21,7 @@ CHAIN = {
 }
 
 
-def test_every_part_is_made_and_decodes_as_it_was_tuned(tmp_path: Path) -> None:
+def test_every_part_is_made_and_decodes_as_it_was_tuned(tmp_path):
     artifact = load_artifact(save_artifact(tmp_path / "a", "composition", {"parts.json": CHAIN}).folder)
     assert isinstance(artifact.builder, Chain)
     assert isinstance(artifact.controller, ConfidenceThreshold)
@@ -39,7 +37,7 @@ def test_every_part_is_made_and_decodes_as_it_was_tuned(tmp_path: Path) -> None:
         load_artifact(artifact.folder).decoder(target)
 
 
-def test_the_learned_state_of_the_parts_is_saved_with_them(tmp_path: Path) -> None:
+def test_the_learned_state_of_the_parts_is_saved_with_them(tmp_path):
     recycling = {"class_path": "TokenRecycling", "init_args": {"k": 2, "state": "carry"}}
     heuristic = {"class_path": "Heuristic"}
     matrix = np.array([[1, 2], [2, -1], [0, 1]], dtype=np.int32)

@@ -37,26 +37,24 @@ SHA = "payload tree.json is changed or damaged: its sha256 is not"
         (lambda f: f["fingerprint"].update(model=[]), "fingerprint.model must be an object, got \\[\\]"),
         (lambda f: f["payloads"]["tree.json"].pop("sha256"), "payloads.tree.json.sha256 is missing"),
         (lambda f: f["payloads"]["tree.json"].update(sha256="0" * 64), SHA),
-        (lambda f: f["payloads"]["tree.json"].update(bytes=1), "1 are recorded"),
+        (lambda f: f["payloads"]["tree.json"].update(bytes=1), "payload tree.json has .* bytes; at most 1 are allowed"),
         (lambda f: f["payloads"].pop("tree.json"), "payloads has no 'tree.json'"),
         (lambda f: f["payloads"].update({"../../etc/x.json": {}}), r"payloads\.\.\./\.\./etc/x\.json: must be a plain"),
         (lambda f: f["payloads"].update({"/etc/passwd": {}}), "payloads./etc/passwd: must be"),
     ],
 )  # fmt: skip
-def test_a_wrong_field_is_named(
-    tree: Artifact, edit: Edit, change: Callable[[dict[str, Any]], object], message: str
-) -> None:
+def test_a_wrong_field_is_named(tree, edit, change, message):
     edit(tree, change)
     refuses(tree, message)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"kind": ' + "[" * 100_000, "\ud800"])
-def test_a_manifest_that_is_no_object(tree: Artifact, text: str) -> None:
+def test_a_manifest_that_is_no_object(tree, text):
     (tree.folder / "artifact.json").write_bytes(text.encode(errors="surrogatepass"))
     refuses(tree, "artifact.json (is not JSON|must be an object|is nested)")
 
 
-def test_a_changed_missing_or_truncated_file(tree: Artifact, matrix: Artifact) -> None:
+def test_a_changed_missing_or_truncated_file(tree, matrix):
     file = tree.folder / "artifact.json"
     content = file.read_text()
     file.write_text(content.replace("1.4", "9.4"))
@@ -69,25 +67,25 @@ def test_a_changed_missing_or_truncated_file(tree: Artifact, matrix: Artifact) -
     file = matrix.folder / "matrix.safetensors"
     data = file.read_bytes()[:-4]
     file.write_bytes(data)
-    refuses(matrix, "truncated")
+    refuses(matrix, "matrix.safetensors is changed or damaged")
     rewrite(matrix.folder, file.name, data)
     refuses(matrix, "not a complete safetensors file")
 
 
-def test_another_kind_where_a_tree_is_expected(matrix: Artifact) -> None:
+def test_another_kind_where_a_tree_is_expected(matrix):
     with pytest.raises(ArtifactError, match="kind must be 'static-tree' here, got 'adjacency-matrix'"):
         value_of("static-tree", str(matrix.folder))
 
 
 @pytest.mark.parametrize("alias", ["[]", "x", '{"version": "../v1"}', '{"version": "v9"}', '{"version": 1}'])
-def test_a_damaged_alias(tree: Artifact, alias: str) -> None:
+def test_a_damaged_alias(tree, alias):
     file = tree.folder.parent / "best.json"
     file.write_text(alias)
     with pytest.raises(ArtifactError, match=r"best\.json"):
         load_artifact(tree.folder.parent / "best")
 
 
-def test_a_missing_version_is_answered_with_the_names_that_exist(tree: Artifact) -> None:
+def test_a_missing_version_is_answered_with_the_names_that_exist(tree):
     with pytest.raises(ArtifactError, match="has best, latest, v1"):
         load_artifact(tree.folder.parent / "bset")
     (tree.folder.parent / "best.json").unlink()
@@ -105,7 +103,7 @@ def test_a_missing_version_is_answered_with_the_names_that_exist(tree: Artifact)
         ({"class_path": "PromptLookup", "init_args": {"max_ngram": 1, "min_ngram": 3}}, "above max_ngram"),
     ],
 )
-def test_a_part_that_cannot_be_made(tree: Artifact, spec: dict[str, Any], message: str) -> None:
+def test_a_part_that_cannot_be_made(tree, spec, message):
     rewrite(tree.folder, "parts.json", {"drafter": spec})
     with pytest.raises(ArtifactError, match=message) as caught:
         _ = load_artifact(tree.folder).parts

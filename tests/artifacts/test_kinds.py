@@ -141,7 +141,7 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], str]] = [
 ]  # fmt: skip
 
 
-def test_the_content_that_is_changed_below_is_right(tmp_path: Path) -> None:
+def test_the_content_that_is_changed_below_is_right(tmp_path):
     for kind, file in WHOLE:
         alone = kind in ("latency-profile", "thresholds") or file == "parts.json"
         parts = {} if alone else {"parts.json": made.PARTS}
@@ -149,9 +149,7 @@ def test_the_content_that_is_changed_below_is_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("artifact", "sentence"), WRONG, ids=[row[1][:40] for row in WRONG])
-def test_wrong_content_is_one_sentence_and_nothing_is_left_behind(
-    tmp_path: Path, artifact: tuple[str, dict[str, Any]], sentence: str
-) -> None:
+def test_wrong_content_is_one_sentence_and_nothing_is_left_behind(tmp_path, artifact, sentence):
     with pytest.raises(ArtifactError, match=sentence) as caught:
         save_artifact(tmp_path / "a", *artifact)
     assert str(caught.value).startswith(str(tmp_path / "a"))
@@ -200,9 +198,7 @@ def stored() -> dict[str, Any]:
         ("suffix-corpus", candidate(drafter=part("SuffixAutomaton")), stored(), False),
     ],
 )  # fmt: skip
-def test_a_candidate_is_held_by_its_kind_alone(
-    tmp_path: Path, kind: str, parts: dict[str, Any], attributes: dict[str, Any], held: bool
-) -> None:
+def test_a_candidate_is_held_by_its_kind_alone(tmp_path, kind, parts, attributes, held):
     payloads = all_kinds()[kind].payloads_of(deepcopy(parts), attributes)
     assert (payloads is not None) == held
     if payloads is not None:
@@ -215,7 +211,7 @@ def saved_profile(folder: Path, **fields: Any) -> LoadedArtifact:
     return save_artifact(folder / "a", *profile(**fields))
 
 
-def test_a_profile_is_the_one_that_was_saved_and_may_hold_its_measurements(tmp_path: Path) -> None:
+def test_a_profile_is_the_one_that_was_saved_and_may_hold_its_measurements(tmp_path):
     by_hand = saved_profile(tmp_path)
     assert by_hand.profile == DEVICE
     assert by_hand.profile.label == "modelled: a device (published)"
@@ -227,7 +223,7 @@ def test_a_profile_is_the_one_that_was_saved_and_may_hold_its_measurements(tmp_p
     assert measured.measured.arms[0].predicted_ms == 10.1
 
 
-def test_a_profile_is_read_once_and_an_alias_that_moves_is_followed(tmp_path: Path) -> None:
+def test_a_profile_is_read_once_and_an_alias_that_moves_is_followed(tmp_path):
     best = str(saved_profile(tmp_path).folder.parent / "best")
     first = value_of("latency-profile", best)
     assert value_of("latency-profile", best) is first
@@ -235,7 +231,7 @@ def test_a_profile_is_read_once_and_an_alias_that_moves_is_followed(tmp_path: Pa
     assert value_of("latency-profile", best).step_ms == 7.0
 
 
-def test_every_threshold_reaches_its_part(tmp_path: Path) -> None:
+def test_every_threshold_reaches_its_part(tmp_path):
     tracked = part("ThresholdTracker", budget=24, initial=0.03)
     parts = {"verifier": part("RejectionSampling", temperature=0.6), "controller": tracked}
     payloads = {"thresholds.json": THRESHOLDS, "parts.json": parts}
@@ -251,7 +247,7 @@ def test_every_threshold_reaches_its_part(tmp_path: Path) -> None:
     assert (controller.budget, controller.threshold) == (24, pytest.approx(0.03))
 
 
-def test_a_kind_and_a_format_are_a_row_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_and_a_format_are_a_row_each(tmp_path, monkeypatch):
     class Ngrams(LearnedArtifact):
         kind = "n-grams"
         fields: ClassVar[dict[str, Any]] = {"n_grams.safetensors": ("max_ngram",)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ Measured = Callable[..., LoadedArtifact]
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> Measured:
+def measured(tmp_path):
     def write(**provenance: Any) -> LoadedArtifact:
         return save_artifact(tmp_path / "tuned", "composition", {"parts.json": PARTS}, provenance)
 
@@ -36,9 +35,7 @@ def measured(tmp_path: Path) -> Measured:
 @pytest.mark.parametrize(
     ("recorded", "kind"), [("compiled", "compiled"), ("eager", "eager"), (None, "compiled")]
 )
-def test_the_recorded_runtime_decodes_and_drafts(
-    measured: Measured, caplog: pytest.LogCaptureFixture, recorded: str | None, kind: str
-) -> None:
+def test_the_recorded_runtime_decodes_and_drafts(measured, caplog, recorded, kind):
     pair = load_pair("stdlib")
     artifact = measured(runtime=recorded, dtype=recorded and "bfloat16")
     if recorded is None:  # as in artifacts before runtimes were recorded
@@ -60,9 +57,7 @@ def test_the_recorded_runtime_decodes_and_drafts(
     ("loaded", "runs"),
     [({"mode": "eager"}, "eager and bfloat16"), ({"target_dtype": "float32"}, "compiled and float32")],
 )
-def test_another_runtime_or_dtype_works_with_one_warning(
-    measured: Measured, caplog: pytest.LogCaptureFixture, loaded: dict[str, str], runs: str
-) -> None:
+def test_another_runtime_or_dtype_works_with_one_warning(measured, caplog, loaded, runs):
     pair = load_pair("stdlib", **loaded)
     artifact = measured(runtime="compiled", dtype="bfloat16")
     for _ in range(2):
@@ -75,8 +70,8 @@ def test_another_runtime_or_dtype_works_with_one_warning(
 
 
 def test_a_model_that_cannot_be_compiled_runs_by_its_own_code_with_the_reason_in_the_warning(
-    measured: Measured, caplog: pytest.LogCaptureFixture
-) -> None:
+    measured, caplog
+):
     pair = load_pair("stdlib", target_dtype="float32")
     target = pair.target.double()
     artifact = measured(runtime="compiled", dtype="float32")
@@ -89,9 +84,7 @@ def test_a_model_that_cannot_be_compiled_runs_by_its_own_code_with_the_reason_in
 
 
 @pytest.mark.parametrize("recorded", ["eager", "compiled"])
-def test_generate_runs_as_measured(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch, recorded: str
-) -> None:
+def test_generate_runs_as_measured(measured, monkeypatch, recorded):
     pair = load_pair("stdlib")
     passes = []
     for kind in (LanguageModel, CompiledModel):

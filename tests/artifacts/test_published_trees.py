@@ -21,13 +21,13 @@ CHILDREN = [[1, 2], [3, 4], [5], [6], [], [], []]
         ("growmap.json", json.dumps({"size": 7, "Successors": CHILDREN, "depth": [0, 1, 1, 2, 2, 2, 3]})),
     ],
 )
-def test_a_published_tree_is_read(name, content, tmp_path) -> None:
+def test_a_published_tree_is_read(name, content, tmp_path):
     file = tmp_path / name
     file.write_text(content)
     assert value_of("static-tree", file) == PATHS
 
 
-def test_an_experiment_names_the_file(tmp_path, experiment) -> None:
+def test_an_experiment_names_the_file(tmp_path, experiment):
     file = tmp_path / "choices.py"
     file.write_text(f"# of another project\nmc_sim = {PATHS}\n")
     config = load_config(
@@ -55,7 +55,7 @@ def test_an_experiment_names_the_file(tmp_path, experiment) -> None:
         ("a.json", json.dumps([[rank] for rank in range(5000)]), "lists 5000 nodes; at most 4096"),
     ],
 )
-def test_any_other_file_is_refused_and_no_code_runs(name, content, message, tmp_path) -> None:
+def test_any_other_file_is_refused_and_no_code_runs(name, content, message, tmp_path):
     file = tmp_path / name
     file.write_text(content)
     with pytest.raises(ArtifactError, match=message):

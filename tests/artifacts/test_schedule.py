@@ -30,7 +30,7 @@ def save(folder: Path, schedule: Any = SCHEDULE, parts: Any = PARTS, **more: Any
     return save_artifact(folder / "a", "schedule", {"schedule.json": schedule, "parts.json": parts}, **more)
 
 
-def test_every_argument_reaches_the_strategy(tmp_path: Path) -> None:
+def test_every_argument_reaches_the_strategy(tmp_path):
     artifact = load_artifact(save(tmp_path).folder)
 
     execution = artifact.execution
@@ -42,7 +42,7 @@ def test_every_argument_reaches_the_strategy(tmp_path: Path) -> None:
     assert artifact.parts.builder.max_nodes == 4
 
 
-def test_it_opens_with_the_deployments_draft_and_its_output_equals_plain_decoding(tmp_path: Path) -> None:
+def test_it_opens_with_the_deployments_draft_and_its_output_equals_plain_decoding(tmp_path):
     model, draft = LanguageModel(small_model("Qwen2")), small_model("Llama")
     artifact = save(tmp_path)
     with pytest.raises(ValueError, match="DraftModel needs a draft model"):
@@ -57,7 +57,7 @@ def test_it_opens_with_the_deployments_draft_and_its_output_equals_plain_decodin
     assert artifact.new_parts(draft).drafter is not artifact.new_parts(draft).drafter
 
 
-def test_it_opens_on_no_other_model(tmp_path: Path) -> None:
+def test_it_opens_on_no_other_model(tmp_path):
     artifact = save(tmp_path, fingerprint=fingerprint(small_model("Qwen2")))
     with pytest.raises(ArtifactError, match=r"fingerprint\.model\.model_type is 'qwen2'"):
         artifact.open(small_model("Llama"), small_model("Llama"))
@@ -77,7 +77,7 @@ def test_it_opens_on_no_other_model(tmp_path: Path) -> None:
         ({"verifier": PARTS["verifier"]}, "the artifact records no drafter"),
     ],
 )
-def test_impossible_parts_are_refused_when_it_is_opened(tmp_path: Path, parts: Any, error: str) -> None:
+def test_impossible_parts_are_refused_when_it_is_opened(tmp_path, parts, error):
     artifact = save(tmp_path, parts=parts)
     with pytest.raises(ValueError, match=error):
         artifact.open(small_model("Qwen2"))

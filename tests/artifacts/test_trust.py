@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def refuses(folder: Path, sentence: str) -> None:
     assert str(folder) in str(caught.value)
 
 
-def test_loading_imports_specexp_and_its_dependencies_alone(tmp_path: Path) -> None:
+def test_loading_imports_specexp_and_its_dependencies_alone(tmp_path):
     folders = {kind: str(made.save(tmp_path, kind)) for kind in made.KINDS}
     script = f"""
 import sys, site, sysconfig
@@ -60,7 +60,7 @@ for kind, folder in {folders!r}.items():
 
 
 @pytest.mark.parametrize("beside", [True, False], ids=["beside the artifact", "in the working directory"])
-def test_a_payload_within_reach_of_an_import_runs_no_line(tmp_path: Path, beside: bool) -> None:
+def test_a_payload_within_reach_of_an_import_runs_no_line(tmp_path, beside):
     folder = made.save(tmp_path, "composition")
     made.rewrite(folder, "parts.json", {**made.PARTS, "drafter": {"class_path": "payload.D"}})
     place = folder if beside else tmp_path
@@ -90,7 +90,7 @@ OTHERS = ["os.system", "builtins.eval", "specexp.commands.run.main"]
     ("kind", "foreign"),
     [*((kind, "payload.D") for kind in WITH_PARTS), *(("composition", one) for one in OTHERS)],
 )
-def test_a_foreign_class_is_refused_in_every_kind(tmp_path: Path, kind: str, foreign: str) -> None:
+def test_a_foreign_class_is_refused_in_every_kind(tmp_path, kind, foreign):
     folder = made.save(tmp_path, kind)
     parts = json.loads((folder / "parts.json").read_text())
     made.rewrite(folder, "parts.json", {**parts, "verifier": {"class_path": foreign}})
@@ -108,9 +108,7 @@ def test_a_foreign_class_is_refused_in_every_kind(tmp_path: Path, kind: str, for
         ("execution", "Scheduled", {"policy": FOREIGN}),
     ],
 )
-def test_a_foreign_class_inside_a_part_is_refused(
-    tmp_path: Path, family: str, name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_class_inside_a_part_is_refused(tmp_path, family, name, arguments, monkeypatch):
     (tmp_path / "payload.py").write_text("raise SystemExit('ran')\n")
     monkeypatch.syspath_prepend(tmp_path)
     part = {"class_path": name, "init_args": arguments}
@@ -123,7 +121,7 @@ def test_a_foreign_class_inside_a_part_is_refused(
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def package(tmp_path, monkeypatch):
     """A folder on the path, with a package in it."""
     place = tmp_path / "site"
     (place / "my_parts").mkdir(parents=True)
@@ -140,9 +138,7 @@ def mine(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_trusted_package_must_be_installed(
-    tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trusted_package_must_be_installed(tmp_path, package, monkeypatch, capsys):
     folder = mine(tmp_path)
     refuses(folder, r"load it with trust=\('my_parts',\) or --trust my_parts")
     with pytest.raises(ArtifactError, match="is trusted but not installed"):
@@ -160,8 +156,8 @@ def test_a_trusted_package_must_be_installed(
 
 @pytest.mark.parametrize("first", ["", "here"], ids=["the working directory", "another folder of the path"])
 def test_a_package_that_hides_the_installed_one_of_its_name_is_not_installed(
-    tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch, first: str
-) -> None:
+    tmp_path, package, monkeypatch, first
+):
     folder = mine(tmp_path)
     monkeypatch.setattr(trusted, "site_folders", lambda: [package])
     shutil.copytree(package / "my_parts", tmp_path / "here" / "my_parts")
@@ -173,7 +169,7 @@ def test_a_package_that_hides_the_installed_one_of_its_name_is_not_installed(
     assert "my_parts" not in sys.modules
 
 
-def test_a_study_may_record_a_part_that_it_runs(tmp_path: Path, package: Path) -> None:
+def test_a_study_may_record_a_part_that_it_runs(tmp_path, package):
     import my_parts
 
     parts = {**made.PARTS, "drafter": {"class_path": "my_parts.Mine"}}
@@ -183,13 +179,13 @@ def test_a_study_may_record_a_part_that_it_runs(tmp_path: Path, package: Path) -
 
 
 @pytest.mark.parametrize("wrong", ["package", ("a.b",), ("",)])
-def test_trust_is_a_list_of_packages(tmp_path: Path, wrong: Any) -> None:
+def test_trust_is_a_list_of_packages(tmp_path, wrong):
     with pytest.raises(ArtifactError, match="names of installed packages"):
         load_artifact(made.save(tmp_path, "composition"), trust=wrong)
 
 
 @pytest.mark.parametrize("path", ["/etc", "../../x", "wandb:a/b/c:best", "~/x\0"])
-def test_a_path_outside_the_artifact_is_refused(tmp_path: Path, path: str) -> None:
+def test_a_path_outside_the_artifact_is_refused(tmp_path, path):
     folder = made.save(tmp_path, "composition")
     drafter = {"class_path": "TokenRecycling", "init_args": {"state": "preloaded", "matrix": path}}
     nested = {"class_path": "PhraseCache", "init_args": {"drafter": drafter}}
@@ -217,23 +213,21 @@ def become_a_pipe(folder: Path) -> None:
         ("static-tree", lambda folder: made.rewrite(folder, "tree.json", [[0], [0, 0]]), "builder is not the tree of"),
     ],
 )  # fmt: skip
-def test_a_changed_folder_is_refused(
-    tmp_path: Path, kind: str, change: Callable[[Path], object], sentence: str
-) -> None:
+def test_a_changed_folder_is_refused(tmp_path, kind, change, sentence):
     folder = made.save(tmp_path, kind)
     change(folder)
     refuses(folder, sentence)
 
 
 @pytest.mark.parametrize("file", ["tree.json", "artifact.json"])
-def test_a_link_is_refused_even_to_the_same_content(tmp_path: Path, file: str) -> None:
+def test_a_link_is_refused_even_to_the_same_content(tmp_path, file):
     folder = made.save(tmp_path, "static-tree")
     (folder / file).rename(tmp_path / file)
     (folder / file).symlink_to(tmp_path / file)
     refuses(folder, rf"{file} is a symbolic link")
 
 
-def test_a_version_that_is_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_version_that_is_a_link_is_refused(tmp_path):
     folder = made.save(tmp_path, "static-tree")
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
@@ -242,7 +236,7 @@ def test_a_version_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["static-tree", "composition"])
-def test_a_tree_of_too_many_nodes_is_refused_when_loaded(tmp_path: Path, kind: str) -> None:
+def test_a_tree_of_too_many_nodes_is_refused_when_loaded(tmp_path, kind):
     folder = made.save(tmp_path, kind)
     paths = [[rank] for rank in range(100_000)]
     builder = {"class_path": "StaticTree", "init_args": {"rank_paths": paths}}
@@ -262,7 +256,7 @@ def test_a_tree_of_too_many_nodes_is_refused_when_loaded(tmp_path: Path, kind: s
         (b"[" + b"1" * 10_000 + b"]", "is not JSON"),
     ],
 )
-def test_json_that_would_explode_is_refused_at_once(tmp_path: Path, content: bytes, sentence: str) -> None:
+def test_json_that_would_explode_is_refused_at_once(tmp_path, content, sentence):
     folder = made.save(tmp_path, "static-tree")
     made.rewrite(folder, "tree.json", content)
     start = time.perf_counter()
@@ -270,7 +264,7 @@ def test_json_that_would_explode_is_refused_at_once(tmp_path: Path, content: byt
     assert time.perf_counter() - start < 10
 
 
-def test_a_huge_payload_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_huge_payload_is_refused_before_it_is_read(tmp_path):
     folder = made.save(tmp_path, "adjacency-matrix")
     size = 3 * 2**30
     with (folder / "matrix.safetensors").open("wb") as file:
@@ -286,7 +280,7 @@ def test_a_huge_payload_is_refused_before_it_is_read(tmp_path: Path) -> None:
     assert time.perf_counter() - start < 10
 
 
-def test_tensors_without_content_take_no_room(tmp_path: Path) -> None:
+def test_tensors_without_content_take_no_room(tmp_path):
     shapes = {"counts": [0], "keys": [0], "phrases": [0, 2**40], "uses": [0]}
     tensors = {
         name: {"dtype": "I32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()
@@ -302,148 +296,112 @@ def test_tensors_without_content_take_no_room(tmp_path: Path) -> None:
 # mutated artifacts
 
 UNTOUCHED = ("payload", "antigravity", "turtle", "this", "turtledemo", "idlelib")
-BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-)
 DEEP: Any = []
 for _ in range(70):
     DEEP = [DEEP]
 VALUES: list[Any] = [
-    None, True, -1, 0, 3, 2**31, 2**70, 1e308, -0.5, "", "a\nb\x1b[2J", "x" * 10_000, BOMB, [], {}, [[0], [1]], DEEP,
+    None, True, -1, 0, 3, 2**31, 2**70, 1e308, -0.5, "", "a\nb\x1b[2J", "x" * 10_000, [], {}, [[0], [1]], DEEP,
     "payload.D", "this.Zen", "../../x", "/etc/passwd", "wandb:a/b/c:best", FOREIGN, {"artifact": "/etc"},
-    {"class_path": "PromptLookup"},
     {"class_path": "antigravity.X"},
-    {"class_path": "turtle.Turtle"},
     {"class_path": "os.system", "init_args": {"command": "x"}},
     {"class_path": "Union", "init_args": {"drafters": [FOREIGN]}},
     {"class_path": "PhraseCache", "init_args": {"state": "preloaded", "phrases": "/etc"}},
     {"class_path": "StaticTree", "init_args": {"rank_paths": "../.."}},
     {"class_path": "KConfig", "init_args": {"widths": [9] * 5000}},
-    {"class_path": "FittedTree", "init_args": {"acceptance_counts": "/etc/passwd"}},
 ]  # fmt: skip
-_watched: list[tuple[str, str]] | None = None
+_opened: list[str] | None = None
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if _watched is not None and event == "open" and isinstance(arguments[0], str | bytes):
-        _watched.append((event, os.fsdecode(arguments[0])))
+    if _opened is not None and event == "open" and isinstance(arguments[0], str | bytes):
+        _opened.append(os.fsdecode(arguments[0]))
+
+
+def change_bytes(file: Path, chance: random.Random) -> None:
+    data = bytearray(file.read_bytes())
+    for _ in range(chance.choice([1, 1, 3, 20])):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    file.write_bytes(data if chance.random() < 0.7 else data[: chance.randrange(len(data))])
+
+
+def change_value(file: Path, chance: random.Random) -> None:
+    """Replace a value of a JSON file, or drop a key."""
+    content = json.loads(file.read_text())
+    if isinstance(content, dict) and chance.random() < 0.3:
+        content.pop(chance.choice(list(content)))
+    else:
+        content = replaced(content, chance.choice(places(content)), chance.choice(VALUES))
+    file.write_text(json.dumps(content))
+
+
+def change_file(file: Path, chance: random.Random) -> None:
+    """Add a file, or put another kind of file, or a huge one, in its place."""
+    kind = chance.choice(["extra", "link", "folder", "big", "pipe"])
+    if kind == "extra":
+        file.with_name("payload.py").write_text("raise SystemExit('ran')\n")
+    elif kind == "big":
+        with file.open("ab") as stream:
+            stream.truncate(2**31)
+    else:
+        moved = file.rename(file.parents[1] / "moved")
+        {"link": lambda: file.symlink_to(moved), "folder": file.mkdir, "pipe": lambda: os.mkfifo(file)}[
+            kind
+        ]()
 
 
 def mutate(folder: Path, chance: random.Random) -> str:
-    """Change bytes, keys, types, sizes, paths or files once; returns the name of the change."""
-    files = sorted(folder.iterdir())
-    file = chance.choice(files)
-    way = chance.choice(
-        ["bytes", "forged bytes", "cut", "value", "value", "value", "missing", "manifest", "files"]
-    )
-    if way in ("bytes", "forged bytes", "cut"):
-        data = bytearray(file.read_bytes())
-        for _ in range(chance.choice([1, 1, 3, 20])):
-            data[chance.randrange(len(data))] = chance.randrange(256)
-        file.write_bytes(data[: chance.randrange(len(data))] if way == "cut" else data)
-        if way != "bytes" and file.name != "artifact.json":
-            made.rehash(folder)
-    elif way in ("value", "missing", "manifest"):
-        payloads = [one for one in files if one.suffix == ".json" and one.name != "artifact.json"]
-        file = folder / "artifact.json" if way == "manifest" or not payloads else chance.choice(payloads)
-        content = json.loads(file.read_text())
-        place = chance.choice([one for one in places(content) if one[:1] != ("sha256",)])
-        if way == "missing" and isinstance(content, dict) and content:
-            content.pop(chance.choice(list(content)))
-        else:
-            content = replaced(content, place, chance.choice(VALUES))
-        file.write_text(json.dumps(content))
-        fields = content if file.name == "artifact.json" else {"payloads": {}}
-        if isinstance(fields, dict) and isinstance(fields.get("payloads"), dict):
-            made.rehash(folder)
-    else:
-        kind = chance.choice(["extra", "link", "folder", "big", "pipe"])
-        if kind == "extra":
-            (folder / "payload.py").write_text("raise SystemExit('ran')\n")
-        elif kind == "big":
-            with file.open("ab") as stream:
-                stream.truncate(2**31)
-        else:
-            file.rename(folder.parent / "moved")
-            if kind == "link":
-                file.symlink_to(folder.parent / "moved")
-            elif kind == "folder" or not hasattr(os, "mkfifo"):
-                file.mkdir()
-            else:
-                os.mkfifo(file)
-    return way
+    """Change an artifact; three times of four its hashes are made right again, as far as it has any."""
+    file = chance.choice(sorted(folder.iterdir()))
+    change = chance.choice([change_bytes, change_value, change_value, change_file])
+    if change is change_value:
+        file = chance.choice(sorted(folder.glob("*.json")))
+    change(file, chance)
+    if change is change_file or chance.random() < 0.25:
+        return change.__name__
+    with suppress(ValueError, KeyError, TypeError, AttributeError):  # a manifest that names no payloads
+        made.rehash(folder)
+    return f"forged {change.__name__}"
 
 
-def attack(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Load mutated artifacts of all kinds; return how many were refused and how many harmless.
-
-    Fails if an error is not an ArtifactError, a foreign module is imported or a file outside is opened.
-    """
-    global _watched
+def test_mutated_artifacts_do_no_harm(tmp_path, monkeypatch):
+    """Each is loaded or refused by an ArtifactError; no foreign module is imported and no file outside is opened."""
+    global _opened
     sys.addaudithook(_watch)
     whole = {kind: made.save(tmp_path / "whole", kind) for kind in made.KINDS}
-    sound = {}
-    for kind, folder in whole.items():
-        artifact = load_artifact(folder)  # sound before its changes below
-        sound[kind] = artifact.provenance, artifact.recorded
-        if kind != "latency-profile":
-            assert (artifact.parts.drafter is None) == (kind == "plain-decoding")
-    working = tmp_path / "working"
-    working.mkdir()
+    loaded = {kind: load_artifact(folder) for kind, folder in whole.items()}
+    sound = {kind: (artifact.provenance, artifact.recorded) for kind, artifact in loaded.items()}
+    (working := tmp_path / "working").mkdir()
     (working / "payload.py").write_text("raise SystemExit('ran')\n")
     monkeypatch.chdir(working)
     monkeypatch.syspath_prepend(working)
-    for name in UNTOUCHED:
-        assert name not in sys.modules
+    assert not [name for name in UNTOUCHED if name in sys.modules]
     before = set(sys.modules)
-    known = (sys.prefix, sys.base_prefix, str(Path(specexp.__file__).parent))
-    results = {"refused": 0, "harmless": 0}
-    for seed in range(count):
+    known = (sys.prefix, sys.base_prefix, str(Path(specexp.__file__).parent), "/dev/null", "/proc")
+    refused = []
+    for seed in range(200):
         chance = random.Random(seed)
         kind = chance.choice(made.KINDS)
         folder = tmp_path / f"m{seed}" / "v1"
         shutil.copytree(whole[kind], folder)
-        way = "/".join(mutate(folder, chance) for _ in range(chance.choice([1, 1, 2])) if safe(folder))
-        _watched = []
-        start = time.perf_counter()
+        way = mutate(folder, chance)
+        _opened, start = [], time.perf_counter()
         try:
             artifact = load_artifact(folder)
             if kind != "latency-profile":
                 _ = artifact.parts
-            if way == "bytes":
-                assert (artifact.provenance, artifact.recorded) == sound[kind]
-            results["harmless"] += 1
+            assert way != "change_bytes" or (artifact.provenance, artifact.recorded) == sound[kind]
         except ArtifactError as error:
-            results["refused"] += str(error).isprintable()
+            refused.append(str(error))
         except BaseException as error:
             raise AssertionError(f"seed {seed}, {kind}, {way}: {type(error).__name__}: {error}") from error
         finally:
-            opened, _watched = _watched or [], None
+            opened, _opened = _opened, None
         assert time.perf_counter() - start < 10, (seed, kind, way)
-        outside = [
-            path for _, path in opened if not path.startswith((str(folder), *known, "/dev/null", "/proc"))
-        ]
-        assert not outside, (seed, kind, way, outside)
+        assert not [path for path in opened if not path.startswith((str(folder), *known))], (seed, kind, way)
         shutil.rmtree(folder.parent)
+    assert len(refused) > 120
+    assert all(map(str.isprintable, refused))
     assert sorted(path.name for path in working.iterdir()) == ["payload.py"]
     assert not [name for name in UNTOUCHED if name in sys.modules]
     files = {name: getattr(sys.modules[name], "__file__", None) for name in sys.modules.keys() - before}
     assert not {name: file for name, file in files.items() if file and not file.startswith(known)}
-    return results
-
-
-def safe(folder: Path) -> bool:
-    """Return whether the folder still has plain files alone, for another change."""
-    try:
-        return all(
-            file.is_file() and not file.is_symlink() and file.stat().st_size < 2**20
-            for file in folder.iterdir()
-        ) and bool([json.loads(file.read_text()) for file in folder.glob("*.json")])
-    except (ValueError, UnicodeDecodeError):
-        return False
-
-
-def test_two_hundred_mutated_artifacts_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = attack(tmp_path, 200, monkeypatch)
-    assert sum(results.values()) == 200, "every refusal is one line of text"
-    assert results["refused"] > 120

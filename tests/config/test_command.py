@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,14 +28,14 @@ def command(*arguments: object) -> int:
     return run_command("usage: it", [str(one) for one in arguments], never, {"n-trials": "sweep.n_trials"})
 
 
-def test_help_shows_the_usage_and_the_sections(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_usage_and_the_sections(capsys):
     assert command("--help") == 0
     out = capsys.readouterr().out
     assert out.startswith("usage: it\n")
     assert "  generation  How much is generated." in out
 
 
-def test_help_of_a_key_shows_type_bounds_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_key_shows_type_bounds_default_and_meaning(capsys):
     assert command("--help", "generation.max_new_tokens") == 0
     assert capsys.readouterr().out == (
         "generation.max_new_tokens of Generation: an integer >= 1\n"
@@ -45,9 +44,7 @@ def test_help_of_a_key_shows_type_bounds_default_and_meaning(capsys: pytest.Capt
     )
 
 
-def test_help_of_a_key_after_a_file_shows_the_value_of_the_file(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_of_a_key_after_a_file_shows_the_value_of_the_file(write, capsys):
     path = write(TREE)
     assert command(path, "--help", "builder.init_args.nodes") == 0
     shown = capsys.readouterr().out
@@ -61,7 +58,7 @@ def test_help_of_a_key_after_a_file_shows_the_value_of_the_file(
     assert "  here: 4, from default\n" in capsys.readouterr().out
 
 
-def test_help_of_a_choice_and_of_a_part_lists_the_alternatives() -> None:
+def test_help_of_a_choice_and_of_a_part_lists_the_alternatives():
     assert "one of top-k, drawn" in explain("Chain")
     shown = explain("builder")
     assert "Chain: One candidate after the other" in shown
@@ -72,7 +69,7 @@ def test_help_of_a_choice_and_of_a_part_lists_the_alternatives() -> None:
     assert "of DySpecGreedy" not in shown
 
 
-def test_help_goes_into_lists_and_into_the_space() -> None:
+def test_help_goes_into_lists_and_into_the_space():
     assert "drafter.init_args.drafters.0.init_args.k of TokenRecycling" in explain(
         "drafter.init_args.drafters.0.init_args.k"
     )
@@ -84,7 +81,7 @@ def test_help_goes_into_lists_and_into_the_space() -> None:
 @pytest.mark.parametrize(
     "key", ["generation.max_tokens", "max_new_tokens", "builder.init_args.node", "Chian"]
 )
-def test_help_of_an_unknown_key_names_the_nearest(key: str) -> None:
+def test_help_of_an_unknown_key_names_the_nearest(key):
     with pytest.raises(
         ConfigError, match=r"is called .*; did you mean '.*(max_new_tokens|args.nodes|Chain)'"
     ):
@@ -92,14 +89,12 @@ def test_help_of_an_unknown_key_names_the_nearest(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", list(keys_below(Experiment)))
-def test_every_key_of_the_sections_has_a_meaning(key: str) -> None:
+def test_every_key_of_the_sections_has_a_meaning(key):
     lines = explain(key).splitlines()
     assert "default: " not in lines[1], f"{key} is not described"
 
 
-def test_print_config_is_the_same_configuration_with_the_source_of_each_value(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_print_config_is_the_same_configuration_with_the_source_of_each_value(write, capsys, tmp_path):
     assert command(TREE_SHAPE, "--print-config", "--n-trials", "7") == 0
     printed = capsys.readouterr().out
     assert "  n_trials: 7  # command line\n" in printed
@@ -119,9 +114,7 @@ def test_print_config_is_the_same_configuration_with_the_source_of_each_value(
         ("--bulder", "--builder"),
     ],
 )
-def test_a_misspelt_option_suggests_the_option_or_the_key_that_is_meant(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], option: str, meant: str
-) -> None:
+def test_a_misspelt_option_suggests_the_option_or_the_key_that_is_meant(write, capsys, option, meant):
     assert command(write(TREE), option, "3") == 2
     assert capsys.readouterr().err == f"error: command line: {option} is unknown; did you mean {meant!r}?\n"
 
@@ -130,9 +123,7 @@ def test_a_misspelt_option_suggests_the_option_or_the_key_that_is_meant(
     ("part", "given", "meant"),
     [("DySpecGreedy", "nodes", "budget"), ("Chain", "gamma", "length"), ("Chain", "depth", "length")],
 )
-def test_another_word_for_an_argument_suggests_the_argument(
-    write: Callable[..., Path], part: str, given: str, meant: str
-) -> None:
+def test_another_word_for_an_argument_suggests_the_argument(write, part, given, meant):
     text = f"drafter: TokenRecycling\nbuilder: {{class_path: {part}, init_args: {{{given}: 8}}}}"
     with pytest.raises(ConfigError, match=f"did you mean 'builder.init_args.{meant}'"):
         load_config(write(text))
@@ -147,7 +138,7 @@ def test_another_word_for_an_argument_suggests_the_argument(
         [str(TREE_SHAPE), "--data.prompts", "nope.jsonl"],
     ],
 )
-def test_it_answers_without_the_heavy_libraries(arguments: list[str]) -> None:
+def test_it_answers_without_the_heavy_libraries(arguments):
     code = (
         "import sys; from specexp.sweep.command import main; main(sys.argv[1:]); "
         "heavy = {'torch', 'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "

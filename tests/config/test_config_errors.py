@@ -33,7 +33,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("text", "expected"), MISTAKES.values(), ids=MISTAKES)
-def test_mistake(write, text: str, expected: str):
+def test_mistake(write, text, expected):
     path = write(text)
     with pytest.raises(ConfigError) as caught:
         load_config(path)
@@ -54,7 +54,7 @@ def test_mistake(write, text: str, expected: str):
         ("sweep.confirm.data.max_prompts", "0", "sweep.confirm: data.max_prompts must be >= 1, got 0"),
     ],
 )  # fmt: skip
-def test_a_value_of_the_command_line_is_refused_as_one(write, word: str, value: str, expected: str):
+def test_a_value_of_the_command_line_is_refused_as_one(write, word, value, expected):
     path = write(
         TREE + "arms: {a: {title: A, builder: {init_args: {nodes: 4}}}}\n"
         "sweep: {space: {builder.init_args.nodes: {type: int, low: 1, high: 3}},\n"
@@ -79,9 +79,7 @@ def test_composing_itself(write):
         ("low", "12", "low 12 is above high 8"),
     ],
 )
-def test_a_bound_of_the_command_line_is_not_attributed_to_the_file(
-    write, key: str, value: str, expected: str
-):
+def test_a_bound_of_the_command_line_is_not_attributed_to_the_file(write, key, value, expected):
     path = write(TREE + "sweep: {space: {builder.init_args.nodes: {type: int, low: 4, high: 8}}}")
     space = "sweep.space.builder.init_args.nodes"
     with pytest.raises(ConfigError, match=f"command line: {re.escape(space)}: {expected}"):

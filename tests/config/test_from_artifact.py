@@ -20,7 +20,7 @@ PARTS = {
 }
 
 
-def test_its_parts_replace_those_of_the_file_and_its_search(tmp_path: Path) -> None:
+def test_its_parts_replace_those_of_the_file_and_its_search(tmp_path):
     save_artifact(tmp_path / "found", "composition", {"parts.json": PARTS})
     config = with_artifact(load_config(FILE, ["--artifact", str(tmp_path / "found")]))
     assert config.get("drafter.init_args.min_ngram") == 2
@@ -31,7 +31,7 @@ def test_its_parts_replace_those_of_the_file_and_its_search(tmp_path: Path) -> N
     assert config.source_of(("builder",)) == str(tmp_path / "found")
 
 
-def test_a_file_without_one_stays_as_it_is() -> None:
+def test_a_file_without_one_stays_as_it_is():
     config = load_config(FILE)
     assert with_artifact(config) is config
 
@@ -44,7 +44,7 @@ def test_a_file_without_one_stays_as_it_is() -> None:
         (None, "there is no such artifact folder"),
     ],
 )
-def test_an_artifact_without_a_composition_is_refused(tmp_path: Path, kind: str | None, said: str) -> None:
+def test_an_artifact_without_a_composition_is_refused(tmp_path, kind, said):
     path = tmp_path / "none" if kind is None else save(tmp_path, kind)
     with pytest.raises(ConfigError, match=f"artifact: .*{said}"):
         with_artifact(load_config(FILE, ["--artifact", str(path)]))

@@ -50,7 +50,7 @@ LACKING = re.compile(
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=str)
-def test_the_first_line_of_an_experiment_is_its_command(path: Path, monkeypatch, capsys) -> None:
+def test_the_first_line_of_an_experiment_is_its_command(path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     command = command_of(path)
     main = main_of(command)
@@ -63,7 +63,7 @@ TRAININGS = [path for path in EXPERIMENTS if path.parent.name == "pair" or "mode
 
 
 @pytest.mark.parametrize("path", [path for path in EXPERIMENTS if path not in TRAININGS], ids=str)
-def test_an_experiment_has_a_question_and_arms(path: Path) -> None:
+def test_an_experiment_has_a_question_and_arms(path):
     assert CONTENT[path].get("question") or load_config(ROOT / path).get("question")
     try:
         assert arms_of(load_config(ROOT / path))
@@ -72,13 +72,13 @@ def test_an_experiment_has_a_question_and_arms(path: Path) -> None:
             raise
 
 
-def test_no_two_experiments_share_a_name() -> None:
+def test_no_two_experiments_share_a_name():
     """Runs, recordings and W&B groups go by it."""
     names = Counter(CONTENT[path].get("name", path.stem) for path in EXPERIMENTS)
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_every_pair_is_named_by_an_experiment_and_every_other_block_has_two_users() -> None:
+def test_every_pair_is_named_by_an_experiment_and_every_other_block_has_two_users():
     """A pair is laid on top of any experiment: ``--compose configs/pair/NAME.yaml``."""
     text = " ".join((ROOT / path).read_text() for path in FILES)
     users: Counter[Path] = Counter()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -68,7 +67,7 @@ def read(**given: Any) -> dict[str, Any]:
         ({"anything": {"a": [1]}}, {"a": [1]}),
     ],
 )
-def test_allowed(given: dict[str, Any], read_as: Any) -> None:
+def test_allowed(given, read_as):
     (name,) = given
     found = read(**given)[name]
     assert found == read_as
@@ -99,20 +98,20 @@ def test_allowed(given: dict[str, Any], read_as: Any) -> None:
         ({"shapes": {"a": {"type": "fixed", "size": 0}}}, "part.shapes.a.size must be >= 1, got 0"),
     ],
 )
-def test_refused(given: dict[str, Any], sentence: str) -> None:
+def test_refused(given, sentence):
     with pytest.raises(ConfigError) as caught:
         read(**given)
     assert str(caught.value).startswith(f"mine.yaml: {sentence}")
 
 
 @pytest.mark.parametrize("text", ["1e-3", "1E-3", "1.0e-3", "+1e-3", ".001", "1e-03", "0.001"])
-def test_all_spellings_of_a_number_are_read_from_a_file(tmp_path: Path, text: str) -> None:
+def test_all_spellings_of_a_number_are_read_from_a_file(tmp_path, text):
     file = tmp_path / "mine.yaml"
     file.write_text(f"verify: {{level: {text}}}\ndrafter: null")
     assert load_config(file).get("verify.level") == 0.001
 
 
-def test_bounds_hold_for_postponed_annotations_of_a_foreign_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_hold_for_postponed_annotations_of_a_foreign_part(monkeypatch):
     module = types.ModuleType("elsewhere")
     monkeypatch.setitem(sys.modules, "elsewhere", module)
     source = (
@@ -135,7 +134,7 @@ PARTS = [(name, part) for contract in contracts() for name, part in parts_of(con
 
 
 @pytest.mark.parametrize(("name", "part"), PARTS)
-def test_every_argument_of_every_part_has_a_type_that_is_known_at_run_time(name: str, part: type) -> None:
+def test_every_argument_of_every_part_has_a_type_that_is_known_at_run_time(name, part):
     known = arguments_of(part)
     assert known is not None, name
     assert [argument for argument, found in known.items() if found.annotation is Any] == []

@@ -1,8 +1,5 @@
 """Fixtures that type rows of wrong inputs."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from helpers.first_hour import Row, check, make
 
@@ -17,7 +14,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _libraries() -> None:
+def _libraries():
     """Import what takes seconds to import, which is not part of an answer's time."""
     import datasets  # noqa: F401
     import lightning  # noqa: F401
@@ -26,9 +23,7 @@ def _libraries() -> None:
 
 
 @pytest.fixture
-def answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[Row], None]:
+def answered(tmp_path, monkeypatch, capsys):
     """Type a row in a folder of its own and check the answer."""
 
     def type_(row: Row) -> None:

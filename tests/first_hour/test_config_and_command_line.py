@@ -1,7 +1,6 @@
 """Wrong configuration files and command lines; forty more are in the golden set."""
 
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 
 import pytest
@@ -114,19 +113,17 @@ RUNS = [  # without a dry run before
 
 
 @table([*FILES, *KEYS, *CLASSES, *VALUES, *TRAINER, *STUDIES, *COMMANDS, *RUNS])
-def test_one_sentence(row: Row, answered: Callable[[Row], None]) -> None:
+def test_one_sentence(row, answered):
     answered(row)
 
 
-def test_a_database_without_its_driver(
-    answered: Callable[[Row], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_without_its_driver(answered, monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)  # as if it were not installed
     missing = "its driver psycopg is not installed: pip install psycopg"
     answered(study("--storage postgresql://me@localhost/studies", missing))
 
 
 @pytest.mark.skipif(find_spec("psycopg") is None, reason="no driver of PostgreSQL")
-def test_a_database_that_does_not_answer(answered: Callable[[Row], None]) -> None:
+def test_a_database_that_does_not_answer(answered):
     storage = "postgresql://me@127.0.0.1:9/studies"
     answered(study(f"--storage {storage}", f"{storage} ... the database cannot be used"))

@@ -6,7 +6,6 @@ obeyed too, or refused.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ PROMPT = [5, 6, 7, 5, 6, 8]
 
 
 @pytest.fixture(scope="module")
-def model() -> PreTrainedModel:
+def model():
     return build("Llama", {**FULL_ATTENTION["Llama"], "vocab_size": 40}).eval()
 
 
@@ -56,7 +55,7 @@ def parts() -> tuple[TokenRecycling, StaticTree]:
     ],
     ids=str,
 )
-def test_decoder_generate(model: PreTrainedModel, arguments: dict[str, Any], sentence: str) -> None:
+def test_decoder_generate(model, arguments, sentence):
     decoder = Decoder(model, *parts(), KeyedSampling(0.7))
     with pytest.raises(ValueError) as caught:
         decoder.generate(**{"input_ids": PROMPT, "max_new_tokens": 4, "seed": 1, **arguments})
@@ -77,7 +76,7 @@ def test_decoder_generate(model: PreTrainedModel, arguments: dict[str, Any], sen
     ],
     ids=["swapped", "a class", "one alone"],
 )
-def test_parts_in_other_places(model: PreTrainedModel, given: tuple[Any, ...], message: str) -> None:
+def test_parts_in_other_places(model, given, message):
     with pytest.raises(ValueError, match=message):
         Decoder(model, *given)
     with pytest.raises(ValueError, match=message):
@@ -101,7 +100,7 @@ def test_parts_in_other_places(model: PreTrainedModel, given: tuple[Any, ...], m
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_custom_generate(model: PreTrainedModel, arguments: dict[str, Any], sentence: str) -> None:
+def test_custom_generate(model, arguments, sentence):
     if "assistant_model" in arguments:
         arguments = {"assistant_model": model}
     fast = custom_generate(parts())
@@ -112,7 +111,7 @@ def test_custom_generate(model: PreTrainedModel, arguments: dict[str, Any], sent
     assert generate(model, max_new_tokens=2, custom_generate=fast).shape == (1, 8)
 
 
-def test_every_field_of_the_generation_config_is_obeyed_without_effect_or_refused() -> None:
+def test_every_field_of_the_generation_config_is_obeyed_without_effect_or_refused():
     config = GenerationConfig()
     fields = {name for name in vars(config) | config._get_default_generation_params() if name[0] != "_"}
     tables = [*OBEYED, *WITHOUT_EFFECT, *REFUSED]
@@ -120,9 +119,7 @@ def test_every_field_of_the_generation_config_is_obeyed_without_effect_or_refuse
     assert len(tables) == len(set(tables))
 
 
-def test_a_field_of_a_later_transformers_is_refused_once_it_is_set(
-    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_field_of_a_later_transformers_is_refused_once_it_is_set(model, monkeypatch):
     made = GenerationConfig.__init__
 
     def later(self: GenerationConfig, **given: Any) -> None:
@@ -153,9 +150,7 @@ def test_a_field_of_a_later_transformers_is_refused_once_it_is_set(
     ],
     ids=lambda settings: "+".join(settings),
 )
-def test_obeyed_settings_give_the_tokens_of_plain_generate(
-    model: PreTrainedModel, settings: dict[str, Any]
-) -> None:
+def test_obeyed_settings_give_the_tokens_of_plain_generate(model, settings):
     settings = {"max_new_tokens": 16, "do_sample": False, **settings}
     ours = generate(model, custom_generate=custom_generate(parts()), **settings)
     assert torch.equal(ours, generate(model, **settings))
@@ -165,9 +160,7 @@ def test_obeyed_settings_give_the_tokens_of_plain_generate(
     ("given", "sentence"),
     [(("stdlib",), "'stdlib' is a str"), ((None,), "None is a NoneType"), (("model", "x"), "'x' is a str")],
 )
-def test_an_artifact_needs_models(
-    model: PreTrainedModel, given: tuple[Any, ...], sentence: str, tmp_path: Path
-) -> None:
+def test_an_artifact_needs_models(model, given, sentence, tmp_path):
     artifact = save_artifact(tmp_path, "static-tree", {"tree.json": [[0]]})
     with pytest.raises(
         ValueError, match=f"a model was expected and {sentence}: load one with specexp.load_p"

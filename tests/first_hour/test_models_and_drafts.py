@@ -92,18 +92,18 @@ SPOILT = [
 
 
 @pytest.mark.parametrize(("change", "row"), SPOILT, ids=[row.sentence for _, row in SPOILT])
-def test_one_sentence(change: Spoil, row: Row, folder: Path, answered: Callable[[Row], None]) -> None:
+def test_one_sentence(change, row, folder, answered):
     change(folder)
     answered(row)
 
 
 @pytest.mark.usefixtures("folder")
-def test_whole_models_pass(answered: Callable[[Row], None]) -> None:
+def test_whole_models_pass(answered):
     answered(Row(DRAFTED, "mine", code=0))
 
 
 @pytest.fixture
-def folder(model_folder: str, tmp_path: Path) -> Path:
+def folder(model_folder, tmp_path):
     """A folder with a whole ``model`` and a whole ``draft``."""
     for copy in ("model", "draft"):
         shutil.copytree(model_folder, tmp_path / copy)

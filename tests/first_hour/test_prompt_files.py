@@ -2,9 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Callable
 
-import pytest
 from helpers.first_hour import Row, table
 
 GOOD = '{"prompt": "Why?"}\n'
@@ -74,6 +72,6 @@ ROWS = [
 
 
 @table(ROWS)
-def test_one_sentence(row: Row, answered: Callable[[Row], None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_sentence(row, answered, capsys):
     answered(row)
     assert "pyarrow" not in capsys.readouterr().err

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
 @pytest.fixture
-def handlers() -> Iterator[None]:
+def handlers():
     """Default handlers, also where tests run in the background with ignored signals; restored afterwards."""
     before = {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS}
     hook = sys.excepthook
@@ -31,7 +30,7 @@ def handlers() -> Iterator[None]:
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("name", SIGNALS)
-def test_an_interrupted_command_closes_its_files(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_command_closes_its_files(name, capsys):
     closed = []
 
     def act() -> int:
@@ -49,7 +48,7 @@ def test_an_interrupted_command_closes_its_files(name: str, capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("handlers")
-def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
+def test_a_signal_that_nohup_ignores_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     begin()
     assert answered(lambda: os.kill(os.getpid(), signal.SIGHUP) or 0) == 0
@@ -73,7 +72,7 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("name", SIGNALS)
-def test_while_modules_are_imported(name: str, tmp_path: Path) -> None:
+def test_while_modules_are_imported(name, tmp_path):
     (tmp_path / "takes_long.py").write_text("import time\ntime.sleep(20)\n")
     with start("-c", IMPORTING, cwd=tmp_path) as process:
         assert process.stdout is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ sweep:
 
 
 @pytest.fixture
-def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def experiment(tmp_path, monkeypatch):
     for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -34,7 +33,7 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(file)
 
 
-def test_the_workspace_compares_the_runs_of_its_study() -> None:
+def test_the_workspace_compares_the_runs_of_its_study():
     keys = ["builder", "builder.init_args.nodes"]
     ws = pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
     workspace = build_workspace(describe_dashboard("tree_shape", keys, entity="team", project="specexp"))
@@ -59,7 +58,7 @@ def test_the_workspace_compares_the_runs_of_its_study() -> None:
     assert ws.Workspace._from_model(view).sections[0].name == workspace.sections[0].name
 
 
-def test_the_workspace_of_a_project_compares_the_winners_of_its_studies() -> None:
+def test_the_workspace_of_a_project_compares_the_winners_of_its_studies():
     pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
     view = build_workspace(describe_studies(entity="team", project="specexp"))._to_model()
     spec = view.model_dump(by_alias=True, exclude_none=True)["spec"]["section"]
@@ -75,9 +74,7 @@ def test_the_workspace_of_a_project_compares_the_winners_of_its_studies() -> Non
     ]  # fmt: skip
 
 
-def test_a_study_under_a_latency_profile_is_compared_by_modelled_metrics(
-    experiment: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_under_a_latency_profile_is_compared_by_modelled_metrics(experiment, capsys):
     pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
     workspace = build_workspace(
         describe_dashboard("shapes", ["builder"], entity="team", project="specexp", modelled=True)
@@ -93,9 +90,7 @@ def test_a_study_under_a_latency_profile_is_compared_by_modelled_metrics(
     assert "Modelled speedup over AR by nodes" in capsys.readouterr().out
 
 
-def test_a_dry_run_shows_the_panels_without_the_extra(
-    experiment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_shows_the_panels_without_the_extra(experiment, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "wandb_workspaces.workspaces", None)
     monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
     assert main([experiment, "--project", "mine", "--dry-run"]) == 0
@@ -108,9 +103,7 @@ def test_a_dry_run_shows_the_panels_without_the_extra(
     assert "    BarPlot: confirmed speedup over AR by method" in shown
 
 
-def test_a_mistake_is_one_sentence(
-    experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_sentence(experiment, tmp_path, monkeypatch, capsys):
     def error(*arguments: str) -> tuple[int, str]:
         code, shown = main(list(arguments)), capsys.readouterr().err
         assert shown.count("\n") == 1
@@ -127,9 +120,7 @@ def test_a_mistake_is_one_sentence(
     assert '".[dashboard]"' in shown
 
 
-def test_a_missing_login_and_a_refusal_of_the_server_are_one_sentence(
-    experiment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_login_and_a_refusal_of_the_server_are_one_sentence(experiment, monkeypatch, capsys):
     ws = pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
 
     def refuse(_: object) -> None:

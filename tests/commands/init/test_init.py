@@ -17,12 +17,12 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_the_experiment_has_the_space_of_fastest_for_the_users_model_and_prompts(here: Path) -> None:
+def test_the_experiment_has_the_space_of_fastest_for_the_users_model_and_prompts(here):
     (here / "mine.jsonl").write_text("".join(json.dumps({"question": f"why {n}?"}) + "\n" for n in range(50)))
     models = ["--target", "owner/target", "--draft", "owner/draft", "--device", "cuda"]
     arguments = ["study", *models, "--temperature", "0.7"]
@@ -40,7 +40,7 @@ def test_the_experiment_has_the_space_of_fastest_for_the_users_model_and_prompts
     assert config.get("sweep.export.to") == "artifacts/study"
 
 
-def test_without_prompts_there_are_examples(here: Path) -> None:
+def test_without_prompts_there_are_examples(here):
     assert main(["study"]) == 0
     lines = (here / "study" / "prompts.jsonl").read_text().splitlines()
     assert len(lines) == 50
@@ -48,7 +48,7 @@ def test_without_prompts_there_are_examples(here: Path) -> None:
     assert "python -m specexp.sweep experiment.yaml" in (here / "study" / "README.md").read_text()
 
 
-def test_few_prompts_are_halved_between_search_and_confirmation(here: Path) -> None:
+def test_few_prompts_are_halved_between_search_and_confirmation(here):
     (here / "few.txt").write_text("\n".join(f"prompt {n}" for n in range(9)))
     assert main(["study", "--prompts", "few.txt"]) == 0
     config = load_config(here / "study" / "experiment.yaml")
@@ -68,9 +68,7 @@ def test_few_prompts_are_halved_between_search_and_confirmation(here: Path) -> N
         (["study", "--temperature", "-1"], "--temperature must be from 0 (greedy) to 10, got -1.0"),
     ],
 )
-def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], shown: str
-) -> None:
+def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(here, capsys, arguments, shown):
     (here / "taken").mkdir()
     (here / "taken" / "file").touch()
     (here / "empty").mkdir()
@@ -83,9 +81,7 @@ def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(
     assert not (here / "study").exists()
 
 
-def test_the_next_line_and_the_commands_of_the_readme_are_quoted_for_a_shell(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_next_line_and_the_commands_of_the_readme_are_quoted_for_a_shell(here, capsys):
     assert main(["a b/ü x"]) == 0
     assert capsys.readouterr().out.endswith(
         "Next: cd 'a b/ü x' && python -m specexp.sweep experiment.yaml --dry-run\n"
@@ -95,7 +91,7 @@ def test_the_next_line_and_the_commands_of_the_readme_are_quoted_for_a_shell(
     assert "--artifact 'artifacts/ü x'/best-tree" in readme
 
 
-def test_a_model_folder_is_found_from_the_new_folder(here: Path, model_folder: str) -> None:
+def test_a_model_folder_is_found_from_the_new_folder(here, model_folder):
     (here / "my-model").symlink_to(model_folder)
     assert main(["study", "--target", "my-model"]) == 0
     target = yaml.safe_load((here / "study" / "experiment.yaml").read_text())["pair"]["target"]

@@ -37,7 +37,7 @@ def compared(experiment):
     return write
 
 
-def test_other_engines_are_in_one_table_with_specexp(compared, tmp_path, capsys) -> None:
+def test_other_engines_are_in_one_table_with_specexp(compared, tmp_path, capsys):
     arms = {
         "ours": {"drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chain"}},
         "plain": {"title": "theirs, plain", "engine": hugging_face()},
@@ -81,8 +81,6 @@ def test_other_engines_are_in_one_table_with_specexp(compared, tmp_path, capsys)
         ),
     ],
 )
-def test_a_setting_that_an_engine_does_not_support_is_one_sentence(
-    arm, changes, message, compared, capsys
-) -> None:
+def test_a_setting_that_an_engine_does_not_support_is_one_sentence(arm, changes, message, compared, capsys):
     assert main([compared({"one": arm}, **changes), "--dry-run"]) == 2
     assert re.search(message, capsys.readouterr().err)
