@@ -16,6 +16,25 @@ from specexp.commands.run import main
 from specexp.commands.run_report import answer_of
 from specexp.config.artifacts import load_artifact
 
+STEP_COUNT = """
+from specexp.bench.analysis import Analysis
+from specexp.bench.publish import Report
+
+class StepCount(Analysis):
+    name = "step_count"
+
+    def __init__(self, factor: int = 1) -> None:
+        self.factor = factor
+
+    def begin(self, arms):
+        self.steps = 0
+
+    def observe(self, arm, outcome):
+        self.steps += self.factor
+
+    def report(self, records):
+        return Report(files={"step_count.txt": str(self.steps)})
+"""
 TREE_SIZES = "experiments.papers.dyspec.trees.TreeSizes"
 FILES = {
     ".lock", "prompts.csv", "config.yaml", "environment.json", "records.jsonl", "table.md", "table.csv", "figure.png",
@@ -23,16 +42,23 @@ FILES = {
 }  # fmt: skip
 
 
+def records_of(tmp_path):
+    """Return the records of a run; outputs of all arms must equal those of plain decoding."""
+    records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
+    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
+    assert tokens
+    assert all(record.token_ids == tokens[record.key] for record in records)
+    return records
+
+
 def test_a_composition_is_run_beside_plain_decoding(experiment, tmp_path, capsys):
     assert main([experiment()]) == 0
     folder = tmp_path / "runs" / "tiny"
     assert {path.name for path in folder.iterdir()} == FILES
-    records = read_records(folder / "records.jsonl")
+    records = records_of(tmp_path)
     assert {record.arm for record in records} == {"engine", "hf-eager", "tiny"}
     assert len({record.prompt_id for record in records}) == 6
     assert all(record.turns == 2 and record.error is None for record in records)
-    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
-    assert all(record.token_ids == tokens[record.key] for record in records)
     assert all(len(one.sources) == len(one.token_ids) for one in records if one.arm != "hf-eager")
     shown = capsys.readouterr().out
     assert "Which is fastest?" in shown
@@ -68,15 +94,13 @@ def test_named_arms_grids_references_and_orders(experiment, tmp_path):
     path = experiment(arms=arms, published=published, baselines=["engine"])
     assert main([path, "--data.max_prompts", "4", "--generation.samples", "2"]) == 0
     folder = tmp_path / "runs" / "tiny"
-    records = read_records(folder / "records.jsonl")
+    records = records_of(tmp_path)
     names = {record.arm for record in records}
     assert names == {
         "engine", "a chain", "shuffled", "length, length=1", "length, length=2", "length, length=4", "lookup",
         "assisted",
     }  # fmt: skip
-    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
-    assert len(tokens) == 8
-    assert all(record.token_ids == tokens[record.key] for record in records)
+    assert len({record.key for record in records}) == 8
     orders = {name: [r.prompt_id for r in records if r.arm == name and not r.sample] for name in names}
     assert orders["shuffled"] != orders["a chain"] == orders["engine"]
     assert set(orders["shuffled"]) == set(orders["engine"])
@@ -95,7 +119,7 @@ def test_seconds_may_be_modelled_by_a_latency_profile(experiment, tmp_path, caps
     path = experiment(arms=arms, verifier={"class_path": "Greedy"})
     assert main([path, "--compose", str(profile), "--data.max_prompts", "2"]) == 0
     folder = tmp_path / "runs" / "tiny"
-    records = read_records(folder / "records.jsonl")
+    records = records_of(tmp_path)
     assert {record.clock for record in records} == {"modelled: made up (assumed)"}
     for record in records:
         if record.arm in ("engine", "hf-eager"):
@@ -106,10 +130,7 @@ def test_seconds_may_be_modelled_by_a_latency_profile(experiment, tmp_path, caps
     assert "more tokens than the profile states" in text  # chains of 3 and the root are 4 tokens
     assert "modelled" in capsys.readouterr().out
     assert main([str(folder / "config.yaml")]) == 0  # the resolved file models the same
-    again = {
-        (record.arm, record.key): record.decode_seconds for record in read_records(folder / "records.jsonl")
-    }
-    assert again == {(record.arm, record.key): record.decode_seconds for record in records}
+    assert [one.decode_seconds for one in records_of(tmp_path)] == [one.decode_seconds for one in records]
 
     latency = {"name": "target only", "target_ms": {1: 100}}
     assert main([experiment(arms=arms, latency=latency)]) == 2
@@ -135,10 +156,8 @@ def test_an_arm_starts_from_the_state_that_other_prompts_taught(experiment, tmp_
     assert main([experiment(arms=arms), "--data.max_prompts", "2"]) == 0
     folder = tmp_path / "runs" / "tiny"
     assert (folder / "preloaded" / "learned" / "v1" / "matrix.safetensors").is_file()
-    records = read_records(folder / "records.jsonl")
-    assert {record.state for record in records if record.arm in ("learned", "phrases")} == {"preloaded"}
-    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
-    assert all(record.token_ids == tokens[record.key] for record in records)
+    learned = [record for record in records_of(tmp_path) if record.arm in ("learned", "phrases")]
+    assert {record.state for record in learned} == {"preloaded"}
     parts = load_artifact(folder / "preloaded" / "phrases" / "latest").parts
     assert (parts.drafter.state, parts.builder.phrase_length) == ("preloaded", 3)
     assert len(parts.drafter.store) > 0
@@ -174,28 +193,7 @@ def test_a_controller_starts_from_the_state_that_other_prompts_taught_and_learns
 
 
 def test_an_analysis_of_another_package_is_one_file(experiment, tmp_path, monkeypatch):
-    (tmp_path / "step_count.py").write_text(
-        """
-from specexp.bench.analysis import Analysis
-from specexp.bench.publish import Report
-
-
-class StepCount(Analysis):
-    name = "step_count"
-
-    def __init__(self, factor: int = 1) -> None:
-        self.factor = factor
-
-    def begin(self, arms):
-        self.steps = 0
-
-    def observe(self, arm, outcome):
-        self.steps += self.factor
-
-    def report(self, records):
-        return Report(files={"step_count.txt": str(self.steps)})
-"""
-    )
+    (tmp_path / "step_count.py").write_text(STEP_COUNT)
     monkeypatch.syspath_prepend(tmp_path)
     analysis = {"class_path": "step_count.StepCount", "init_args": {"factor": 10}}
     path = experiment(arms={"chain": {}}, analyses=[analysis])
@@ -427,22 +425,15 @@ def test_results_of_a_sweep_are_not_replaced(experiment, tmp_path, capsys, files
 
 def test_the_answer_names_plain_decoding_and_a_busy_machine():
     def records(seconds):
-        arms = {"engine": (1.0, 1.0, 1.0), "tree": seconds}
-        return [
-            made_records.record(arm, n, decode_seconds=one)
-            for arm, each in arms.items()
-            for n, one in enumerate(each)
-        ]
+        pairs = (("engine", 1.0), ("tree", seconds))
+        return [made_records.record(arm, n, decode_seconds=one) for arm, one in pairs for n in range(3)]
 
-    slower = answer_of(records((2.0, 2.0, 2.0)), "engine")
-    assert slower == (
+    assert answer_of(records(2.0), "engine") == (
         "No arm is faster than plain decoding by the interval on these prompts: the best, tree, reaches "
         "0.50x [0.50, 0.50]."
     )
-    faster = answer_of(
-        [*records((0.5, 0.5, 0.5)), made_records.record("engine", 3, decode_seconds=9.0)], "engine"
-    )
-    assert faster == (
+    busy = [*records(0.5), made_records.record("engine", 3, decode_seconds=9.0)]
+    assert answer_of(busy, "engine") == (
         "tree decodes 2.00x [2.00, 2.00] as fast as plain decoding. Plain decoding's time per token varied 9-fold "
         "between prompts: the machine was busy, so read the intervals, not the ratios."
     )
