@@ -26,12 +26,10 @@ DRAFT = {"temperature": 0.6, "top_k": None, "top_p": 0.9, "coupled": False}
 THRESHOLDS = {
     "threshold": 0.03, "max_nodes": 48, "max_depth": 7, "candidates": "drawn", "acceptance_power": 0.4, "draft": DRAFT,
 }  # fmt: skip
-STRATEGY: dict[str, Any] = {"class_path": "Scheduled", "init_args": {"n": 2, "workers": "thread"}}
 DEVICE = LatencyProfile(
     "a device", {1: 10.0, 8: 12.0}, {1: 2.0}, 0.5, prefix_tokens=64, target_prefix_ms=1.5,
     overheads={"plain": Overhead(token_ms=0.25)}, source="published",
 )  # fmt: skip
-PROFILE = DEVICE.to_dict()
 POINT = {"tokens": 1, "prefix": 64, "ms": 10.0, "low": 9.5, "high": 10.5}
 ARM = {
     "arm": "plain decoding", "composition": "plain", "tokens": 40, "steps": 40, "nodes": 0,
@@ -41,117 +39,61 @@ MEASURED: dict[str, Any] = {
     "device": "a CPU", "threads": 1, "target_dtype": "bfloat16", "draft_dtype": None, "target": [POINT], "draft": [],
     "arms": [ARM],
 }  # fmt: skip
-STORE = {
-    "counts": np.array([1, 1]), "keys": np.array([7, 2]), "phrases": np.array([[3, 4], [5, -1]]),
-    "uses": np.array([0, 2]),
-}  # fmt: skip
-WHOLE: dict[tuple[str, str], dict[str, Any]] = {
-    ("thresholds", "thresholds.json"): THRESHOLDS,
-    ("schedule", "schedule.json"): STRATEGY,
-    ("latency-profile", "profile.json"): PROFILE,
-    ("composition", "parts.json"): made.PARTS,
-    ("phrase-cache", "phrases.safetensors"): STORE,
-}
-
-
-def changed(kind: str, file: str, **fields: Any) -> dict[str, Any]:
-    """Return the payloads of a kind, with other values of these fields in one file."""
-    content = {**WHOLE[kind, file], **fields}
-    return {file: {name: value for name, value in content.items() if value is not LEFT_OUT}}
-
-
-def thresholds(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "thresholds", changed("thresholds", "thresholds.json", **fields)
-
-
-def schedule(content: Any = None, **arguments: Any) -> tuple[str, dict[str, Any]]:
-    return "schedule", {
-        "schedule.json": content or {"class_path": "Scheduled", "init_args": arguments},
-        "parts.json": made.PARTS,
-    }
-
-
-def profile(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "latency-profile", changed("latency-profile", "profile.json", **fields)
-
-
-def composition(**parts: Any) -> tuple[str, dict[str, Any]]:
-    return "composition", changed("composition", "parts.json", **parts)
-
-
-def phrases(**arrays: Any) -> tuple[str, dict[str, Any]]:
-    return "phrase-cache", changed("phrase-cache", "phrases.safetensors", **arrays)
-
-
-def tree(paths: Any, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "static-tree", {"tree.json": paths, **more}
-
-
-def matrix(name: str = "matrix", **array: Any) -> tuple[str, dict[str, Any]]:
-    return "adjacency-matrix", {"matrix.safetensors": {name: np.full((3, 2), **array)}}
-
-
-def head(**arrays: Any) -> tuple[str, dict[str, Any]]:
-    return "draft-head", {"head.safetensors": arrays, "parts.json": {"drafter": {"class_path": "Medusa"}}}
-
-
+TREE, PROFILE, STRATEGY = "tree.json", "profile.json", "schedule.json"
+PHRASES, RULES = "phrases.safetensors", "thresholds.json"
 SAMPLED = {"class_path": "StaticTree", "init_args": {"rank_paths": PATHS, "candidates": "sampled"}}
-WRONG: list[tuple[tuple[str, dict[str, Any]], str]] = [
-    (("static-tre", {"tree.json": [[0]]}), "did you mean 'static-tree'"),
-    (("static-tree", {}), "payloads has no 'tree.json'"),
-    (("schedule", {"parts.json": made.PARTS}), r"payloads has no 'schedule\.json', which a schedule needs"),
-    (tree([[0]], **{"../up.json": 1}), r"payloads\.\.\./up\.json: must be a plain"),
-    (tree([]), "must not be empty"),
-    (tree([[0], [0]]), "twice"),
-    (tree([[True]]), r"tree\.json: 0\.0 must be an integer, got True"),
-    (tree({1, 2}), "tree.json cannot be written"),
-    (tree([[0]], **{"parts.json": {"drafter": {"class_path": 3}}}), "drafter.class_path must be a text"),
-    (tree(PATHS, **{"parts.json": {"builder": SAMPLED}}), r"candidates must be .*, got 'sampled'"),
-    (matrix("m", fill_value=0, dtype=np.int32), "m is unknown; allowed are matrix"),
-    (phrases(keys=LEFT_OUT), r"phrases\.safetensors: keys is missing"),
-    (phrases(keys=np.zeros(2, np.float32)), "float32"),
-    (phrases(keys=np.array([3, 3])), "damaged"),
-    (head(weight=np.array([np.nan])), "'weight' has numbers that are not finite"),
-    (("draft-head", {"head.safetensors": {}, "parts.json": {}}), "drafter is missing"),
-    (("draft-lengths", {"draft_lengths.json": {"nodes": {"a": 1}}, "parts.json": {}}), "nodes.a must be an integer"),
-    (
-        ("draft-lengths", {"draft_lengths.json": {"nodes": {}}, "parts.json": {"controller": {"class_path": "Fixed"}}}),
-        r"parts\.json: controller is recorded; its own payload alone states it",
-    ),
-    (("engine-settings", {"settings.json": {"engine": "vllm", "version": 1, "settings": {}}}), "version must be"),
-    (("plain-decoding", {"verdict.json": {"reason": "no"}, "parts.json": {}}), "best_found is missing"),
-    (composition(drafter=None), "drafter must be an object, got null"),
-    (composition(builder={"class_path": "Chian"}), "did you mean 'Chain'"),
-    (composition(scheduler=None), "scheduler is unknown"),
-    (thresholds(threshold=0.0), "threshold must be .*, got 0.0"),
-    (thresholds(draft={**DRAFT, "top_p": 1.5}), r"drafter\.init_args\.top_p must be .*, got 1.5"),
-    (thresholds(treshold=0.1), "treshold is unknown; did you mean 'threshold'"),
-    (("thresholds", {"thresholds.json": [0.03]}), r"thresholds\.json must be a mapping"),
-    (schedule({"init_args": {"n": 3}}), "class_path is missing"),
-    (schedule({"class_path": "Serial"}), "class_path must be a strategy that drafts, such as Scheduled, got 'Serial'"),
-    (schedule({"class_path": "Scheduled", "n": 3}), "n is unknown"),
-    (schedule(n=2, verify_batch=3), "verify_batch was 3, but only n=2 sequences draft at a time"),
-    (profile(target_ms=LEFT_OUT), "target_ms is missing"),
-    (profile(target_ms=[10.0]), r"target_ms must be an object, got \[10\.0\]"),
-    (profile(target_ms={"one": 10.0}), "target_ms.one must be an integer, got 'one'"),
-    (profile(stepms=1), "stepms is unknown; did you mean 'step_ms'"),
-    (profile(modelled=False), "modelled is a key of an experiment"),
-    (profile(measured={**MEASURED, "threads": 0}), r"measured\.threads must be >= 1, got 0"),
-    (profile(measured={**MEASURED, "target": [{**POINT, "ms": None}]}), r"target\.0\.ms must be a number, got null"),
+TYPO = {"drafter": {"class_path": 3}, "builder": None}
+WRONG: list[tuple[str, str, Any, str]] = [
+    ("static-tree", TREE, LEFT_OUT, "payloads has no 'tree.json', which a static-tree needs"),
+    ("static-tree", "../up.json", 1, r"payloads\.\.\./up\.json: must be a plain"),
+    ("static-tree", TREE, [], "must not be empty"),
+    ("static-tree", TREE, [[0], [0]], "twice"),
+    ("static-tree", TREE, [[True]], r"tree\.json: 0\.0 must be an integer, got True"),
+    ("static-tree", TREE, {1, 2}, "tree.json cannot be written"),
+    ("static-tree", "parts.json", TYPO, "drafter.class_path must be a text"),
+    ("static-tree", "parts.json", {"builder": SAMPLED}, r"candidates must be .*, got 'sampled'"),
+    ("adjacency-matrix", "matrix.safetensors", {"m": np.zeros(2)}, "m is unknown; allowed are matrix"),
+    ("phrase-cache", PHRASES, {"keys": LEFT_OUT}, r"phrases\.safetensors: keys is missing"),
+    ("phrase-cache", PHRASES, {"keys": np.zeros(2, np.float32)}, "float32"),
+    ("phrase-cache", PHRASES, {"keys": np.array([3, 3])}, "damaged"),
+    ("draft-head", "head.safetensors", {"bias": np.array([np.nan])}, "'bias' has numbers that are not finite"),
+    ("draft-head", "parts.json", {"drafter": LEFT_OUT}, "drafter is missing"),
+    ("draft-lengths", "draft_lengths.json", {"nodes": {"a": 1}}, "nodes.a must be an integer"),
+    ("draft-lengths", "parts.json", {"controller": {"class_path": "Fixed"}}, "its own payload alone states it"),
+    ("plain-decoding", "verdict.json", {"best_found": LEFT_OUT}, "best_found is missing"),
+    ("composition", "parts.json", {"drafter": None}, "drafter must be an object, got null"),
+    ("composition", "parts.json", {"builder": {"class_path": "Chian"}}, "did you mean 'Chain'"),
+    ("composition", "parts.json", {"scheduler": None}, "scheduler is unknown"),
+    ("thresholds", RULES, {"threshold": 0.0}, "threshold must be .*, got 0.0"),
+    ("thresholds", RULES, {"draft": {**DRAFT, "top_p": 1.5}}, r"drafter\.init_args\.top_p must be .*, got 1.5"),
+    ("thresholds", RULES, {"treshold": 0.1}, "treshold is unknown; did you mean 'threshold'"),
+    ("thresholds", RULES, [0.03], r"thresholds\.json must be a mapping"),
+    ("schedule", STRATEGY, {"class_path": LEFT_OUT}, "class_path is missing"),
+    ("schedule", STRATEGY, {"class_path": "Serial"}, "must be a strategy that drafts, such as Scheduled, got 'Serial'"),
+    ("schedule", STRATEGY, {"n": 3}, "n is unknown"),
+    ("schedule", STRATEGY, {"init_args": {"n": 2, "verify_batch": 3}}, "verify_batch was 3, but only n=2 sequences"),
+    ("latency-profile", PROFILE, {"target_ms": LEFT_OUT}, "target_ms is missing"),
+    ("latency-profile", PROFILE, {"target_ms": [10.0]}, r"target_ms must be an object, got \[10\.0\]"),
+    ("latency-profile", PROFILE, {"target_ms": {"one": 10.0}}, "target_ms.one must be an integer, got 'one'"),
+    ("latency-profile", PROFILE, {"stepms": 1}, "stepms is unknown; did you mean 'step_ms'"),
+    ("latency-profile", PROFILE, {"modelled": False}, "modelled is a key of an experiment"),
+    ("latency-profile", PROFILE, {"measured": {**MEASURED, "threads": 0}}, r"measured\.threads must be >= 1, got 0"),
 ]  # fmt: skip
 
 
-def test_the_content_that_is_changed_below_is_right(tmp_path):
-    for kind, file in WHOLE:
-        alone = kind in ("latency-profile", "thresholds") or file == "parts.json"
-        parts = {} if alone else {"parts.json": made.PARTS}
-        assert save_artifact(tmp_path / kind, kind, {file: WHOLE[kind, file], **parts}).kind == kind
+def changed(kind: str, file: str, content: Any) -> dict[str, Any]:
+    """Return the payloads of a kind with other content of a file, or other values of its keys."""
+    payloads = made.payloads()[kind]
+    old = payloads.pop(file, None)
+    if isinstance(old, dict) and isinstance(content, dict):
+        content = {name: value for name, value in {**old, **content}.items() if value is not LEFT_OUT}
+    return payloads if content is LEFT_OUT else {**payloads, file: content}
 
 
-@pytest.mark.parametrize(("artifact", "sentence"), WRONG, ids=[row[1][:40] for row in WRONG])
-def test_wrong_content_is_one_sentence_and_nothing_is_left_behind(tmp_path, artifact, sentence):
+@pytest.mark.parametrize(("kind", "file", "content", "sentence"), WRONG, ids=[row[-1][:40] for row in WRONG])
+def test_wrong_content_is_one_sentence_and_nothing_is_left_behind(tmp_path, kind, file, content, sentence):
     with pytest.raises(ArtifactError, match=sentence) as caught:
-        save_artifact(tmp_path / "a", *artifact)
+        save_artifact(tmp_path / "a", kind, changed(kind, file, content))
     assert str(caught.value).startswith(str(tmp_path / "a"))
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -208,7 +150,7 @@ def test_a_candidate_is_held_by_its_kind_alone(tmp_path, kind, parts, attributes
 
 
 def saved_profile(folder: Path, **fields: Any) -> LoadedArtifact:
-    return save_artifact(folder / "a", *profile(**fields))
+    return save_artifact(folder / "a", "latency-profile", {"profile.json": {**DEVICE.to_dict(), **fields}})
 
 
 def test_a_profile_is_the_one_that_was_saved_and_may_hold_its_measurements(tmp_path):

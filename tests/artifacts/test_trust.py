@@ -259,9 +259,9 @@ def test_a_tree_of_too_many_nodes_is_refused_when_loaded(tmp_path, kind):
 def test_json_that_would_explode_is_refused_at_once(tmp_path, content, sentence):
     folder = made.save(tmp_path, "static-tree")
     made.rewrite(folder, "tree.json", content)
-    start = time.perf_counter()
+    start = time.process_time()
     refuses(folder, sentence)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_a_huge_payload_is_refused_before_it_is_read(tmp_path):
@@ -269,7 +269,7 @@ def test_a_huge_payload_is_refused_before_it_is_read(tmp_path):
     size = 3 * 2**30
     with (folder / "matrix.safetensors").open("wb") as file:
         file.truncate(size)  # a hole: it takes no room on the disk
-    start = time.perf_counter()
+    start = time.process_time()
     refuses(folder, f"{size} bytes")
     fields = json.loads((folder / "artifact.json").read_text())
     fields["payloads"]["matrix.safetensors"]["bytes"] = size
@@ -277,7 +277,7 @@ def test_a_huge_payload_is_refused_before_it_is_read(tmp_path):
     refuses(folder, rf"bytes must be at most \d+, got {size}")
     (folder / "artifact.json").write_bytes(b" " * 2**24)
     refuses(folder, f"artifact.json has {2**24} bytes")
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_tensors_without_content_take_no_room(tmp_path):
@@ -384,7 +384,7 @@ def test_mutated_artifacts_do_no_harm(tmp_path, monkeypatch):
         folder = tmp_path / f"m{seed}" / "v1"
         shutil.copytree(whole[kind], folder)
         way = mutate(folder, chance)
-        _opened, start = [], time.perf_counter()
+        _opened, start = [], time.process_time()
         try:
             artifact = load_artifact(folder)
             if kind != "latency-profile":
@@ -396,7 +396,7 @@ def test_mutated_artifacts_do_no_harm(tmp_path, monkeypatch):
             raise AssertionError(f"seed {seed}, {kind}, {way}: {type(error).__name__}: {error}") from error
         finally:
             opened, _opened = _opened, None
-        assert time.perf_counter() - start < 10, (seed, kind, way)
+        assert time.process_time() - start < 10, (seed, kind, way)
         assert not [path for path in opened if not path.startswith((str(folder), *known))], (seed, kind, way)
         shutil.rmtree(folder.parent)
     assert len(refused) > 120

@@ -161,7 +161,8 @@ def test_obeyed_settings_give_the_tokens_of_plain_generate(model, settings):
     [(("stdlib",), "'stdlib' is a str"), ((None,), "None is a NoneType"), (("model", "x"), "'x' is a str")],
 )
 def test_an_artifact_needs_models(model, given, sentence, tmp_path):
-    artifact = save_artifact(tmp_path, "static-tree", {"tree.json": [[0]]})
+    payloads = {"tree.json": [[0]], "parts.json": {"drafter": {"class_path": "TokenRecycling"}}}
+    artifact = save_artifact(tmp_path, "static-tree", payloads)
     with pytest.raises(
         ValueError, match=f"a model was expected and {sentence}: load one with specexp.load_p"
     ):
