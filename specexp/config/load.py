@@ -60,7 +60,7 @@ def _check_replay(config: Config) -> None:
     if not is_replayed(config):
         recording = config.get("recording")
         if recording is not None and config.get("what_if") is None:
-            why = f" is {recording!r}, but backend is live: set backend to replay, or leave recording out"
+            why = f" is {recording!r} and backend is live: set backend to replay, or leave recording out"
             raise config.checker.error(("recording",), why)
         return
     where = f"{config.source_of(('backend',))}: backend is replay"

@@ -333,7 +333,7 @@ class Sweep(Section):
                 raise refusal((*at, "choices"), why)
         method = next((name for name, parts in self.methods.items() if key in parts), None)
         if method is not None:
-            raise refusal(at, f" is searched and also set by the method {method!r}; leave one of them out")
+            raise refusal(at, f" is searched and set by the method {method!r}; leave one of them out")
         if isinstance(entry, IntRange) and entry.at_most is not None:
             # keys are drawn in this order, so a bound must come before
             order = sorted(self.space, key=lambda name: name.count("."))

@@ -255,8 +255,8 @@ def test_times_that_do_not_cover_the_budget_are_refused(pairs, message):
     [
         (None, "cannot be read"),
         ('{"acceptance": [0.5', "is not JSON"),
-        ("[0.5, 0.5]", "holds no list of numbers named acceptance"),
-        ('{"acceptance": [0.5, "0.5"]}', "holds no list of numbers"),
+        ("[0.5, 0.5]", "must be an object, got"),
+        ('{"acceptance": [0.5, "0.5"]}', "acceptance.1 must be a number, got"),
     ],
 )
 def test_a_file_that_holds_no_vector_is_refused_by_name(tmp_path, text, message):

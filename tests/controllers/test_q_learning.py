@@ -286,7 +286,7 @@ def test_other_bins_kinds_and_damaged_tables_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"signal_bins \{\}, but \{'acceptance'"):
         QLearning(signals=["acceptance"], table=table)
     tree = save_artifact(tmp_path / "tree", "static-tree", {"tree.json": [[0]]})
-    with pytest.raises(ArtifactError, match="kind is 'static-tree'; 'q-table' is expected"):
+    with pytest.raises(ArtifactError, match="kind must be 'q-table' here, got 'static-tree'"):
         value_of("q-table", str(tree.folder))
     payloads = payloads_of_state(QLearning(draft_cost=0.1).state_dict())
     payloads["q.safetensors"]["q"] = np.zeros((4, 3))
@@ -297,7 +297,7 @@ def test_other_bins_kinds_and_damaged_tables_are_refused(tmp_path):
     with pytest.raises(ArtifactError, match=r"has actions \['GO', 'STOP'\]"):
         save_artifact(tmp_path / "bad", "q-table", payloads)
     (artifact.folder / "q.safetensors").write_bytes(b"no")
-    with pytest.raises(ArtifactError, match="changed or truncated"):
+    with pytest.raises(ArtifactError, match="is changed or damaged"):
         load_artifact(artifact.folder)
 
 
