@@ -36,9 +36,9 @@ from specexp.config import (
     is_multi_sequence,
     is_replayed,
     save_resolved,
-    unwritable,
 )
 from specexp.config.command import check_here, fail, run_command
+from specexp.config.config import unwritable
 
 if TYPE_CHECKING:
     from lightning import Trainer

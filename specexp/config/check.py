@@ -130,9 +130,7 @@ class Checker:
         if "." not in name:
             found = find_part(base, name)
             if found is None:
-                hint = (
-                    did_you_mean(name, parts_of(base)) or "; name it with its module, as in my_package.Name"
-                )
+                hint = did_you_mean(name, parts_of(base)) or "; write its module too: my_package.Name"
                 raise _refused_class(f": no {base.__name__} is called {name!r}{hint}")
             return found
         announce_import(name, base)
@@ -193,9 +191,8 @@ class _Reading:
             raise PydanticCustomError("part", f"Input should be {what}")
         spec = _Described.model_validate(dict(given))
         name, arguments = spec.class_path, spec.init_args or {}
-        reader_of = getattr(
-            base, "reader_of", None
-        )  # of families whose parts may be given by the path of a file
+        # the parts of some families may be given by the path of a file
+        reader_of = getattr(base, "reader_of", None)
         if reader_of is not None and find_part(base, name) is None and (reader := reader_of(name)):
             name, arguments = reader, {"path": name, **arguments}
         found = self.checker.find_class(name, base)

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from specexp.config import ConfigError, apply_overrides, check_key, load_config
+from specexp.config import ConfigError, apply_overrides, load_config
+from specexp.config.config import check_key
 
 TREE = "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args: {nodes: 16}}\n"
 

@@ -32,7 +32,7 @@ KEYS = [
 CLASSES = [
     file(
         "model: {class_path: Nope}\ndata: {class_path: X}\n",
-        "mine.yaml: model.class_path ... LightningModule ... 'Nope'; name it with its module",
+        "mine.yaml: model.class_path ... LightningModule ... 'Nope'; write its module too",
         "fit",
     ),
     dry("--analyses '[Nope]'", "no Analysis is called 'Nope' ... Ablation"),
