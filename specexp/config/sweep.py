@@ -57,7 +57,7 @@ class _Range(Section):
         if self.log and self.low <= 0:
             raise ValueError(f"low must be above 0 with log: true, got {self.low}")
         if self.log and self.step is not None:
-            raise ValueError("step and log: true cannot be combined; leave one out")
+            raise ValueError("step and log: true do not go together; leave one out")
         return self
 
     def label_of(self, value: Any) -> Any:
@@ -136,7 +136,7 @@ class Categorical(Section):
         labels: set[Any] = set()
         for choice in self.choices:
             if isinstance(choice, list) or (isinstance(choice, Mapping) and not _is_named(choice)):
-                why = f": {choice!r} must have a name, as in {{name: fitted, class_path: FittedTree}}"
+                why = f": {choice!r} needs a name, as in {{name: fitted, class_path: FittedTree}}"
                 raise refusal(("choices",), why)
             if _label(choice) in labels:
                 raise refusal(("choices",), f": two choices are called {_label(choice)!r}")
@@ -304,7 +304,9 @@ class Sweep(Section):
             why = " is true, but only a confirmation measures a gain: set sweep.confirm too"
             raise refusal(("require_gain",), why)
         if repeated := _repeated([known.name for known in self.known]):
-            raise refusal(("enqueue",), f" must have names that differ, got {repeated!r} twice")
+            raise refusal(
+                ("enqueue",), f": two configurations are called {repeated!r}; give each its own name"
+            )
         of_each = None if self.confirm is None else self.confirm.of_each
         choices = [key for key, entry in self.space.items() if isinstance(entry, Categorical)]
         if of_each is not None and of_each not in choices:
