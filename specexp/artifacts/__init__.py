@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     StudyKind = str
     ControllerKind = str
 else:  # the kinds that a configuration may name
-    StudyKind = Literal[tuple(name for name, kind in all_kinds().items() if kind.left_by_studies())]
+    StudyKind = Literal[tuple(name for name, kind in all_kinds().items() if kind.of_studies)]
     ControllerKind = Literal[
         tuple(name for name, kind in all_kinds().items() if kind.learned == "controller")
     ]

@@ -31,24 +31,25 @@ if TYPE_CHECKING:
 class Artifact:
     """The result of a study, read from its folder. A new kind is one class in a file of ``specexp/artifacts/kinds``.
 
-    A kind is a row of class attributes; only what reading needs is checked. Parts check their arguments when they are
-    made, and :func:`specexp.load_artifact` makes all of them.
+    A kind is a row of class attributes. Only the content that reading needs is checked: parts check their arguments
+    when :func:`specexp.load_artifact` makes them.
 
     Args:
         manifest: The checked ``artifact.json``.
         payloads: Content by file name: JSON values, or arrays by name for safetensors.
-        folder: Where it was read from.
+        folder: The folder of the version.
 
     Raises:
         ArtifactError: A payload is not what the kind requires.
 
     Attributes:
         kind: E.g. ``static-tree``.
-        required: Payload files that must be there, with the annotations of their JSON values.
-        optional: Payload files that may be there.
-        purpose: What the kind is for if no export format can express it; else empty.
+        required: Payload files that must exist, with the annotations of their JSON values.
+        optional: Payload files that may exist.
+        purpose: The use of the kind if no export format can express it; else empty.
         learned: Family of the part whose learned state it holds.
         made_by: Dotted path of that part's class.
+        of_studies: Whether a study can export the kind, by :meth:`payloads_of`.
         holds_state: Whether ``state.json`` may record the learned state of any part, see :mod:`.parts`.
         plain: Whether it means plain decoding, without drafter and builder.
         value: The value of an argument that refers to it, see :class:`~specexp.core.checked.Reference`; None if no
@@ -64,6 +65,7 @@ class Artifact:
     purpose: ClassVar[str] = ""
     learned: ClassVar[Literal["drafter", "controller"] | None] = None
     made_by: ClassVar[str] = ""
+    of_studies: ClassVar[bool] = False
     holds_state: ClassVar[bool] = False
     plain: ClassVar[bool] = False
     value: Any = None
@@ -71,16 +73,19 @@ class Artifact:
     def __init__(self, manifest: Manifest, payloads: Mapping[str, Any], folder: Path) -> None:
         self.folder = folder
         self.name = manifest.name
-        self.provenance = manifest.provenance
-        self.fingerprint: Fingerprint = manifest.fingerprint
+        self.provenance: dict[str, Any] = manifest.provenance.model_dump(exclude_unset=True)
+        self.fingerprint: Fingerprint = {
+            name: dict(entries) for name, entries in manifest.fingerprint.items()
+        }
         parts = payloads.get(PARTS, {})
+        # every kind may require more of parts.json than the schema of all
         validated(self.required.get(PARTS, Recorded), parts, self.where(PARTS))
         self.recorded: dict[str, Spec] = {family: spec for family, spec in parts.items() if spec is not None}
         self.state: dict[str, State] = state_in(payloads, self.where(STATE))
-        self.state_bytes: int = sum(
-            manifest.payloads[file]["bytes"] for file in STATE_FILES if file in manifest.payloads
+        self.state_bytes = sum(
+            manifest.payloads[file].bytes for file in STATE_FILES if file in manifest.payloads
         )
-        typed = {
+        typed = {  # arrays, and content that the kind checks itself, have the annotation Any
             file: validated(annotation, payloads[file], self.where(file))
             for file, annotation in self.required.items()
             if annotation is not Any and file != PARTS
@@ -89,12 +94,12 @@ class Artifact:
 
     @classmethod
     def files(cls) -> tuple[str, ...]:
-        """Names of all payloads that it may have."""
+        """Return the names of all payloads that it may have."""
         return (*cls.required, *cls.optional, *(STATE_FILES if cls.holds_state else ()))
 
     @classmethod
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the payloads that a study writes for a candidate, or None if the candidate is of another kind.
+        """Return the payloads for a candidate of a study, or None if the candidate is of another kind.
 
         Args:
             parts: ``class_path`` and ``init_args`` of its four parts, defaults filled in.
@@ -102,16 +107,11 @@ class Artifact:
         """
         return None
 
-    @classmethod
-    def left_by_studies(cls) -> bool:
-        """Whether the kind overrides :meth:`payloads_of`."""
-        return cls.payloads_of.__func__ is not Artifact.payloads_of.__func__  # type: ignore[attr-defined]
-
     def read(self, payloads: Mapping[str, Any]) -> None:
         """Read the kind's own payloads, validated by :attr:`required`."""
 
     def specs(self) -> dict[str, Spec]:
-        """Return the parts it makes by family: those of its own payloads in place of the recorded ones."""
+        """Return the parts it makes by family: the recorded ones, except those that its own payloads describe."""
         return self.recorded
 
     @property
@@ -137,7 +137,7 @@ class Artifact:
         return init_args_of(self.recorded.get(family), self.made_by)
 
     def refuse_recorded(self, families: Iterable[str], why: str) -> None:
-        """Raise if ``parts.json`` records one of these families."""
+        """Raise an ArtifactError if ``parts.json`` records one of these families."""
         for family in families:
             if family in self.recorded:
                 raise ArtifactError(f"{self.where(PARTS)}: {family} is recorded; {why}")
@@ -161,11 +161,7 @@ class LearnedArtifact(Artifact):
 
     def __init_subclass__(cls) -> None:
         cls.required = {**dict.fromkeys(cls.fields, Any), **cls.required}
-
-    @classmethod
-    @override
-    def left_by_studies(cls) -> bool:
-        return cls.learned is not None
+        cls.of_studies = cls.learned is not None
 
     @classmethod
     @override
@@ -198,5 +194,5 @@ class LearnedArtifact(Artifact):
         return {**self.recorded, self.family: part}
 
     def init_args(self, recorded: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the part's further arguments, given the recorded ones, None if it was not recorded."""
+        """Return the part's further arguments, given the recorded ones; None if no such part is recorded."""
         return recorded or {}

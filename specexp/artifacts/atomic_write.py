@@ -9,16 +9,12 @@ from secrets import token_hex
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Write a file next to its place and then move it there; a full disk leaves the earlier content.
+    """Write a file (text as UTF-8) under a temporary name and then rename it; a full disk leaves the earlier content.
 
     If several processes write the same file at once, on any machine, the last one's content stays.
 
-    Args:
-        path: the file; its folder exists.
-        content: text, written as UTF-8, or bytes.
-
     Raises:
-        OSError: it cannot be written; its ``filename`` is ``path``.
+        OSError: It cannot be written; its ``filename`` is ``path``.
     """
     beside = path.with_name(f".{path.name}.{token_hex(4)}.part")
     try:
@@ -32,10 +28,10 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def held(path: Path) -> Iterator[bool]:
-    """Lock a file, which is made if it is missing; the lock of a process that dies is released.
+    """Lock a file, which is created if it is missing; the lock of a process that dies is released.
 
     Yields:
-        Whether its folder exists and no other process holds it; always True on systems without such locks.
+        Whether the lock is held: its folder exists and no other process has it. Always True without ``fcntl``.
     """
     try:
         import fcntl

@@ -15,23 +15,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from specexp.artifacts.manifest import Provenance
 from specexp.core.noise import NOISE_VERSION
 from specexp.core.start import all_masked
 
+# the packages that results may depend on
 PACKAGES = (
-    *("specexp", "torch", "transformers", "tokenizers", "numpy", "lightning", "optuna"),
-    *("wandb", "datasets", "pydantic"),
-)
-"""Packages that results may depend on."""
-_FIELDS = (
-    *("study", "trial", "command", "device", "config", "runtime", "dtype", "git_commit", "packages"),
-    "metrics",
-)
+    "specexp", "torch", "transformers", "tokenizers", "numpy", "lightning", "optuna", "wandb", "datasets", "pydantic",
+)  # fmt: skip
 
 
 def environment(device: str = "cpu", command: list[str] | None = None) -> dict[str, Any]:
-    """Return command (this process's if None), git commit, versions, device and time."""
+    """Return the command (of this process if None), git commit, versions, device and time."""
     commit = git_commit()
+    torch = sys.modules.get("torch")  # not imported for this
     return {
         "command": all_masked(list(sys.orig_argv if command is None else command)),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -43,7 +40,7 @@ def environment(device: str = "cpu", command: list[str] | None = None) -> dict[s
         "device": device,
         "device_name": device_name(device),
         "cpu_count": os.cpu_count(),
-        "threads": _threads(),
+        "threads": None if torch is None else int(torch.get_num_threads()),
     }
 
 
@@ -52,24 +49,24 @@ def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
 
     A metric may be a bare number instead of ``{"value": ..., "low": ..., "high": ...}``.
     """
-    fields: dict[str, Any] = dict.fromkeys(_FIELDS) | {"metrics": {}} | dict(given)
+    fields: dict[str, Any] = dict.fromkeys(Provenance.model_fields) | {"metrics": {}} | dict(given)
     if not fields["git_commit"]:
         commit = git_commit()
         fields["git_commit"] = f"{commit}-dirty" if commit is not None and git_dirty() else commit
     fields["noise_version"] = NOISE_VERSION
     fields["packages"] = fields["packages"] or {"python": platform.python_version(), **package_versions()}
-    fields["metrics"] = {
+    fields["metrics"] = {  # a bare number has no interval
         name: dict(metric) if isinstance(metric, Mapping) else {"value": metric}
         for name, metric in fields["metrics"].items()
     }
-    # Keys as JSON has them: numbers, such as those of a latency profile, would be sorted otherwise once read back.
+    # Keys become text, as in the file: integer keys, as of a latency profile, would sort differently once read back.
     read_back: dict[str, Any] = json.loads(json.dumps(all_masked(fields)))
     return read_back
 
 
 @cache
 def package_versions() -> dict[str, str]:
-    """Installed versions of :data:`PACKAGES`."""
+    """Return the installed versions of :data:`PACKAGES`."""
     versions = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -78,12 +75,12 @@ def package_versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit of specexp's own checkout; None outside one."""
+    """Return the commit of specexp's own checkout; None outside one."""
     return _git("rev-parse", "HEAD")
 
 
 def git_dirty() -> bool:
-    """Whether tracked files of the checkout differ from the commit."""
+    """Return whether tracked files of the checkout differ from the commit."""
     return bool(_git("status", "--porcelain", "--untracked-files=no"))
 
 
@@ -94,7 +91,7 @@ def device_name(device: str) -> str:
 
         if torch.cuda.is_available():
             return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux platform.processor() is empty or only the architecture
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -104,16 +101,10 @@ def device_name(device: str) -> str:
 
 def _git(*arguments: str) -> str | None:
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():  # installed: a repository around it is another project's
+    if not (root / ".git").exists():  # an installed package: a repository around it is another project's
         return None
     command = ["git", "-C", str(root), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _threads() -> int | None:
-    """Torch's, where torch is loaded; None otherwise."""
-    torch = sys.modules.get("torch")
-    return None if torch is None else int(torch.get_num_threads())

@@ -14,18 +14,18 @@ Fingerprint = dict[str, dict[str, Any]]
 # a pad token is often set by the user, so it is left out
 _SPECIAL = ("bos_token_id", "eos_token_id", "unk_token_id")
 _SIZES = (
-    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "tie_word_embeddings"),
-)
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "tie_word_embeddings",
+)  # fmt: skip
 
 
 def fingerprint(
     model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> Fingerprint:
-    """Return what distinguishes a target's architecture and its tokenizer from others.
+    """Return the identity of a target's architecture and tokenizer.
 
-    These are a hash of the tokenizer's vocabulary and its special ids, and the sizes in the model's configuration,
-    which do not depend on dtype, device or version of ``transformers``: a fine-tuned model is the same model.
+    It has a hash of the vocabulary, the special ids, and the sizes in the model's configuration. None of them depends
+    on dtype, device or version of ``transformers``. A fine-tuned model has the fingerprint of its base model.
     """
     sections: Fingerprint = {}
     if tokenizer is not None:
@@ -37,14 +37,14 @@ def fingerprint(
         }
     if model is not None:
         check_model(model)
-        text = model.config.get_text_config()
+        text = model.config.get_text_config()  # of a multimodal model the part that decodes
         sizes = {key: value for key in _SIZES if (value := getattr(text, key, None)) is not None}
         sections["model"] = {"model_type": text.model_type, **sizes}
     return sections
 
 
 def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
-    """Return the entries of :func:`fingerprint` out of a fingerprint that has more."""
+    """Return the entries of :func:`fingerprint` from a fingerprint with further entries."""
     keys = {
         "tokenizer": ("vocabulary_sha256", "vocabulary_size", *_SPECIAL),
         "model": ("model_type", *_SIZES),
@@ -57,7 +57,7 @@ def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
 
 
 def first_difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
-    """Return the first entry that both have with different values, as a clause; None if there is none."""
+    """Return a clause about the first common entry with different values; None if there is none."""
     for section, entries in given.items():
         known = recorded.get(section, {})
         for key, value in entries.items():

@@ -1,7 +1,6 @@
 """``artifact.json``: what an artifact is, where it comes from, and the hashes of its payloads.
 
-The hashes show that an artifact arrived as it was written, not who wrote it: anyone who changes a payload can write its
-hash anew.
+The hashes show damage, not authorship: anyone who changes a payload can write its hash anew.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import os
 import re
 import stat
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -24,23 +23,31 @@ SCHEMA_VERSION = 1
 MANIFEST = "artifact.json"
 PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.(json|safetensors)")
 
+# the largest file of an artifact by its ending, and the deepest nesting of a JSON file
 MOST_BYTES = {"json": 4 * 2**20, "safetensors": 512 * 2**20}
-"""Largest file of an artifact by its ending."""
 MOST_LEVELS = 64
-"""Deepest nesting of a JSON file."""
 
-# A text, ended or not, or a bracket outside one; possessive, so that no input takes more than linear time.
+# A string, ended or not, or a bracket outside one. Possessive quantifiers keep the time linear for any input.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
 class _Metric(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
     value: float
     low: float | None = None
     high: float | None = None
 
 
-class _Provenance(BaseModel):
-    """Fields of every provenance; ``runtime`` and ``dtype`` are missing in older artifacts."""
+class Provenance(BaseModel):
+    """The origin of an artifact; it may have further fields. Older artifacts have no ``runtime`` and ``dtype``.
+
+    Attributes:
+        config: The resolved configuration.
+        runtime: Runtime of the target as it was measured: ``eager``, ``compiled`` or ``llama.cpp``.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     study: str | None
     trial: int | None
@@ -54,7 +61,9 @@ class _Provenance(BaseModel):
     dtype: str | None = None
 
 
-class _Payload(BaseModel):
+class Payload(BaseModel):
+    """The recorded hash and size of a payload."""
+
     model_config = ConfigDict(extra="forbid")
 
     sha256: str
@@ -67,70 +76,53 @@ def _plain_name(name: str) -> str:
     return name
 
 
-class _Fields(BaseModel):
-    kind: str
-    name: str
-    created: str
-    provenance: _Provenance
-    fingerprint: dict[Literal["tokenizer", "model"], dict[str, str | float | bool | None]]
-    payloads: dict[Annotated[str, AfterValidator(_plain_name)], _Payload]
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(BaseModel):
     """The checked content of an ``artifact.json``.
 
     Attributes:
-        name: By default that of the study.
         created: UTC time, ISO 8601.
-        provenance: Study, trial, command, git commit, package versions, device, resolved config, metrics; runtime
-            (``eager``, ``compiled`` or ``llama.cpp``) and dtype of the target as it was measured.
         fingerprint: Fields of the tokenizer and the model, by section; empty if none was recorded.
-        payloads: ``{"sha256": ..., "bytes": ...}`` by file name.
+        payloads: Hash and size by file name.
     """
 
     kind: str
     name: str
     created: str
-    provenance: dict[str, Any]
-    fingerprint: dict[str, dict[str, Any]]
-    payloads: dict[str, dict[str, Any]]
-
-    def to_json(self) -> bytes:
-        """Return the file: the fields, the schema version, and the hash of all of them."""
-        fields: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **asdict(self)}
-        fields["sha256"] = sha256(canonical_json(fields))
-        return (json.dumps(fields, indent=2, allow_nan=False) + "\n").encode()
+    provenance: Provenance
+    fingerprint: dict[Literal["tokenizer", "model"], dict[str, str | int | float | bool | None]]
+    payloads: dict[Annotated[str, AfterValidator(_plain_name)], Payload]
 
     @classmethod
     def from_json(cls, data: bytes, label: str) -> Manifest:
-        """Check and read the file of the folder ``label``; ArtifactError with the folder and the field."""
+        """Check and read the file of the folder ``label``; an ArtifactError names the folder and the field."""
         where = f"{label}: {MANIFEST}"
         fields = read_json(data, where)
         version = fields.get("schema_version", 0) if isinstance(fields, dict) else SCHEMA_VERSION
         if version is True or version != SCHEMA_VERSION:
-            raise ArtifactError(
-                f"{where}: schema_version is {version}; this specexp reads version {SCHEMA_VERSION}"
-            )
-        validated(_Fields, fields, where)
-        manifest = cls(**{name: fields[name] for name in _Fields.model_fields if name != "sha256"})
+            raise ArtifactError(f"{where}: schema_version must be {SCHEMA_VERSION}, got {version}")
+        manifest: Manifest = validated(cls, fields, where)
         for name, entry in manifest.payloads.items():
-            if entry["bytes"] > most_bytes(name):
+            if entry.bytes > (most := most_bytes(name)):
                 raise ArtifactError(
-                    f"{where}: payloads.{name}.bytes is {entry['bytes']}; at most {most_bytes(name)} are allowed"
+                    f"{where}: payloads.{name}.bytes must be at most {most}, got {entry.bytes}"
                 )
-        recorded = fields["sha256"]
-        rest = {key: value for key, value in fields.items() if key != "sha256"}
+        recorded = fields.pop("sha256", None)
         try:
-            same = sha256(canonical_json(rest)) == recorded
+            same = sha256(canonical_json(fields)) == recorded
         except (ValueError, RecursionError) as error:
-            raise ArtifactError(f"{where} holds a value that JSON does not allow ({error})") from error
+            raise ArtifactError(f"{where} has a value that JSON does not allow ({error})") from error
         if not same:
             raise ArtifactError(
-                f"{where}: sha256 does not match the other fields: the file was changed or damaged"
+                f"{where}: sha256 does not match the other fields: the file is changed or damaged"
             )
         return manifest
+
+
+def manifest_json(fields: Mapping[str, Any]) -> bytes:
+    """Return the content of an ``artifact.json``: the fields, the schema version, and the hash of all of them."""
+    whole: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **fields}
+    whole["sha256"] = sha256(canonical_json(whole))
+    return (json.dumps(whole, indent=2, allow_nan=False) + "\n").encode()
 
 
 def sha256(data: bytes) -> str:
@@ -139,7 +131,7 @@ def sha256(data: bytes) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return the one spelling of a value, for hashes."""
+    """Return the canonical form of a value, for hashes: keys sorted, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -149,25 +141,20 @@ def most_bytes(file: str) -> int:
 
 
 def read_json(data: bytes, where: str) -> Any:
-    """Parse UTF-8 JSON of an artifact, whose size and depth are checked first; raises as :func:`parse_json`."""
+    """Parse UTF-8 JSON; an ArtifactError names the file ``where`` if it is too large, nested too deep, invalid or
+    repeats a key.
+    """
     if len(data) > MOST_BYTES["json"]:
         raise ArtifactError(f"{where} has {len(data)} bytes; at most {MOST_BYTES['json']} are allowed")
-    check_depth(data, where)
-    return parse_json(data, where)
-
-
-def parse_json(data: bytes, where: str) -> Any:
-    """Parse UTF-8 JSON; ArtifactError if it is invalid or repeats a key, with the file's name ``where``."""
+    check_depth(data, where)  # before parsing, which recurses
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=distinct, parse_constant=_no_constant)
-    except RecursionError as error:
-        raise ArtifactError(f"{where} is nested too deep") from error
     except ValueError as error:
         raise ArtifactError(f"{where} is not JSON ({error})") from error
 
 
 def check_depth(data: bytes, where: str) -> None:
-    """Raise an ArtifactError if JSON is nested deeper than allowed, before it is parsed."""
+    """Raise an ArtifactError if JSON is nested deeper than :data:`MOST_LEVELS`."""
     depth = 0
     for token in _TOKEN.finditer(data):
         first = token.group()[:1]
@@ -177,10 +164,12 @@ def check_depth(data: bytes, where: str) -> None:
 
 
 def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
-    """Read a file of an artifact; ArtifactError if it is missing, a link, not a plain file or larger than ``most``.
+    """Read a file of an artifact, named ``where`` in messages.
 
-    ``where`` names it in messages.
+    Raises:
+        ArtifactError: It is missing, a link, not a plain file, or larger than ``most`` bytes.
     """
+    # a link that replaces the file after the check is not followed, and opening a named pipe does not wait
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
         if path.is_symlink():
@@ -188,7 +177,7 @@ def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
         with open(os.open(path, flags), "rb") as file:  # noqa: PTH123
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ArtifactError(f"{where} cannot be read (no plain file)")
+                raise ArtifactError(f"{where} cannot be read (not a plain file)")
             if status.st_size > most:
                 raise ArtifactError(f"{where} has {status.st_size} bytes; at most {most} are allowed")
             return file.read(most)
@@ -202,4 +191,4 @@ def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")

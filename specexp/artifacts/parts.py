@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, with_config
+from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from specexp.artifacts.validation import ArtifactError
+from specexp.artifacts.validation import ArtifactError, validated
 
 PARTS, STATE, TENSORS = "parts.json", "state.json", "state.safetensors"
 STATE_FILES = (STATE, TENSORS)
-FAMILIES = ("drafter", "builder", "verifier", "controller")
-_WITH_STATE = ("drafter", "controller")
 _TENSOR = "tensor"
 
 Spec = Mapping[str, Any]
@@ -55,10 +53,15 @@ class WithDrafter(Recorded, total=True):
     drafter: PartSpec  # type: ignore[misc]
 
 
+_State = Annotated[dict[str, Any], Field(min_length=1)]
+_States = Annotated[dict[Literal["drafter", "controller"], _State], Field(min_length=1)]
+"""The schema of ``state.json``."""
+
+
 def init_args_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
     """Return the arguments of a specification if it is of the class ``dotted``, else None.
 
-    The class is named by the module that defines it; its short name and that of its family's package mean it too.
+    ``dotted`` has the module that defines the class; a specification may leave the module or its last step out.
 
     Example:
         >>> init_args_of({"class_path": "Chain"}, "specexp.builders.regular_trees.Chain")
@@ -81,7 +84,7 @@ def state_payloads(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     arrays: Arrays = {}
     content = {
         family: _without_arrays(states[family], family, arrays)
-        for family in _WITH_STATE
+        for family in ("drafter", "controller")
         if states.get(family)
     }
     return {} if not content else {STATE: content} | ({TENSORS: arrays} if arrays else {})
@@ -91,33 +94,26 @@ def state_in(payloads: Mapping[str, Any], where: str) -> dict[str, State]:
     """Return the states by family in payloads; empty if there are none.
 
     Raises:
-        ArtifactError: A tensor is missing or unused, a number is not finite, or a family has no state; ``where``
-            names folder and file.
+        ArtifactError: A tensor is missing or unused, a number is not finite, or a family cannot have state.
     """
     if STATE not in payloads:
         if TENSORS in payloads:
             raise ArtifactError(f"{where} is missing, but there is {TENSORS} with its tensors")
         return {}
     content, arrays = payloads[STATE], dict(payloads.get(TENSORS, {}))
-    if (
-        not isinstance(content, dict)
-        or not content
-        or not content.keys() <= {*_WITH_STATE}
-        or not all(isinstance(state, dict) and state for state in content.values())
-    ):
-        raise ArtifactError(f"{where} must be an object with the states of {' and '.join(_WITH_STATE)}")
+    validated(_States, content, where)
     for name, array in arrays.items():
         check_finite(array, f"{where}: tensor {name!r}")
     states: dict[str, State] = _with_arrays(content, arrays, where)
-    if arrays:
-        raise ArtifactError(f"{where} names no tensor {min(arrays)!r}, which {TENSORS} holds")
+    if arrays:  # those that no state has taken out
+        raise ArtifactError(f"{where} does not use the tensor {min(arrays)!r} of {TENSORS}")
     return states
 
 
 def check_finite(array: NDArray[Any], what: str) -> None:
-    """Raise an ArtifactError if an array of numbers holds an infinity or NaN; ``what`` begins the message."""
+    """Raise an ArtifactError if an array of floats has an infinity or NaN; ``what`` begins the message."""
     if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-        raise ArtifactError(f"{what} holds numbers that are not finite")
+        raise ArtifactError(f"{what} has numbers that are not finite")
 
 
 def _without_arrays(value: Any, name: str, arrays: Arrays) -> Any:
@@ -138,11 +134,11 @@ def _with_arrays(value: Any, arrays: Arrays, where: str) -> Any:
         if value.keys() == {_TENSOR}:
             name = value[_TENSOR]
             if not isinstance(name, str) or name not in arrays:
-                raise ArtifactError(f"{where} names the tensor {name!r}, which {TENSORS} does not hold")
+                raise ArtifactError(f"{where} uses the tensor {name!r}, which {TENSORS} does not have")
             return arrays.pop(name)
         return {key: _with_arrays(inner, arrays, where) for key, inner in value.items()}
     if isinstance(value, list):
         return [_with_arrays(inner, arrays, where) for inner in value]
     if isinstance(value, float) and not isfinite(value):
-        raise ArtifactError(f"{where} holds a number that is not finite")
+        raise ArtifactError(f"{where} has a number that is not finite")
     return value

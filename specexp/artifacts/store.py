@@ -1,9 +1,8 @@
-"""Writing and reading artifacts; everything that is written was first read back by the reader.
+"""Writing and reading artifacts; all content is checked by the reader before it is written.
 
 ``artifacts/tree_shape`` holds the versions ``v1``, ``v2``, ... and, for each alias such as ``best`` and ``latest``, a
-small file ``best.json`` with ``{"version": "v2"}``. A file is replaced in one step on every operating system, which
-neither a symbolic link nor a copied folder is. The path ``artifacts/tree_shape/best`` may be given wherever an artifact
-is loaded, and ``artifacts/tree_shape`` alone means ``best``.
+small file ``best.json`` with ``{"version": "v2"}``, which every operating system can replace in one step. Wherever an
+artifact is loaded, the path ``artifacts/tree_shape/best`` may be given; ``artifacts/tree_shape`` means ``best``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from specexp.artifacts.manifest import (
     Manifest,
     canonical_json,
     check_depth,
-    most_bytes,
+    manifest_json,
     read_bytes,
     read_json,
     sha256,
@@ -65,40 +64,36 @@ def write_artifact(
     """Write the next version below ``folder``, whole or not at all, set the aliases to it, and read it back.
 
     Args:
-        folder: E.g. ``artifacts/tree_shape``; the version becomes ``artifacts/tree_shape/v1``, ``v2``, ...
-        kind: E.g. ``static-tree``.
         payloads: Content by file name, JSON values or arrays by name for safetensors, as the kind's class requires.
             Most kinds also take ``parts.json``: ``{"drafter": {"class_path": ..., "init_args": {...}}, ...}``.
         provenance: Any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",
-            "high"}``, by name) and anything else that explains the result; commit and package versions are added.
-        fingerprint: Of :func:`specexp.artifacts.fingerprint`; without one nothing is compared on loading.
+            "high"}``, by name) and further fields; commit and package versions are added.
+        fingerprint: The result of :func:`specexp.artifacts.fingerprint`; without one nothing is compared on loading.
         name: The artifact's name; the folder's if None.
-        aliases: Names that mean this version from now on.
+        aliases: Aliases that are moved to this version.
         check: Called with the artifact before anything is written; its exceptions are raised here.
 
     Raises:
         ArtifactError: The content is not what the kind requires, or it cannot be written; nothing is left behind.
     """
     folder = Path(folder)
-    chosen = _kind(kind, f"{folder}")
+    chosen = kind_named(kind, f"{folder}: ")
     data = {file: _encode(file, content, f"{folder}: {file}") for file, content in payloads.items()}
+    fields = {
+        "kind": kind,
+        "name": name or folder.name,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fingerprint": dict(fingerprint or {}),
+        "payloads": {file: {"sha256": sha256(found), "bytes": len(found)} for file, found in data.items()},
+    }
     try:
-        manifest = Manifest(
-            kind=kind,
-            name=name or folder.name,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            provenance=complete_provenance(provenance or {}),
-            fingerprint=dict(fingerprint or {}),
-            payloads={file: {"sha256": sha256(found), "bytes": len(found)} for file, found in data.items()},
-        )
-        data[MANIFEST] = manifest.to_json()
+        fields["provenance"] = complete_provenance(provenance or {})
+        data[MANIFEST] = manifest_json(fields)
     except (TypeError, ValueError) as error:
-        raise ArtifactError(
-            f"{folder}: provenance or fingerprint cannot be written as JSON ({error})"
-        ) from error
+        raise ArtifactError(f"{folder}: provenance or fingerprint is not JSON ({error})") from error
     manifest = Manifest.from_json(data[MANIFEST], str(folder))
     _check_payload_names(chosen, manifest, folder)
-    check(_decode(chosen, manifest, data, folder))
+    check(_decode(chosen, manifest, data, folder))  # read back before anything is on the disk
     version = _write_version(folder, data)
     for alias in aliases:
         set_alias(folder, alias, version.name)
@@ -119,17 +114,23 @@ def read_artifact(folder: str | Path) -> Artifact:
     """
     folder = resolve(Path(folder))
     manifest = Manifest.from_json(_manifest_in(folder), str(folder))
-    chosen = _kind(manifest.kind, f"{folder}: {MANIFEST}")
+    chosen = kind_named(manifest.kind, f"{folder}: {MANIFEST}: ")
     _check_payload_names(chosen, manifest, folder)
-    _check_files(folder, manifest)
-    data = {
-        file: read_bytes(folder / file, f"{folder}: payload {file}", most_bytes(file))
-        for file in manifest.payloads
-    }
+    try:
+        undeclared = sorted({*os.listdir(folder)} - {MANIFEST, *manifest.payloads})  # noqa: PTH208
+    except OSError as error:
+        raise ArtifactError(f"{folder} cannot be read ({error.strerror or error})") from error
+    if undeclared:
+        allowed = ", ".join(manifest.payloads)
+        raise ArtifactError(
+            f"{folder}: {undeclared[0]} is not declared in {MANIFEST}: only {allowed} are allowed"
+        )
+    data = {}
     for file, entry in manifest.payloads.items():
-        if sha256(data[file]) != entry["sha256"]:
+        data[file] = read_bytes(folder / file, f"{folder}: payload {file}", entry.bytes)
+        if sha256(data[file]) != entry.sha256:
             raise ArtifactError(
-                f"{folder}: payload {file} does not have the recorded sha256: it was changed or damaged"
+                f"{folder}: payload {file} is changed or damaged: its sha256 is not the recorded one"
             )
     return _decode(chosen, manifest, data, folder)
 
@@ -144,23 +145,26 @@ def value_of(kind: str, path: str | Path) -> Any:
     Raises:
         ArtifactError: It cannot be read, or is of another kind.
     """
+    # static-tree is both: a folder is an artifact, a file a tree of another project
     if kind in READERS and (kind not in all_kinds() or Path(path).is_file()):
         return READERS[kind](Path(path))
     folder = resolve(Path(path))
     return _value_in(kind, folder, _manifest_in(folder))
 
 
-# By the manifest, which holds the payloads' hashes: a sweep reads one thousands of times.
+# The manifest is part of the key because it has the payloads' hashes. A sweep reads one artifact thousands of times.
 @lru_cache(maxsize=32)
 def _value_in(kind: str, folder: Path, manifest: bytes) -> Any:
     artifact = read_artifact(folder)
     if artifact.kind != kind:
-        raise ArtifactError(f"{folder}: kind is {artifact.kind!r}; {kind!r} is expected here")
+        raise ArtifactError(f"{folder}: kind must be {kind!r} here, got {artifact.kind!r}")
     return artifact.value
 
 
-def kind_named(kind: str) -> type[Artifact]:
-    """Return the class of a kind; raises a LookupError if there is none."""
+def kind_named(kind: str, where: str = "") -> type[Artifact]:
+    """Return the class of a kind; raises an ArtifactError, which begins with ``where``, if there is none."""
+    if kind not in all_kinds():
+        raise ArtifactError(f"{where}kind {kind!r} is unknown{did_you_mean(kind, all_kinds())}")
     return all_kinds()[kind]
 
 
@@ -172,40 +176,8 @@ def kind_for(family: str, parts: Mapping[str, Any]) -> type[Artifact] | None:
     return None
 
 
-def _kind(kind: str, where: str) -> type[Artifact]:
-    try:
-        return kind_named(kind)
-    except LookupError as error:
-        raise ArtifactError(
-            f"{where}: kind {kind!r} is not known{did_you_mean(kind, all_kinds())}"
-        ) from error
-
-
 def _manifest_in(folder: Path) -> bytes:
     return read_bytes(folder / MANIFEST, f"{folder}: {MANIFEST}")
-
-
-def _check_files(folder: Path, manifest: Manifest) -> None:
-    """Raise if the folder holds anything but the manifest and its payloads, as plain files of the recorded size."""
-    try:
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-            where = f"{folder}: {entry.name}"
-            if entry.is_symlink():
-                raise ArtifactError(f"{where} is a symbolic link; a plain file is expected")
-            if entry.name == MANIFEST:
-                continue
-            if entry.name not in manifest.payloads:
-                raise ArtifactError(
-                    f"{where} is not declared in {MANIFEST}: only {', '.join(manifest.payloads)} may be there"
-                )
-            size, recorded = entry.stat(follow_symlinks=False).st_size, manifest.payloads[entry.name]["bytes"]
-            if entry.is_file() and size != recorded:
-                raise ArtifactError(
-                    f"{folder}: payload {entry.name} is {size} bytes long, {recorded} are recorded: it was changed or "
-                    "truncated"
-                )
-    except OSError as error:
-        raise ArtifactError(f"{folder} cannot be read ({error.strerror or error})") from error
 
 
 def _check_payload_names(kind: type[Artifact], manifest: Manifest, folder: Path) -> None:
@@ -215,7 +187,7 @@ def _check_payload_names(kind: type[Artifact], manifest: Manifest, folder: Path)
     for file in manifest.payloads:
         if file not in kind.files():
             hint = did_you_mean(file, kind.files())
-            raise ArtifactError(f"{folder}: payloads has {file!r}, which a {kind.kind} does not hold{hint}")
+            raise ArtifactError(f"{folder}: payloads has {file!r}, which a {kind.kind} does not have{hint}")
 
 
 def _decode(kind: type[Artifact], manifest: Manifest, data: Mapping[str, bytes], folder: Path) -> Artifact:
@@ -224,19 +196,17 @@ def _decode(kind: type[Artifact], manifest: Manifest, data: Mapping[str, bytes],
         return kind(manifest, content, folder)
     except ArtifactError:
         raise
-    except Exception as error:  # a value that no check of the kind foresaw: still the artifact's fault
-        names = ", ".join(manifest.payloads)
-        raise ArtifactError(f"{folder}: {names} is no {kind.kind} ({type_and_line(error)})") from error
+    except Exception as error:  # a value that passed all checks of the kind is still the artifact's fault
+        raise ArtifactError(f"{folder} cannot be read as a {kind.kind} ({type_and_line(error)})") from error
 
 
 def _parse(file: str, data: bytes, where: str) -> Any:
     if file.endswith(".json"):
         return read_json(data, where)
-    header = int.from_bytes(data[:8], "little")
-    if header > MOST_BYTES["json"]:
-        raise ArtifactError(
-            f"{where} has a header of {header} bytes; at most {MOST_BYTES['json']} are allowed"
-        )
+    # A safetensors file begins with the length of its header, which is JSON.
+    header, most = int.from_bytes(data[:8], "little"), MOST_BYTES["json"]
+    if header > most:
+        raise ArtifactError(f"{where} has a header of {header} bytes; at most {most} are allowed")
     check_depth(data[8 : 8 + header], where)
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -244,7 +214,7 @@ def _parse(file: str, data: bytes, where: str) -> Any:
     try:
         return load(data)
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ArtifactError(f"{where} is not a whole safetensors file ({error})") from error
+        raise ArtifactError(f"{where} is not a complete safetensors file ({error})") from error
 
 
 def _encode(file: str, content: Any, where: str) -> bytes:
@@ -253,35 +223,29 @@ def _encode(file: str, content: Any, where: str) -> bytes:
             return canonical_json(content) + b"\n"
         from safetensors.numpy import save
 
+        # safetensors writes the memory of an array as it lies there
         return save({name: np.ascontiguousarray(array) for name, array in content.items()})
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{where} cannot be written ({error})") from error
 
 
 def resolve(path: Path) -> Path:
-    """Return the folder with ``artifact.json`` that a path means: itself, an alias's version, or the best version.
-
-    Raises:
-        ArtifactError: There is none.
-    """
+    """Return the folder with ``artifact.json``: the path itself, the version of an alias, or the best version."""
     try:
         if (path / MANIFEST).exists():
             return path
         if path.is_dir():
             if (path / f"{BEST}.json").is_file():
                 return _target(path, BEST)
-            missing, known = MANIFEST, _names_in(path)
-            if known:
-                missing = f"{BEST}.json"
-            raise ArtifactError(
-                f"{path}: {missing} is missing" + (f"; name one of {', '.join(known)}" if known else "")
-            )
+            if known := _names_in(path):
+                raise ArtifactError(f"{path}: {BEST}.json is missing; name one of {', '.join(known)}")
+            raise ArtifactError(f"{path}: {MANIFEST} is missing")
         if _ALIAS.fullmatch(path.name) and (path.parent / f"{path.name}.json").is_file():
             return _target(path.parent, path.name)
         known = _names_in(path.parent)
-    except (OSError, ValueError) as error:
-        if isinstance(error, ArtifactError):
-            raise
+    except ArtifactError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise ArtifactError(f"{str(path)!r} cannot be read as an artifact folder ({error})") from error
     hint = f"; {path.parent} has {', '.join(known)}" if known else ""
     hint = ", it is a file" if path.is_file() else hint
@@ -303,17 +267,15 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def set_alias(folder: Path, alias: str, version: str) -> None:
-    """Let ``folder/alias`` mean ``folder/version`` from now on, in one step.
+    """Point ``folder/alias`` to ``folder/version`` in one step.
 
     Raises:
         ArtifactError: The alias is not a plain lower-case name, there is no such version, or it cannot be written.
     """
     if not _ALIAS.fullmatch(alias) or _VERSION.fullmatch(alias):
-        raise ArtifactError(
-            f"{folder}: {alias!r} cannot be an alias; a lower-case name such as 'best' is expected"
-        )
+        raise ArtifactError(f"{folder}: an alias must be a lower-case name such as 'best', got {alias!r}")
     if version not in versions(folder):
-        raise ArtifactError(f"{folder}: there is no version {version!r} for the alias {alias!r} to name")
+        raise ArtifactError(f"{folder}: there is no version {version!r} for the alias {alias!r}")
     file = folder / f"{alias}.json"
     try:
         atomic_write(file, canonical_json({"version": version}) + b"\n")
@@ -322,8 +284,8 @@ def set_alias(folder: Path, alias: str, version: str) -> None:
 
 
 def _write_version(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write the next version's folder whole or not at all."""
-    staging = folder / f".writing-{token_hex(8)}"
+    """Write the folder of the next version, or nothing; returns it."""
+    staging = folder / f".writing-{token_hex(8)}"  # on the same file system, so that it can be renamed
     try:
         staging.mkdir(parents=True)
         for name, data in files.items():
@@ -338,8 +300,8 @@ def _write_version(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def _claim(folder: Path, staging: Path) -> Path:
-    """Rename to the first free version; another writer may take one between the look and the rename."""
-    while True:
+    """Rename to the first free version and return its folder."""
+    while True:  # another writer may take a version between the look and the rename
         taken = versions(folder)
         version = folder / f"v{int(taken[-1][1:]) + 1 if taken else 1}"
         try:
@@ -354,11 +316,9 @@ def _target(folder: Path, alias: str) -> Path:
     content = read_json(read_bytes(file, str(file)), str(file))
     version = content.get("version") if isinstance(content, dict) else None
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
-        raise ArtifactError(
-            f'{file}: version is {version!r}; a version such as {{"version": "v1"}} is expected'
-        )
+        raise ArtifactError(f'{file}: version must be a version such as "v1", got {version!r}')
     if (folder / version).is_symlink():
         raise ArtifactError(f"{folder / version} is a symbolic link; a plain folder is expected")
     if not (folder / version).is_dir():
-        raise ArtifactError(f"{file}: version names {version}, which {folder} does not have")
+        raise ArtifactError(f"{file}: version is {version}, which {folder} does not have")
     return folder / version

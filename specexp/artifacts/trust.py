@@ -1,8 +1,8 @@
 """The code that an artifact may run: specexp's own parts, and installed packages that the user names.
 
-The hashes of an artifact show that it arrived as it was written, not who wrote it. So a foreign class path is refused
-before anything is imported, and a trusted package must be installed: never in the artifact's folder, nor in the
-working directory, where a stranger's file may have been unpacked.
+The hashes of an artifact show damage, not authorship. So a foreign class path is refused before anything is imported,
+and a trusted package must be installed. The artifact's folder and the working directory are never imported from: a
+stranger's file may have been unpacked there.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Trust:
             )
         if not _is_installed(package, folder):
             return (
-                f"{package!r} is trusted but is no installed package: it must be installed, outside of the "
-                "artifact's folder and the working directory"
+                f"{package!r} is trusted but not installed: it must be an installed package, outside of the artifact's "
+                "folder and the working directory"
             )
         return None
 
@@ -59,40 +59,38 @@ NOBODY = Trust()
 
 
 def trust_in(packages: Sequence[str]) -> Trust:
-    """Return the trust in these packages; raises an ArtifactError if an entry is no top-level name."""
+    """Return the trust in these packages; raises an ArtifactError unless all entries are top-level names."""
     names = isinstance(packages, Iterable) and not isinstance(packages, str)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in packages):
         raise ArtifactError(
-            f"trust is {packages!r}; names of installed packages such as ('my_package',) are allowed"
+            f"trust must be names of installed packages such as ('my_package',), got {packages!r}"
         )
     return Trust(tuple(packages))
 
 
 def is_inside(path: str, folder: Path) -> bool:
-    """Whether a path that an artifact names lies in its folder or the working directory; W&B references do not."""
+    """Return whether a path in an artifact lies in its folder or the working directory, as no W&B reference does."""
     try:
         if path.startswith("wandb:"):
             return False
         found = Path(path).resolve()
         return found.is_relative_to(Path.cwd()) or found.is_relative_to(folder.resolve())
-    except (OSError, ValueError, RuntimeError):  # no name of a file; links that form a circle
+    except (OSError, ValueError, RuntimeError):  # not the name of a file, or links that form a circle
         return False
 
 
 def _is_installed(package: str, folder: Path) -> bool:
-    folders = site_folders()
+    folders, here = site_folders(), Path.cwd().resolve()
     installed = _location(PathFinder.find_spec(package, [str(place) for place in folders]))
     try:
-        found = _location(find_spec(package))  # what an import would take, also one that hides the installed
+        found = _location(find_spec(package))  # the one that is imported, which may hide the installed one
     except (ImportError, ValueError):
         return False
-    if found is None or found.is_relative_to(folder.resolve()) or found.parent == Path.cwd().resolve():
+    if found is None or found.is_relative_to(folder.resolve()) or found.parent == here:
         return False
     if installed is not None:
         return found == installed
-    return not found.is_relative_to(Path.cwd().resolve()) and any(
-        found.is_relative_to(source) for source in _edited(folders)
-    )
+    return not found.is_relative_to(here) and any(map(found.is_relative_to, _editable_sources(folders)))
 
 
 def site_folders() -> list[Path]:
@@ -104,15 +102,15 @@ def site_folders() -> list[Path]:
 
 
 def _location(spec: ModuleSpec | None) -> Path | None:
-    """The package's folder, or the file of a single module; None for a namespace package or a built-in one."""
+    """Return the package's folder, or the file of a single module; None for namespace packages and built-in ones."""
     if spec is None or not spec.has_location or spec.origin is None:
         return None
     origin = Path(spec.origin).resolve()
     return origin.parent if spec.submodule_search_locations else origin
 
 
-def _edited(folders: Sequence[Path]) -> Iterator[Path]:
-    """Source folders of editable installations."""
+def _editable_sources(folders: Sequence[Path]) -> Iterator[Path]:
+    """Yield the source folders of editable installations."""
     for distribution in distributions(path=[str(place) for place in folders]):
         try:
             origin = json.loads(distribution.read_text("direct_url.json") or "{}")

@@ -17,8 +17,8 @@ _LONGEST = 1000
 class ArtifactError(ValueError):
     """An artifact cannot be read, written or exported; one sentence names the folder and the field.
 
-    Quoted text may be a stranger's: line breaks and control characters are escaped, and the middle of a sentence
-    beyond 1,000 characters is left out.
+    The sentence may quote a stranger's text: control characters are escaped, and of more than 1,000 characters the
+    middle is left out.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -28,7 +28,7 @@ class ArtifactError(ValueError):
 
 
 def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
-    """Validate a JSON value strictly against an annotation; dataclasses are made.
+    """Validate a JSON value strictly against an annotation, and make its dataclasses.
 
     Args:
         where: Folder and file, for messages.
@@ -37,13 +37,13 @@ def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
     Raises:
         ArtifactError: The first violation, in one sentence.
     """
-    names = getattr(annotation, "__annotations__", ())
-    adapter = TypeAdapter(annotation)
+    adapter, names = TypeAdapter(annotation), getattr(annotation, "__annotations__", ())
+    # as JSON: strict validation of Python values would refuse mappings in place of dataclasses
     return _worded(lambda: adapter.validate_json(json.dumps(value), strict=True), value, names, where, key)
 
 
 def check_fields(value: Any, names: Iterable[str], where: str, key: str = "") -> None:
-    """Raise an ArtifactError unless ``value`` is an object with exactly the fields ``names``."""
+    """Raise an ArtifactError unless ``value`` is a mapping with exactly the keys ``names``, of any values."""
     names = list(names)
     fields: dict[str, Any] = dict.fromkeys(names, (Any, ...))
     model = create_model("object", __base__=Section, **fields)

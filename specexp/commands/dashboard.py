@@ -9,14 +9,14 @@ from functools import partial
 from specexp.config import Config, ConfigError
 from specexp.config.command import check_tracking, current_result, fail, run_command
 from specexp.core.messages import first_line
-from specexp.tracking.dashboard import Dashboard, build_workspace, describe_dashboard, describe_studies
+from specexp.tracking.dashboard import build_workspace, describe_dashboard, describe_studies
 from specexp.tracking.mode import logged_in
 
 USAGE = """usage: python -m specexp.dashboard EXPERIMENT.yaml [--studies] [--dry-run] [--entity E] [--project P]
                                    [--key value ...]
 
-Publishes what compares the runs of an experiment's sweep in W&B; with --studies what compares all studies of its
-project instead: what won each, by method, model and device.
+Publishes a W&B workspace that compares the runs of an experiment's sweep; with --studies one that compares all studies
+of its project: the winners by method, model and device.
 --dry-run shows the panels; --entity E names the W&B user or team that will own them, --project P the study's project;
 any other --dotted.key overrides the file."""
 
@@ -32,7 +32,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _act(config: Config, dry_run: bool, studies: bool) -> int:
-    dashboard = _dashboard_of(config, not dry_run, studies)
+    sweep = config.get("sweep")
+    if not sweep:
+        raise ConfigError(f"{config.file} has no sweep: section, so there is no study to compare")
+    check_tracking(config)
+    entity, project = config.get("tracking.entity"), config.get("tracking.project")
+    if not entity and not dry_run:
+        raise ConfigError(
+            "tracking.entity is not set: --entity names the W&B user or team that will own the dashboard"
+        )
+    owner, modelled = entity or "your-entity", bool(config.get("latency.modelled", False))
+    if studies:
+        dashboard = describe_studies(owner, project, modelled)
+    else:
+        dashboard = describe_dashboard(config.get("name"), list(sweep["space"]), owner, project, modelled)
     if dry_run:
         print(f"{dashboard.name} -> {dashboard.entity}/{dashboard.project}")
         for name, panels in dashboard.sections.items():
@@ -48,32 +61,9 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
         return fail("W&B has no login here: run wandb login first; --dry-run shows the panels", 1)
     try:
         url = str(workspace.save().url)
-    except Exception as error:  # wandb-workspaces lets requests', GraphQL's and its own errors through
-        why = (
-            f"W&B did not take the dashboard for {dashboard.entity}/{dashboard.project}: {first_line(error)}"
-        )
+    except Exception as error:  # wandb-workspaces raises errors of requests, of GraphQL and its own
+        why = f"W&B refused the dashboard of {dashboard.entity}/{dashboard.project}: {first_line(error)}"
         return fail(f"{why}; --dry-run shows the panels", 1)
     print(url)
     current_result().next = f"open {url}"
     return 0
-
-
-def _dashboard_of(config: Config, published: bool, studies: bool) -> Dashboard:
-    """Return the workspace of an experiment's study, or of all studies of its project.
-
-    Raises:
-        ConfigError: The file has no sweep section, no owner is set, or W&B allows no such name.
-    """
-    sweep = config.get("sweep")
-    if not sweep:
-        raise ConfigError(f"{config.file} has no sweep: section, so there is no study to compare")
-    check_tracking(config)
-    entity, project = config.get("tracking.entity"), config.get("tracking.project")
-    if not entity and published:
-        raise ConfigError(
-            "tracking.entity is not set: --entity names the W&B user or team that will own the dashboard"
-        )
-    owner, modelled = entity or "your-entity", bool(config.get("latency.modelled", False))
-    if studies:
-        return describe_studies(owner, project, modelled)
-    return describe_dashboard(config.get("name"), list(sweep["space"]), owner, project, modelled)

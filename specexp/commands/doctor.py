@@ -1,4 +1,4 @@
-"""``python -m specexp.doctor``: what this machine can do, what would be slow, and what to do about it."""
+"""``python -m specexp.doctor``: the abilities of this machine, what would be slow on it, and what to do about it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _EXTRAS = {
     "cluster": "studies on many machines",
     "dashboard": "W&B workspaces and optuna-dashboard",
 }
+# instructions that speed up compiled passes and libraries, by Linux's names
 _FASTER = {
     "avx2": "AVX2",
     "avx512f": "AVX-512",
@@ -34,9 +35,7 @@ _FASTER = {
     "amx_bf16": "AMX",
     "asimd": "NEON",
 }
-"""Processor features that speed up compiled passes and libraries, by Linux's names."""
-_BUSY = 0.25
-"""Load per core above which other processes distort measured seconds."""
+_BUSY = 0.25  # load per core above which other processes distort measured seconds
 _LITTLE_DISK = 2e9
 _REPEATS = 15
 
@@ -46,10 +45,7 @@ class Diagnosis:
     """One finding.
 
     Attributes:
-        topic: What was examined, in a word or two.
-        finding: What it is.
         verdict: A note costs time or disables a feature; a problem keeps specexp from working.
-        advice: What to do about it, if anything.
     """
 
     topic: str
@@ -59,7 +55,7 @@ class Diagnosis:
 
 
 def packages() -> Iterator[Diagnosis]:
-    """Examine Python, specexp, every package it needs, and its extras."""
+    """Examine Python, specexp, its dependencies and its extras."""
     yield Diagnosis("python", f"{platform.python_version()} on {platform.platform(terse=True)}")
     try:
         needed = [Requirement(line) for line in requires("specexp") or ()]
@@ -70,7 +66,7 @@ def packages() -> Iterator[Diagnosis]:
     installed: list[str] = []
     for one in needed:
         if one.marker is not None and not one.marker.evaluate({"extra": ""}):
-            continue
+            continue  # for another Python or system, or of an extra
         found = _version(one.name)
         if found is None or not one.specifier.contains(found, prereleases=True):
             has = "is not installed" if found is None else f"{found} is installed"
@@ -78,12 +74,12 @@ def packages() -> Iterator[Diagnosis]:
         else:
             installed.append(f"{one.name} {found}")
     yield Diagnosis("packages", ", ".join(installed))
-    for extra, gives in _EXTRAS.items():
+    for extra, feature in _EXTRAS.items():
         names = [one.name for one in needed if one.marker and f'extra == "{extra}"' in str(one.marker)]
         missing = ", ".join(name for name in names if _version(name) is None)
         if missing:
             advice = f"pip install 'specexp[{extra}]'"
-            yield Diagnosis(extra, f"not installed ({missing}): {gives}", "note", advice)
+            yield Diagnosis(extra, f"not installed ({missing}): {feature}", "note", advice)
         elif names:
             yield Diagnosis(extra, ", ".join(f"{name} {_version(name)}" for name in names))
 
@@ -115,17 +111,17 @@ def _cores() -> int:
 
 
 def memory() -> Iterator[Diagnosis]:
-    """Examine the memory, and the folders that are written to."""
+    """Examine the memory, and the disks of results and temporary files."""
     known = _lines("/proc/meminfo")
     if "MemTotal" in known:
         total, free = (int(known[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
         yield Diagnosis("memory", f"{_giga(free)} of {_giga(total)} free")
     folders = {"results": Path.cwd(), "temporary files": Path(os.environ.get("TMPDIR", "/tmp"))}
-    for what, folder in folders.items():
+    for use, folder in folders.items():
         free = shutil.disk_usage(folder).free if folder.is_dir() else 0
-        finding = f"{_giga(free)} free in {folder} ({what})"
+        finding = f"{_giga(free)} free in {folder} ({use})"
         if not os.access(folder, os.W_OK):
-            yield Diagnosis("disk", f"{folder} ({what}) cannot be written", "problem", "use another folder")
+            yield Diagnosis("disk", f"{folder} ({use}) cannot be written", "problem", "use another folder")
         elif free < _LITTLE_DISK:
             yield Diagnosis("disk", finding, "note", "recordings may not fit")
         else:
@@ -147,7 +143,7 @@ def _giga(size: float) -> str:
 
 
 def devices() -> Iterator[Diagnosis]:
-    """Examine the devices that torch can run a model on."""
+    """Examine the devices of torch."""
     import torch
 
     threads = torch.get_num_threads()
@@ -158,7 +154,7 @@ def devices() -> Iterator[Diagnosis]:
         for number in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(number)
             yield Diagnosis(f"cuda:{number}", f"{about.name}, {_giga(about.total_memory)}")
-    elif shutil.which("nvidia-smi"):
+    elif shutil.which("nvidia-smi"):  # a driver, but a torch that does not use it
         built = torch.version.cuda or "no CUDA"
         finding = f"NVIDIA's driver is there, but torch {torch.__version__}, built for {built}, finds no GPU"
         advice = "install the torch of your CUDA version (pytorch.org, Get started)"
@@ -184,15 +180,17 @@ def compiled() -> Iterator[Diagnosis]:
         advice = f"models run by their own code, {own:.1f} ms a pass here"
         yield Diagnosis("compiled passes", str(error), "note", advice)
         return
-    finding = f"{ours:.2f} ms a pass of the embedded target, {own:.1f} ms by its own code (once, just now)"
-    yield Diagnosis("compiled passes", f"work: {finding}")
+    finding = (
+        f"work: {ours:.2f} ms a pass of the embedded target, {own:.1f} ms by its own code (once, just now)"
+    )
+    yield Diagnosis("compiled passes", finding)
 
 
 def _milliseconds(model: Runtime) -> float:
     """Return the median time of a plain step's pass after a few tokens."""
     from specexp.core.tree import root_tree
 
-    model.prefill(0, list(range(5, 37)))
+    model.prefill(0, list(range(5, 37)))  # any tokens: the time depends on their number alone
     tree, times = root_tree(7), list[float]()
     for _ in range(_REPEATS):
         started = perf_counter()
@@ -201,8 +199,11 @@ def _milliseconds(model: Runtime) -> float:
     return 1e3 * median(times)
 
 
-def tracking() -> Iterator[Diagnosis]:
-    """Examine where W&B runs go."""
+def services() -> Iterator[Diagnosis]:
+    """Examine the destination of W&B runs, and the caches of models and compiled passes."""
+    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
+
+    from specexp.core.kernels import cache_folder
     from specexp.tracking.mode import logged_in, resolve_mode
 
     mode, user = resolve_mode(), "logged in" if logged_in() else "no login"
@@ -211,14 +212,6 @@ def tracking() -> Iterator[Diagnosis]:
     else:
         advice = "run wandb login to send them; a command prints how to send them later"
         yield Diagnosis("wandb", f"runs are {mode}; {user}", "note", advice)
-
-
-def caches() -> Iterator[Diagnosis]:
-    """Examine where models and compiled passes are kept."""
-    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
-
-    from specexp.core.kernels import cache_folder
-
     offline = "; HF_HUB_OFFLINE is set: nothing is downloaded" if HF_HUB_OFFLINE else ""
     yield Diagnosis("hub", f"models are kept in {HF_HUB_CACHE}{offline}")
     folder = cache_folder("kernels")
@@ -231,14 +224,14 @@ def caches() -> Iterator[Diagnosis]:
 
 
 def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
-    """Return all examinations in the order in which they are printed."""
-    return [packages, processor, memory, devices, compiled, tracking, caches]
+    """Return all examinations in the order of the output."""
+    return [packages, processor, memory, devices, compiled, services]
 
 
 def examine() -> Iterator[Diagnosis]:
-    """Yield every diagnosis; after a missing package, nothing that would import it is examined."""
+    """Yield all diagnoses; after a missing package, none that would import it."""
     for check in checks():
-        problem = False
+        problem = False  # missing packages end the examination, a full disk does not
         for diagnosis in check():
             problem |= diagnosis.verdict == "problem" and diagnosis.topic != "disk"
             yield diagnosis
@@ -247,11 +240,11 @@ def examine() -> Iterator[Diagnosis]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0, or 1 if something keeps specexp from working."""
+    """Run the command; returns its exit code: 0, or 1 if a problem keeps specexp from working."""
     parser = argparse.ArgumentParser(
         prog="python -m specexp.doctor",
-        description="Show what this machine can do for specexp, what would be slow on it, and what to do about it. "
-        "Nothing is sent anywhere; paste the output into a bug report.",
+        description="Show the abilities of this machine for specexp, what would be slow on it, and what to do about "
+        "it. Nothing is sent anywhere; paste the output into a bug report.",
     )
     parser.add_argument("--json", action="store_true", help="a line of JSON for each finding")
     given = parser.parse_args(arguments)
@@ -263,9 +256,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line += f"\n    {diagnosis.advice}" if diagnosis.advice else ""
         print(json.dumps(asdict(diagnosis)) if given.json else line, flush=True)
     if not given.json:
-        print(
-            "Next: fix the lines that begin with !"
-            if failed
-            else "Next: python -m specexp.init my-study --help"
-        )
+        fix, start = "fix the lines that begin with !", "python -m specexp.init my-study --help"
+        print(f"Next: {fix if failed else start}")
     return int(failed)

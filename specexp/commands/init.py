@@ -1,4 +1,4 @@
-"""``python -m specexp.init FOLDER``: an experiment for a model and prompts of one's own, ready to run."""
+"""``python -m specexp.init FOLDER``: an experiment for your own model and prompts, ready to run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from specexp.config.command import answered
 from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
 from specexp.config.next_step import command_line
-from specexp.core.messages import counted
 
-FEWEST_PROMPTS = 6
-"""A search on half of them and a confirmation on the other half cannot be distinguished from chance with fewer."""
-_SEARCHED, _CONFIRMED = 16, 24
-"""Prompts of a search, and of its confirmation, if there are as many."""
+FEWEST_PROMPTS = (
+    6  # with fewer, a search on half of them and a confirmation on the rest show nothing but chance
+)
+_SEARCHED, _CONFIRMED = 16, 24  # prompts of a search and of its confirmation, if there are enough
 _EXAMPLES = 50
 
 
@@ -58,7 +57,7 @@ def _act(given: argparse.Namespace) -> int:
 
 
 def _from_anywhere(source: str) -> str:
-    """Return a path that is the same from the new folder, where the commands are typed; a hub id as it is."""
+    """Return an absolute path, since the commands are typed in the new folder; a hub id as it is."""
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
@@ -67,10 +66,10 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
     from specexp.config.explain import schema_text
     from specexp.data import OwnPrompts, PromptSetError, StdlibFunctions
 
-    prompts, count = "prompts.jsonl", _EXAMPLES
     files = {"methods.yaml": _methods(), "README.md": _readme(folder, given), "schema.json": schema_text()}
     if given.prompts is None:
-        texts = [row["turns"][0] for row in StdlibFunctions("validation").load().select(range(_EXAMPLES))]
+        prompts, count = "prompts.jsonl", _EXAMPLES
+        texts = [row["turns"][0] for row in StdlibFunctions("validation").load().select(range(count))]
         files[prompts] = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
     else:
         prompts = _from_anywhere(given.prompts)
@@ -80,8 +79,8 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
             raise ConfigError(f"--prompts: {error}") from error
     if count < FEWEST_PROMPTS:
         raise ConfigError(
-            f"--prompts: {given.prompts} has {counted(count, 'prompt')}; a search and a confirmation on others need "
-            f"{FEWEST_PROMPTS} at least, and {_SEARCHED + _CONFIRMED} make a good one"
+            f"--prompts: {given.prompts} must have at least {FEWEST_PROMPTS} prompts for a search and a confirmation, "
+            f"better {_SEARCHED + _CONFIRMED}, got {count}"
         )
     return {"experiment.yaml": _experiment(folder.name, given, prompts, count), **files}
 
@@ -93,7 +92,7 @@ def _write(folder: Path, files: dict[str, str]) -> list[Path]:
     try:
         for name, text in files.items():
             (made / name).write_text(text, encoding="utf-8")
-        made.chmod(0o755)
+        made.chmod(0o755)  # mkdtemp makes it private
         made.replace(folder)
     except OSError:
         shutil.rmtree(made, ignore_errors=True)
@@ -102,22 +101,17 @@ def _write(folder: Path, files: dict[str, str]) -> list[Path]:
 
 
 def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) -> str:
-    searched = min(_SEARCHED, count // 2)
+    searched = min(_SEARCHED, count // 2)  # the other half confirms
     draft = {} if given.draft is None else {"draft": given.draft}
     verifier: dict[str, Any] = {"class_path": "Greedy"}
     if given.temperature:
         verifier = {"class_path": "KeyedSampling", "init_args": {"temperature": given.temperature}}
+    dtypes = {"target_dtype": given.dtype, "draft_dtype": given.dtype}
     content = {
         "compose": ["methods.yaml"],
         "name": name,
         "question": "Which method is fastest for this model and these prompts here, and with which setting?",
-        "pair": {
-            "target": given.target,
-            **draft,
-            "target_dtype": given.dtype,
-            "draft_dtype": given.dtype,
-            "device": given.device,
-        },
+        "pair": {"target": given.target, **draft, **dtypes, "device": given.device},
         "data": {"prompts": prompts, "max_prompts": searched, "shuffle_seed": 0},
         "verifier": verifier,
         "generation": {"max_new_tokens": 128, "seed": 0},
@@ -132,7 +126,7 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) 
 
 
 def _methods() -> str:
-    """Return the search of ``experiments/fastest.yaml``; an installed package has that file next to this one."""
+    """Return the search of ``experiments/fastest.yaml``, which a wheel has next to this module."""
     packaged = Path(__file__).with_name("fastest.yaml")
     source = packaged if packaged.exists() else Path(__file__).parents[2] / "experiments" / "fastest.yaml"
     text = source.read_text(encoding="utf-8")
@@ -144,7 +138,9 @@ def _methods() -> str:
 
 def _readme(folder: Path, given: argparse.Namespace) -> str:
     drafting = " and its draft" if given.draft else ""
-    draft = ", pair.draft" if given.draft or given.target == "stdlib" else ""  # the embedded one has a draft
+    draft = (
+        ", pair.draft" if given.draft or given.target == "stdlib" else ""
+    )  # the embedded target has a draft
     models = shlex.join([given.target, *(["--draft", given.draft] if given.draft else [])])
     artifacts = shlex.quote(f"artifacts/{folder.name}")
     second = f", {given.draft!r}" if given.draft else ""
@@ -175,26 +171,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m specexp.init",
         description="Write a folder that finds the fastest lossless decoding of a model: an experiment, the methods it "
-        "searches, prompts, and what to type.",
+        "searches, prompts, and the commands.",
     )
+    dtypes = ("bfloat16", "float16", "float32")
+    files = ".jsonl, .json, .txt, .csv, .parquet, a folder or hub id; by default examples"
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="new folder")
-    add(
-        "--target",
-        default="stdlib",
-        help="hub id, folder or GGUF file of the model; by default the embedded one",
-    )
+    add("--target", default="stdlib", help="hub id, folder or GGUF file; by default the embedded model")
     add("--draft", help="its draft model, with the same vocabulary; by default the embedded target's own")
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
-    add(
-        "--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"), help="dtype of the weights"
-    )
-    files = ".jsonl, .json, .txt, .csv, .parquet, a folder or hub id; by default examples"
+    add("--dtype", default="bfloat16", choices=dtypes, help="dtype of the weights")
     add("--prompts", metavar="FILE", help=files)
-    add(
-        "--temperature",
-        type=float,
-        default=0.0,
-        help="temperature of the sampling; 0, the default, is greedy",
-    )
+    add("--temperature", type=float, default=0.0, help="temperature; 0, the default, is greedy")
     return parser

@@ -1,7 +1,7 @@
 """``python -m specexp.run EXPERIMENT.yaml [--key value]``: arms and plain decoding on the same prompts.
 
 Writes ``<output>/<name>/{config.yaml,environment.json,records.jsonl,table.md,table.csv,figure.png}`` and the files
-of its analyses. A second run of the same experiment replaces them as it starts; a folder with other results is refused.
+of its analyses. A second run replaces them when it starts; the folder of a sweep is refused.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from specexp.config import (
     is_multi_sequence,
     is_replayed,
     save_resolved,
-    unwritable,
 )
 from specexp.config.command import check_here, fail, run_command
+from specexp.config.config import unwritable
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -61,8 +61,7 @@ e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode dis
 --arms NAME,NAME runs only these of the file's arms. --compose FILE lays another file on top, e.g.
 --compose configs/latency/post_use_pre_cut.yaml, by which seconds are modelled."""
 FIGURES = ("speedup", "curves", "phases")
-WHOLE = "whole.txt"
-"""A shard's digest of its configuration, written when all its prompts are decoded."""
+WHOLE = "whole.txt"  # a shard's digest of its configuration, written when all its prompts are decoded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,8 +80,7 @@ def _act(
 ) -> int:
     if config.get("what_if") is not None:
         raise ConfigError(
-            f"{config.file} has a what_if: section, which compares devices on a recording: use python -m "
-            f"specexp.what_if {config.file}"
+            f"{config.file} has a what_if: section: use python -m specexp.what_if {config.file}"
         )
     arms = check_experiment(config)
     kind = config.get("figure")
@@ -100,6 +98,7 @@ def _act(
     try:
         if shard is None:
             return _exit_code(config, run(config))
+        # a worker that was started again finds its shard done
         pair = None if _is_decoded(config, shard.folder(folder)) else _decode_shard(config, shard)
         with ends_last(folder, partial(_is_decoded, config)) as last:
             return _exit_code(config, run(config, pair)) if last else 0
@@ -120,12 +119,11 @@ def _exit_code(config: Config, records: Sequence[PromptRecord]) -> int:
 
 
 def _folder_of(config: Config) -> Path:
-    """Return the folder of the results, ``<output>/<name>``."""
     return Path(config.get("output"), config.get("name"))
 
 
 def _rehearse(config: Config) -> None:
-    """Do everything that :func:`run` does before anything is decoded, without weights; raises as :func:`run`."""
+    """Do a dry run: everything up to decoding, without weights. Errors are those of :func:`run`."""
     from specexp.bench import experiment
 
     if not is_replayed(config):
@@ -150,7 +148,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     Raises:
         ConfigError: The file, its trainer, data, models or output folder cannot be used; nothing was decoded.
         FolderBusyError: Another process writes the folder; nothing was decoded.
-        OSError: The results cannot be written, because the disk is full.
+        OSError: The results cannot be written.
     """
     from specexp.bench.live import LiveBackend
     from specexp.bench.publish import publish, tracker_of
@@ -165,7 +163,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         if sentence := replaced_results(config, folder):
             print(sentence, file=sys.stderr)
         save_resolved(config, folder)
-        if shards := shards_in(folder):
+        if shards := shards_in(folder):  # decoded by several workers, the last of which is this process
             records = _gathered(config, folder, shards)
         else:
             records = _decode(config, experiment, data, folder / RECORDS, trainer)
@@ -181,7 +179,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
 def _opened(
     config: Config, pair: ModelPair | None = None
 ) -> Iterator[tuple[Trainer, Backend, ExperimentArms, PromptDataModule]]:
-    """Yield trainer, backend, arms and prompts of an experiment; engines that it started are ended afterwards."""
+    """Yield trainer, backend, arms and prompts of an experiment; ends started engines afterwards."""
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
     from specexp.bench.trainer import build_trainer
 
@@ -216,7 +214,7 @@ def _opened(
 def _in_float32(
     config: Config, backend: LiveBackend, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
 ) -> InFloat32 | None:
-    """Compare outputs that differ from plain decoding's at near ties once more in float32; None if none differ."""
+    """Compare outputs that differ from plain decoding at near ties once more in float32; None if none differ."""
     from specexp.bench.arm import EngineArm
     from specexp.bench.arm_spec import make_arm
     from specexp.bench.equality import InFloat32, in_float32
@@ -231,6 +229,7 @@ def _in_float32(
         exact = LiveBackend.of(config, pair)
         specs = [spec for spec in arm_specs(config) if spec.name == ENGINE or spec.name in different]
         ours = [spec for spec in specs if spec.reference is None and spec.engine is None]
+        # learned state changes drafts, never tokens, so it need not be loaded
         made = [make_arm(replace(spec, preload=None), exact) for spec in ours]
         plain, *arms = (arm for arm in made if isinstance(arm, EngineArm))
         return plain, arms
@@ -241,10 +240,7 @@ def _in_float32(
 def _decode(
     config: Config, experiment: ExperimentArms, data: PromptDataModule, path: Path, trainer: Trainer
 ) -> list[PromptRecord]:
-    """Decode every prompt by every arm under Lightning's Trainer.
-
-    An earlier file of records at ``path`` is removed first, with its table of prompts and its page.
-    """
+    """Decode every prompt by every arm under Lightning's Trainer, into records at ``path``."""
     from specexp.bench.experiment import reordered, use_threads
     from specexp.bench.module import EvaluationModule
     from specexp.bench.publish import PAGE
@@ -252,8 +248,9 @@ def _decode(
     from specexp.data.workload import PROMPTS
 
     use_threads(config)
-    for earlier in (path, path.with_name(PROMPTS), path.with_name(PAGE)):
+    for earlier in (path, path.with_name(PROMPTS), path.with_name(PAGE)):  # of an earlier run
         earlier.unlink(missing_ok=True)
+    # a group decodes all samples of a prompt at once; an item of a task has sequences of its own
     one_by_one = not is_multi_sequence(config) or build_task_items(config) is not None
     module = EvaluationModule(
         experiment.arms,
@@ -271,10 +268,10 @@ def _decode(
 
 
 def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
-    """Decode a part of the prompts and keep its records for :func:`run`; returns the models, if there are any.
+    """Decode a part of the prompts and write its records for :func:`run`; returns the models of a live backend.
 
     Raises:
-        ConfigError: As :func:`run`, or an output's figures depend on the prompts before.
+        ConfigError: As :func:`run`, or results depend on the prompts before.
     """
     from specexp.bench.arm import EngineArm
     from specexp.bench.live import LiveBackend
@@ -282,17 +279,11 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
     folder = shard.folder(_folder_of(config))
     with _opened(config) as (trainer, backend, experiment, data):
         arms = [arm for arm in experiment.arms if isinstance(arm, EngineArm) and arm.parts.keeps_learning]
-        why = ""
-        if arms:
-            why = f"arm {arms[0].name!r} learns from prompt to prompt"
-        elif experiment.analyses:
-            why = f"{type(experiment.analyses[0]).__name__} watches all prompts"
-        elif is_multi_sequence(config):
-            why = "several sequences are decoded for a prompt"
+        why = [f"arm {arm.name!r} learns from prompt to prompt" for arm in arms]
+        why += [f"{type(analysis).__name__} needs all prompts" for analysis in experiment.analyses]
+        why += ["several sequences are decoded for a prompt"] if is_multi_sequence(config) else []
         if why:
-            raise ConfigError(
-                f"{config.file}: {why}, so shards would measure something else: run it on one machine"
-            )
+            raise ConfigError(f"{config.file}: {why[0]}, so it has no shards: run it on one machine")
         data.keep(shard.of(data.prompts))
         folder.mkdir(parents=True, exist_ok=True)
         _decode(config, experiment, data, folder / RECORDS, trainer)
@@ -301,15 +292,15 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
 
 
 def _is_decoded(config: Config, folder: Path) -> bool:
-    """Return whether all prompts of a shard are decoded with this configuration."""
+    """Return whether a shard's prompts are all decoded with this configuration."""
     try:
         return (folder / WHOLE).read_text(encoding="utf-8") == _digest(config)
-    except FileNotFoundError:  # or another worker has assembled the shards
+    except FileNotFoundError:  # not begun, or removed by the worker that assembled the shards
         return False
 
 
 def _gathered(config: Config, whole: Path, shards: Sequence[Shard]) -> list[PromptRecord]:
-    """Return the records of all shards; those of one that was killed are decoded here."""
+    """Return the records of all shards; a shard that was killed is decoded here."""
     from specexp.bench.record import read_records, write_records
 
     found: list[PromptRecord] = []
@@ -317,7 +308,7 @@ def _gathered(config: Config, whole: Path, shards: Sequence[Shard]) -> list[Prom
         if not _is_decoded(config, shard.folder(whole)):
             _decode_shard(config, shard)
         found += read_records(shard.folder(whole) / RECORDS)
-    (whole / RECORDS).unlink(missing_ok=True)
+    (whole / RECORDS).unlink(missing_ok=True)  # write_records appends
     write_records(whole / RECORDS, found)
     return found
 

@@ -47,7 +47,7 @@ def report(
     """Return the tables, the figure, outputs of single prompts, and the results of the analyses.
 
     Args:
-        tokenizer: The target's; None for a replay.
+        tokenizer: The target's tokenizer; None for a replay.
         float32: Outputs compared once more in float32; None if there are none.
     """
     preparation, texts = data.workload.preparation, texts_of(data.prompts)
@@ -66,6 +66,7 @@ def report(
     chart = ratios_chart(records, baselines[0], texts=texts)
     ranked = [name for name, _ in _ranked(records, baselines[0])]
     titles = {name: name for name in (*ranked, baselines[0])}
+    artifact = artifact_again(config, config.artifact) if config.artifact else None
     return Report(
         {name: table for name, table in tables.items() if table is not None},
         {"figure": draw(config, records, baselines[0])},
@@ -75,12 +76,7 @@ def report(
         answer=answer_of(records, baselines[0]),
         charts={} if chart is None else {"prompts": chart},
         next_steps={
-            "prove that the output is unchanged": command_line(
-                "verify",
-                *experiment_again(
-                    config, artifact_again(config, config.artifact) if config.artifact else None
-                ),
-            ),
+            "prove that the output is unchanged": command_line("verify", *experiment_again(config, artifact)),
             "find the best setting": command_line("init", "my-study", *init_options(config)),
         },
         page="table",
@@ -146,7 +142,7 @@ def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figu
         return phase_bars(records, title=title)
     if kind == "curves" and curves:
         return parameter_curves(records, curves, baseline=baseline, title=title)
-    published = {
+    published = {  # bars of the whole table, not of a category
         str(item["method"]): float(item["speedup"])
         for item in config.get("published")
         if item.get("speedup") is not None and "category" not in item

@@ -23,12 +23,10 @@ from specexp.config.build import (
 from specexp.config.config import (
     Config,
     apply_overrides,
-    check_key,
     has_key,
     is_replayed,
     recording_folder,
     save_resolved,
-    unwritable,
 )
 from specexp.config.layers import ConfigError
 from specexp.config.load import ComposedArm, arms_of, build_sweep, load_config
@@ -58,7 +56,6 @@ __all__ = [
     "build_task_items",
     "build_verifier",
     "build_workload",
-    "check_key",
     "has_key",
     "is_multi_sequence",
     "is_replayed",
@@ -66,5 +63,4 @@ __all__ = [
     "prompts_error",
     "recording_folder",
     "save_resolved",
-    "unwritable",
 ]

@@ -1,7 +1,7 @@
-"""Artifacts with the parts that they record, ready to decode with: what a deployment loads.
+"""Artifacts with the parts that they record, ready to decode with, as a deployment loads them.
 
-An artifact is untrusted unless the user trusts its package: a class outside specexp's own families is refused before
-anything is imported, and a path outside the artifact's folder and the working directory before it is read.
+An artifact is not trusted: a class outside specexp's own families and the packages that the user trusts is refused
+before anything is imported, and a path outside the artifact's folder and the working directory before it is read.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
     from specexp.scheduling import Execution, Executor
 
+# contracts of the parts that an artifact may make, and the modules that define specexp's own
 _FAMILIES = {
     "drafter": "specexp.core.contracts.Drafter",
     "builder": "specexp.core.contracts.TreeBuilder",
@@ -39,12 +40,11 @@ _FAMILIES = {
     "controller": "specexp.core.contracts.Controller",
     "execution": "specexp.scheduling.Execution",
 }
-"""Contracts of the parts that an artifact may make."""
 _OWN = tuple(f"{folder}." for folder in (*FOLDERS.values(), "specexp.scheduling"))
 
 
 def _part(family: str, required: bool = True) -> Any:
-    """Return a property for a part of an artifact; ArtifactError if it is required and not recorded."""
+    """Return a property for a part of an artifact; it raises an ArtifactError if a required part is not recorded."""
 
     def get(artifact: LoadedArtifact) -> Any:
         part = artifact._made.get(family)
@@ -57,25 +57,23 @@ def _part(family: str, required: bool = True) -> Any:
 
 
 class LoadedArtifact:
-    """An artifact and its parts, made once, so that decoders made from it share what they learn.
+    """An artifact and its parts, made once, so that its decoders share learned state.
 
     It also has the attributes of its content: ``metrics``, ``provenance``, ``check(model, tokenizer)`` and those of
     its kind. Iterating gives the parts: ``Decoder(target, *artifact)`` decodes with it.
 
     Args:
         content: The artifact as it was read.
-        trust: What its parts may import in addition to specexp's own.
+        trust: The packages that its parts may import in addition to specexp.
 
     Raises:
         ArtifactError: A part is neither specexp's own nor trusted, or its constructor refuses its arguments.
 
     Attributes:
-        kind: E.g. ``static-tree``.
-        folder: Where it was read from.
         recorded: ``class_path`` and ``init_args`` in ``parts.json`` by family.
-        execution_spec: The same of the strategy by which several sequences are decoded; None if it has none.
-        drafter: The drafter it was tuned with; an ArtifactError if there is none, as for builder and execution.
-        verifier: The verifier it was tuned with; None decodes greedily.
+        execution_spec: The same for the strategy that decodes several sequences; None if it has none.
+        drafter: The drafter it was tuned with; raises an ArtifactError without one, as builder and execution do.
+        verifier: The verifier it was tuned with; None is greedy.
     """
 
     drafter: Drafter = _part("drafter")
@@ -93,7 +91,7 @@ class LoadedArtifact:
         try:
             specs = content.specs()
         except Exception as error:  # a value that only a constructor would have refused
-            raise ArtifactError(f"{self.folder} is no {self.kind} ({type_and_line(error)})") from error
+            raise ArtifactError(f"{self.folder} is not a {self.kind} ({type_and_line(error)})") from error
         self.execution_spec: Spec | None = None
         self._draft: Runtime | None = None
         self._made = self._make(specs)
@@ -105,12 +103,12 @@ class LoadedArtifact:
 
     @cached_property
     def parts(self) -> Parts:
-        """Drafter, builder, verifier and controller, with their learned state if the artifact holds it.
+        """Drafter, builder, verifier and controller, with their learned state if it is recorded.
 
         An artifact that means plain decoding has no drafter and builder.
 
         Raises:
-            ArtifactError: The artifact records no drafter or builder, or its parts do not go together.
+            ArtifactError: No drafter or builder is recorded, or the parts do not go together.
         """
         if self.content.plain:
             parts = Parts(verifier=self.verifier)
@@ -148,10 +146,10 @@ class LoadedArtifact:
             raise ArtifactError(f"{self.folder}: {first_line(error)}") from error
 
     def runtime(self, target: PreTrainedModel | Runtime) -> Runtime:
-        """Return a runtime of the target as the study ran it, with an empty cache of its own.
+        """Return a runtime of the target as in the study, with an empty cache of its own.
 
-        A pair loaded in mode ``eager`` or ``compiled`` keeps that mode, and a runtime stays as it is. One warning is
-        logged if runtime or dtype differ from the recorded ones. Artifacts that record none run as ``auto``.
+        A pair loaded in mode ``eager`` or ``compiled`` keeps that mode, and a runtime is returned as it is. One warning
+        is logged if runtime or dtype differ from the recorded ones. Without recorded ones the mode is ``auto``.
 
         Raises:
             ValueError: The target cannot be run in the mode that it was loaded in.
@@ -159,7 +157,7 @@ class LoadedArtifact:
         from specexp.models.runtime import runtime_of, tell_once
 
         recorded = {key: self.content.provenance.get(key) for key in ("runtime", "dtype")}
-        why: list[str] = []
+        why: list[str] = []  # the reasons against a compiled runtime, part of the one warning
         tell = why.append if recorded["runtime"] == "compiled" else tell_once
         runtime = runtime_of(target, self._mode(target), tell)
         running = runtime.provenance()
@@ -172,7 +170,7 @@ class LoadedArtifact:
         return runtime
 
     def draft_runtime(self, draft: PreTrainedModel | Runtime) -> Runtime:
-        """Return the draft's runtime, the same one for all decoders, which share the drafter."""
+        """Return the draft's runtime, one for all decoders because they share the drafter."""
         from specexp.models.runtime import runtime_of
 
         if self._draft is None or self._draft.model is not draft:
@@ -182,19 +180,14 @@ class LoadedArtifact:
     def open(self, target: PreTrainedModel | Runtime, draft: PreTrainedModel | None = None) -> Executor:
         """Start the strategy on the model this artifact belongs to. Close it, or use it in a ``with`` statement.
 
-        Every executor has parts of its own and shares no learned state with others. Arguments and errors are those of
-        :meth:`decoder`; an artifact without a strategy is an ArtifactError too.
+        Each executor has parts of its own and shares no learned state. Arguments and errors are those of
+        :meth:`decoder`; an artifact without a strategy raises an ArtifactError too.
         """
         self._check_model(target)
         return self.execution.open(self.runtime(target), self.new_parts(draft))
 
     def new_parts(self, draft: PreTrainedModel | None = None) -> Parts:
-        """Return new parts at every call, with the learned state that the artifact holds, if any.
-
-        Raises:
-            ArtifactError: The artifact records no drafter or builder.
-            ValueError: The drafter needs a draft model and none is given.
-        """
+        """Return new parts, with the recorded learned state; errors are those of :meth:`decoder`."""
         new = LoadedArtifact(self.content, self._trust).parts
         if new.drafter is not None:
             from specexp.models.runtime import runtime_of
@@ -216,7 +209,7 @@ class LoadedArtifact:
         return "eager" if (mode, self.content.provenance.get("runtime")) == ("auto", "eager") else mode
 
     def _make(self, specs: Mapping[str, Spec]) -> dict[str, Any]:
-        """Return every part by family; all of them are checked before any is made."""
+        """Return the parts by family; all of them are checked before any is made."""
         checkers: dict[str, _Checker] = {}
         values: dict[str, Any] = {}
         for family, spec in specs.items():
@@ -233,16 +226,16 @@ class LoadedArtifact:
         for family, state in self.content.state.items():
             where = f"{self.content.where(STATE)}: {family}"
             if family not in made:
-                raise ArtifactError(f"{where} is not recorded, so no part has this state")
+                raise ArtifactError(f"{where} has state, but the part is not recorded")
             try:
-                made[family].load_state_dict(deepcopy(state))
+                made[family].load_state_dict(deepcopy(state))  # a part may keep and change the state
             except Exception as error:  # the part itself checks its state
-                raise ArtifactError(f"{where} is no state of this part ({type_and_line(error)})") from error
+                raise ArtifactError(f"{where} does not fit this part ({type_and_line(error)})") from error
         return made
 
 
 class _Checker(Checker):
-    """Reads the parts of an artifact; foreign classes and paths are refused before they are imported or read."""
+    """Reads the parts of an artifact. Foreign classes and paths are refused before they are imported or read."""
 
     def __init__(self, where: str, folder: Path, trust: Trust) -> None:
         super().__init__(lambda key: where)
@@ -251,12 +244,12 @@ class _Checker(Checker):
         self._trust = trust
 
     def refusing(self, read: Callable[..., Any], family: str, value: Any) -> Any:
-        """Check or build a part; ArtifactError if it is foreign, of another family, or its arguments are wrong."""
+        """Check or build a part; an error becomes an ArtifactError."""
         try:
             return read(value, Annotated[Any, PartOf(_FAMILIES[family])], (family,))
         except ConfigError as error:
             raise ArtifactError(str(error)) from error
-        except (Exception, SystemExit) as error:  # of a trusted module, or a constructor
+        except (Exception, SystemExit) as error:  # raised by a trusted module, or a constructor
             raise ArtifactError(f"{self._where}: {family} cannot be made ({type_and_line(error)})") from error
 
     @override
@@ -278,14 +271,14 @@ class _Checker(Checker):
 def load_artifact(path_or_reference: str | Path, trust: Sequence[str] = ()) -> LoadedArtifact:
     """Load an artifact, check all of it, and make its parts.
 
-    Nothing foreign runs: parts are classes of specexp's own families, and any other class path is refused before
-    anything is imported. The hashes show damage, not authorship: who changes an artifact can write new ones.
+    No foreign code runs: parts are classes of specexp's own families, and any other class path is refused before
+    anything is imported. The hashes show damage, not authorship.
 
     Args:
         path_or_reference: Folder of a version (``artifacts/tree_shape/v2``), an alias of one
             (``artifacts/tree_shape/best``), the folder of versions, or ``wandb:entity/project/name:alias``.
-        trust: Installed packages whose classes its parts may be, too. The artifact's folder and the working
-            directory are never imported from.
+        trust: Installed packages that may define its parts too. Nothing is imported from the artifact's folder or
+            the working directory.
 
     Raises:
         ArtifactError: One sentence that names the folder and the field.
@@ -307,13 +300,13 @@ def save_artifact(
     name: str | None = None,
     aliases: Iterable[str] = ("latest", "best"),
 ) -> LoadedArtifact:
-    """Write the next version of an artifact with parts that can be made: see :func:`~specexp.artifacts.write_artifact`.
+    """Write the next version of an artifact with parts that can be made, see :func:`~specexp.artifacts.write_artifact`.
 
-    A study may record any parts that it runs; a user who loads them has to trust them.
+    A study may record any parts that it runs; loading them requires trust.
 
     Raises:
-        ArtifactError: The content is not what the kind requires, a part cannot be made, or it cannot be written;
-            nothing is left behind.
+        ArtifactError: The content is not what the kind requires, a part cannot be made, or it cannot be written.
+            Then nothing is left behind.
 
     Example:
         >>> save_artifact("artifacts/tree", "static-tree", {"tree.json": [[0], [0, 0]]})  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""The objects that a composition describes, and whether its parts go together."""
+"""The objects that a composition describes, and whether its parts go together. Mistakes raise ConfigErrors."""
 
 from __future__ import annotations
 
@@ -31,23 +31,19 @@ def _build(config: Config, *, section: str) -> Any:
 
 
 build_drafter: Callable[[Config], Drafter | None] = partial(_build, section="drafter")
-"""Return a new drafter, without the draft model it may need; None if nothing drafts."""
+"""Return a new drafter, without the draft model it may need; None for plain decoding."""
+build_controller: Callable[[Config], Controller | None] = partial(_build, section="controller")
+"""Return a new controller; None if only the builder limits the draft."""
 build_builder: Callable[[Config], TreeBuilder] = partial(_build, section="builder")
 build_verifier: Callable[[Config], Verifier] = partial(_build, section="verifier")
-build_controller: Callable[[Config], Controller | None] = partial(_build, section="controller")
-"""Return a new controller; None if the builder's own limits hold."""
 build_workload: Callable[[Config], Workload] = partial(_build, section="data")
 """Return which prompts are decoded; nothing is read."""
 build_execution: Callable[[Config], Execution | None] = partial(_build, section="execution")
 """Return how several sequences are decoded for a prompt; None if it is one at a time."""
 build_reasoning: Callable[[Config], Reasoning] = partial(_build, section="reasoning")
+build_generation: Callable[[Config], Generation] = partial(_build, section="generation")
 build_latency: Callable[[Config], LatencyProfile | None] = partial(_build, section="latency")
 """Return the latency profile; None if seconds are measured."""
-
-
-def build_generation(config: Config) -> Generation:
-    """Return the ``generation:`` section."""
-    return Generation(**config.get("generation"))
 
 
 def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = None) -> Parts:
@@ -55,10 +51,6 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
 
     Args:
         draft: The pair's draft model, or a recording of it, for a drafter that needs one.
-
-    Raises:
-        ConfigError: A constructor refuses its arguments, the parts do not go together, or a drafter needs a draft
-            model and the pair has none.
     """
     parts = _composed(config, build_latency)
     if parts.drafter is not None:
@@ -67,28 +59,24 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
         except ValueError as error:
             why = first_line(error)
             if draft is None and is_replayed(config):
-                why = f"it needs a draft model and {recording_folder(config)} holds none: record with the drafter"
+                why = f"it needs a draft model, and {recording_folder(config)} has none: record with the drafter"
             raise config.checker.error(("drafter",), f": {why}") from error
     return parts
 
 
 def build_analyses(config: Config) -> list[Any]:
-    """Return new analyses of a run; ConfigError if two write the same files."""
+    """Return new analyses of a run. No two may write the same files."""
     analyses: list[Any] = _build(config, section="analyses")
     names: list[str] = [analysis.name for analysis in analyses]
     for number, name in enumerate(names):
         if name in names[:number]:
-            why = f" writes {name} as an earlier one does; list an analysis once"
+            why = f" writes {name} as an earlier one does; list each analysis once"
             raise config.checker.error(("analyses", str(number)), why)
     return analyses
 
 
 def build_pair(config: Config, weights: bool = True) -> ModelPair:
-    """Load the models, or read only their files' descriptions.
-
-    Raises:
-        ConfigError: A model cannot be loaded, or the vocabularies differ.
-    """
+    """Load the models, or without ``weights`` read their configurations."""
     from specexp.models.pair import load_pair
 
     arguments = {**config.get("pair"), "weights": weights}
@@ -101,7 +89,7 @@ build_outline: Callable[[Config], ModelPair] = partial(build_pair, weights=False
 
 
 def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptDataModule:
-    """Return the prompts for Lightning's Trainer; nothing is read before its ``setup``."""
+    """Return the prompts for Lightning's Trainer; their files are read in its ``setup``."""
     from specexp.data.prompts import PromptDataModule
 
     return PromptDataModule(build_workload(config), tokenizer)
@@ -111,14 +99,14 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     """Return the error of a prompt set or workload with the file and key that named it."""
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
-    if error.key == ("offset",) and follows:  # a derived offset: the end of the search's prompts
+    if error.key == ("offset",) and follows:  # the derived offset, the end of the search's prompts
         return ConfigError(
-            f"{stage}: the search and what follows it take all prompts and leave none: lower data.max_prompts, or give "
+            f"{stage}: no prompts are left after the search and earlier stages: lower data.max_prompts, or set "
             f"{stage}.prompts"
         )
     if error.key:
         key = ("data", *error.key)
-        if "init_args" in key and key not in config.layers.sources:  # prompts: my.jsonl is short for its path
+        if "init_args" in key and key not in config.layers.sources:  # the short form, prompts: my.jsonl
             key = key[: key.index("init_args")]
         return config.checker.error(key, f": {error}")
     return ConfigError(
@@ -129,9 +117,7 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
 def build_engine(config: Config) -> Any:
     """Return a :class:`~specexp.engines.engine.ForeignEngine`, not started; None if specexp's own loop decodes.
 
-    Raises:
-        ConfigError: Its settings do not go together, or the file sets what other engines do not support here:
-            sampling, several sequences, a modelled clock, or specexp's own parts.
+    Other engines support no sampling, no groups of sequences, no modelled clock, and no parts of specexp here.
     """
     if config.get("engine") is None:
         return None
@@ -142,8 +128,9 @@ def build_engine(config: Config) -> Any:
         )
     for section in ("drafter", "builder", "execution", "latency"):
         if config.get(section) is not None:
-            why = f"{section} is a part of specexp's own loop: set it to null, or leave engine out"
-            raise ConfigError(f"{where}{why}")
+            raise ConfigError(
+                f"{where}{section} is a part of specexp's own loop: set it to null, or leave engine out"
+            )
     return _build(config, section="engine")
 
 
@@ -156,14 +143,14 @@ def build_task_items(config: Config) -> TaskItems | None:
 
 
 def is_multi_sequence(config: Config) -> bool:
-    """Return whether several sequences are decoded for every prompt: by one arm at least, and then by all."""
+    """Return whether several sequences are decoded for every prompt. If one arm does it, all do."""
     arms = (config.get("arms") or {}).values()
     executions = (config.get("execution"), *((arm or {}).get("execution") for arm in arms))
     return any(one is not None for one in executions) or build_task_items(config) is not None
 
 
 def check_parts(config: Config) -> None:
-    """Raise a ConfigError if parts do not go together; builds them, most of specexp's own without torch."""
+    """Raise a ConfigError if parts do not go together. They are built for that, most without torch."""
 
     def latency_of(config: Config) -> LatencyProfile | None:
         artifact = config.get("latency.artifact", None)
@@ -175,7 +162,7 @@ def check_parts(config: Config) -> None:
 
 
 def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | None]) -> Parts:
-    """Return new parts that go together, with the latency by which they weigh costs and without a draft model."""
+    """Return new parts that go together, without a draft model."""
     drafter, builder, verifier, controller = (_build(config, section=name) for name in PARTS)
     try:
         check_composition(drafter, builder, verifier, controller)
@@ -192,7 +179,7 @@ def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | No
     if drafter is not None:
         try:
             drafter.use_draft_model(None)
-        except ValueError:  # it runs the pair's draft
+        except ValueError:  # it needs the pair's draft model, whose passes cost time
             check_draft_latency(config, profile, type(drafter).__name__)
     return parts
 
@@ -208,7 +195,7 @@ def _check_execution(config: Config, parts: Parts, profile: LatencyProfile | Non
             raise ValueError(f"{why}: leave execution or latency out")
         if parts.controller.needs_foresight:
             name = type(parts.controller).__name__
-            raise ValueError(f"it does not go with {name}, which must know every output beforehand")
+            raise ValueError(f"it cannot be combined with {name}, which needs every output beforehand")
     except ValueError as error:
         raise config.checker.error(("execution",), f": {first_line(error)}") from error
 
@@ -216,5 +203,5 @@ def _check_execution(config: Config, parts: Parts, profile: LatencyProfile | Non
 def check_draft_latency(config: Config, profile: LatencyProfile | None, what: str) -> None:
     """Raise a ConfigError if a latency profile has no milliseconds of the draft model that ``what`` runs."""
     if profile is not None and not profile.draft_ms:
-        why = f": {profile.name!r} states no draft_ms, but {what} runs a draft model: state its milliseconds, or leave"
-        raise config.checker.error(("latency",), f"{why} it out")
+        why = f": {profile.name!r} states no draft_ms, but {what} runs a draft model: set it, or latency to null"
+        raise config.checker.error(("latency",), why)

@@ -1,7 +1,7 @@
 """Read values by the signatures they are arguments of, fill in defaults, and build the objects.
 
-A part is a class derived from the contract of its family. The modules of the family's folder are imported, so a file
-that is dropped into it is found by the name of its class. No list names the parts.
+A part is a class derived from the contract of its family. It is found by its name in the modules of the family's
+folder, which are imported for that: a new part is one new file.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from specexp.core.checked import (
 )
 from specexp.core.messages import did_you_mean, first_line
 
+# families that are not in the package of their contract
 FOLDERS = {
     "Drafter": "specexp.drafters",
     "TreeBuilder": "specexp.builders",
@@ -43,14 +44,13 @@ FOLDERS = {
     "Controller": "specexp.controllers",
     "Analysis": "experiments.papers",
 }
-"""Packages of families whose contract lies elsewhere in specexp; any other family lies beside its contract."""
 
 T = TypeVar("T")
 
 
 @cache
 def parts_of(contract: type | str) -> dict[str, type]:
-    """Return the parts of a family, given its base class or that class's dotted path, by their short names."""
+    """Return the parts of a family by their short names, given its base class or that class's dotted path."""
     base: type = import_object(contract) if isinstance(contract, str) else contract
     package = _package_of(base)
     if package is None:
@@ -74,7 +74,7 @@ def _is_own(contract: type) -> bool:
 
 
 def _package_of(contract: type) -> str | None:
-    """Return the package of a family's parts; None if they are in a checkout and this is an installed package."""
+    """Return the package of a family's parts; None if it is not installed, as ``experiments`` outside a checkout."""
     home, _, own = contract.__module__.rpartition(".")
     package = FOLDERS.get(contract.__name__, home) if _is_own(contract) else home or own
     return None if package.startswith("experiments") and find_spec("experiments") is None else package
@@ -86,57 +86,52 @@ def _is_part(one: Any, contract: type) -> TypeGuard[type]:
 
 
 class _Described(Section):
-    """A part as a configuration describes it."""
+    """The description of a part in a configuration."""
 
     class_path: str
     init_args: dict[str, Any] | None = None
 
 
 class Checker:
-    """Reads values against annotations. Each error names the file, or the command line, and the key."""
+    """Reads values by annotations. All errors are ConfigErrors with the file, or the command line, and the key."""
 
     def __init__(self, source_of: SourceOf) -> None:
         self.source_of = source_of
 
     def error(self, key: Key, sentence: str) -> ConfigError:
-        """Return an error about a key; the sentence goes on after the key."""
+        """Return an error about a key; the sentence continues after the key."""
         return ConfigError(f"{self.source_of(key)}: {'.'.join(key)}{sentence}")
 
     def value(self, value: Any, annotation: Any, key: Key) -> Any:
-        """Return the value with all defaults filled in, as mappings and lists; ConfigError if it is not allowed."""
+        """Return the value with all defaults filled in, as mappings and lists."""
         adapter = adapter_of(annotation)
         return self._worded(value, key, lambda: plain(adapter.validate_python(value, context=_Reading(self))))
 
     def arguments(self, component: Callable[..., Any], given: Mapping[str, Any], key: Key) -> dict[str, Any]:
-        """Return the arguments of a class or function with its defaults; ConfigError if one is not allowed."""
+        """Return the arguments of a class or function with its defaults."""
         return self._worded(given, key, lambda: _Reading(self).call(component, given))
 
     def build(self, value: Any, annotation: Any, key: Key) -> Any:
-        """Return the object that a checked value describes; ConfigError if a constructor refuses its arguments."""
-        if value is None:
+        """Return the object that a checked value describes."""
+        if value is None:  # a section that is not used
             return value
         adapter = adapter_of(annotation)
         return self._worded(value, key, lambda: adapter.validate_python(value, context=_Building(self)))
 
     def build_part(self, value: Mapping[str, Any], base: type, key: Key) -> Any:
-        """Return the part that a checked specification describes; raises as :meth:`build`."""
+        """Return the part that a checked specification describes."""
         return self._worded(value, key, lambda: _Building(self).part(base, value))
 
     def call(self, component: Callable[..., Any], arguments: Mapping[str, Any], key: Key) -> Any:
-        """Call a class or function with checked arguments; raises as :meth:`build`."""
+        """Call a class or function with checked arguments."""
         return self._worded(arguments, key, lambda: _Building(self).call(component, arguments))
 
     def find_class(self, name: str, base: type) -> type:
-        """Return the class of a family that a short name or dotted path means.
-
-        Raises:
-            ValidationError: There is none, or it does not belong to the family.
-        """
+        """Return the class of a family with a short name or dotted path; raises a ValidationError if it has none."""
         if "." not in name:
             found = find_part(base, name)
             if found is None:
-                hint = did_you_mean(name, parts_of(base))
-                hint = hint or "; name it with its module, as in my_package.Name"
+                hint = did_you_mean(name, parts_of(base)) or "; write its module too: my_package.Name"
                 raise _refused_class(f": no {base.__name__} is called {name!r}{hint}")
             return found
         announce_import(name, base)
@@ -145,23 +140,16 @@ class Checker:
         except Exception as error:  # a module that is imported may raise anything
             module, _, last = name.rpartition(".")
             defined = vars(sys.modules.get(module, object)).items()
-            parts = [one for one, value in defined if isinstance(value, type) and issubclass(value, base)]
+            parts = [one for one, value in defined if _is_part(value, base)]
             hint = did_you_mean(last, parts or parts_of(base))
-            hint = hint if parts or hint.startswith("; did") else ""
             raise _refused_class(f": {name!r} cannot be imported ({first_line(error)}){hint}") from error
-        hint = did_you_mean(name, parts_of(base))
-        if not isinstance(found, type) or not issubclass(found, base):
-            raise _refused_class(f": {name!r} is not a {base.__name__}{hint}")
-        if inspect.isabstract(found):
-            raise _refused_class(f": {name!r} is only the contract of its family{hint}")
+        if not _is_part(found, base):
+            hint = did_you_mean(name, parts_of(base))
+            raise _refused_class(f": {name!r} is not a {base.__name__} that can be made{hint}")
         return found
 
     def follow(self, reference: Reference, given: str) -> Any:
-        """Return the value that a reference names.
-
-        Raises:
-            ValidationError: It cannot be read, or is of another kind.
-        """
+        """Return the value of a reference; raises a ValidationError if it cannot be read or is of another kind."""
         from specexp.artifacts import ArtifactError, value_of
         from specexp.config.named_artifacts import local
 
@@ -171,15 +159,16 @@ class Checker:
             raise refusal((), f": {first_line(error)}") from error
 
     def _worded(self, given: Any, key: Key, read: Callable[[], T]) -> T:
-        """Turn a violation into a sentence with file and key."""
+        """Read, and raise a violation as a ConfigError with file and key."""
         try:
             return read()
         except ValidationError as error:
             steps, sentence = violation(error, given, key)
             whole = (*key, *steps)
+            # other errors are about one value; these two are raised by constructors and validators of sections
             if error.errors()[0]["type"] not in ("refused", "value_error"):
                 raise self.error(whole, sentence) from error
-            # A constructor refuses its arguments together, so each file that set one of them is named.
+            # A constructor may refuse any combination of its arguments, so all files that set one of them are named.
             for step in steps:
                 given = given[int(step) if isinstance(given, list) else step]
             inside = ("init_args",) if isinstance(given, Mapping) and "init_args" in given else ()
@@ -191,7 +180,7 @@ class Checker:
 
 
 class _Reading:
-    """Reads descriptions of parts as values with all defaults."""
+    """Reads descriptions of parts as values with all defaults: the context of pydantic's validators."""
 
     def __init__(self, checker: Checker) -> None:
         self.checker = checker
@@ -203,9 +192,10 @@ class _Reading:
             raise PydanticCustomError("part", f"Input should be {what}")
         spec = _Described.model_validate(dict(given))
         name, arguments = spec.class_path, spec.init_args or {}
-        if hasattr(base, "reader_of") and find_part(base, name) is None:  # a family that may be a path
-            reader = base.reader_of(name)
-            name, arguments = (reader, {"path": name, **arguments}) if reader else (name, arguments)
+            # the parts of some families may be given by the path of a file
+            reader = base.reader_of(name) if hasattr(base, "reader_of") and find_part(base, name) is None else None
+            if reader:
+                name, arguments = reader, {"path": name, **arguments}
         found = self.checker.find_class(name, base)
         if arguments_of(found) is None:
             return {"class_path": name, "init_args": dict(arguments)}
@@ -246,13 +236,13 @@ class _Building(_Reading):
                     steps, sentence = violation(error, value)
                     raise refusal((*inside, name, *steps), sentence) from error
         try:
-            # the values are checked, and the built ones are as annotated: Checked need not check them again
+            # the values are checked already, so the check of the metaclass is skipped
             return type.__call__(component, **built) if isinstance(component, Checked) else component(**built)
         except ValidationError:
             raise
         except (ValueError, TypeError, OSError) as error:
             argument = getattr(error, "argument", None)
-            if argument in known:  # the error states which argument it is about
+            if argument in known:  # the error has the argument it is about
                 raise refusal((*inside, argument), f": {first_line(error)}") from error
             raise refusal((), PydanticCustomError("refused", f": {first_line(error)}")) from error
 
@@ -275,7 +265,7 @@ _ADAPTERS: dict[int, tuple[Any, TypeAdapter[Any]]] = {}
 
 def adapter_of(annotation: Any) -> TypeAdapter[Any]:
     """Return the annotation's adapter, made once; annotations need not be hashable."""
-    if id(annotation) not in _ADAPTERS:
+    if id(annotation) not in _ADAPTERS:  # the entry keeps the annotation alive, so its id stays unique
         try:
             adapter = TypeAdapter(annotation, config=Section.model_config)
         except PydanticUserError:  # a section has a configuration of its own
@@ -296,7 +286,7 @@ def contracts_in(annotation: Any) -> Iterator[type]:
 
 
 def announce_import(dotted: str, base: type | str) -> None:
-    """Print the module of a foreign class before it is first imported; ``base`` is a family or package of our own."""
+    """Print the module of a foreign class before its first import; the package of ``base`` is not foreign."""
     module = dotted.rpartition(".")[0]
     own = base if isinstance(base, str) else base.__module__.partition(".")[0]
     package = module.partition(".")[0]

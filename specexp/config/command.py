@@ -1,4 +1,4 @@
-"""Shared steps of all commands: reading the configuration, help, errors, and the result they show."""
+"""Shared steps of all commands: reading the configuration, help, errors, and the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,14 @@ from specexp.config.layers import COMMAND_LINE, ConfigError, Key, entries_of, pa
 from specexp.config.load import load_config, with_artifact, with_recognised_fields
 from specexp.config.schema import Experiment
 from specexp.core.checked import keys_below
-from specexp.core.messages import counted, did_you_mean
+from specexp.core.messages import did_you_mean
 from specexp.core.start import acting, masked
 from specexp.models.sources import PairError, checked_sources
 from specexp.tracking.mode import wanted_mode
 
 QUIET, JSON, OPEN = "--quiet", "--json", "--open"
 SHOWING = (QUIET, JSON, OPEN)
-"""Options of every command about how its result is shown."""
+"""Options of every command that control the output of its result."""
 DRY_RUN, _PRINT_CONFIG = "--dry-run", "--print-config"
 OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
 _OF_A_SWEEP = ("n-trials", "storage", "confirm-again", "cold", "require-gain")
@@ -50,7 +49,7 @@ def answered(act: Callable[[], int], after: str = STARTS_OVER) -> int:
     """Act, and print an error in one sentence to stderr; ``after`` is what the command does after an interrupt.
 
     Returns:
-        The exit code: of ``act``, 2 for a mistake of the user, 1 if something cannot be written, 130, 143 or 129
+        The exit code: that of ``act``, 2 for a mistake of the user, 1 if a file cannot be written, 130, 143 or 129
         after SIGINT, SIGTERM or SIGHUP.
     """
     try:
@@ -84,7 +83,9 @@ def run_command(
         The exit code, as :func:`answered`.
     """
     short = short or {}
-    given = [_long(argument, short) for argument in (sys.argv[1:] if arguments is None else arguments)]
+    given = [
+        _with_long_key(argument, short) for argument in (sys.argv[1:] if arguments is None else arguments)
+    ]
     if not given or not HELP.isdisjoint(given):
         return _help(usage, given, short)
     with collected_result(given) as found:
@@ -102,35 +103,28 @@ def run_command(
 
 
 def _read(given: Sequence[str], short: Mapping[str, str]) -> Config:
-    """Read the file and the overrides."""
     if given[0].startswith("--"):
-        raise ConfigError(
-            f"{COMMAND_LINE}: {given[0]} stands before the configuration file, which comes first"
-        )
+        raise ConfigError(f"{COMMAND_LINE}: the configuration file must come first, got {given[0]}")
     for argument in given[1:]:
         name, equals, _ = argument.partition("=")
-        meant = get_close_matches(name.replace("_", "-").lower(), OPTIONS, n=1, cutoff=0.9)
-        if meant and name not in OPTIONS:
-            raise ConfigError(f"{COMMAND_LINE}: unknown option {name}; did you mean {meant[0]}?")
         if equals and name in OPTIONS:
-            raise ConfigError(f"{COMMAND_LINE}: {argument}: {name} takes no value")
+            raise ConfigError(f"{COMMAND_LINE}: {name} takes no value, got {argument}")
     overrides = [argument for argument in given[1:] if argument not in OPTIONS]
+    known = {*SECTIONS, "compose"}
+    # before the values are parsed: an unknown option may be a switch without a value
     for dotted in [one[2:].partition("=")[0] for one in overrides if one.startswith("--") and len(one) > 2]:
-        known = {*SECTIONS, "compose"}
+        section, dot, _ = dotted.partition(".")
         if dotted in _OF_A_SWEEP:
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} is an option of python -m specexp.sweep only")
-        section, dot, _ = dotted.partition(".")
         if section not in known:
-            options = [f"--{name}" for name in (*short, *known, *keys_below(Experiment))]
+            options = [*OPTIONS, *(f"--{name}" for name in (*short, *known, *keys_below(Experiment)))]
             hint = did_you_mean(section, known) if dot else did_you_mean(f"--{dotted}", options)
-            raise ConfigError(f"{COMMAND_LINE}: {dotted} is unknown{hint}")
+            raise ConfigError(f"{COMMAND_LINE}: --{dotted} is unknown{hint}")
     values: dict[str, object] = {}
     for dotted, value in parse_overrides(overrides):
         earlier = values.setdefault(dotted, value)
         if dotted != "compose" and repr(earlier) != repr(value):
-            raise ConfigError(
-                f"{COMMAND_LINE}: --{dotted} is given twice, {earlier!r} and {value!r}; give it once"
-            )
+            raise ConfigError(f"{COMMAND_LINE}: give --{dotted} once, got {earlier!r} and {value!r}")
     config, lines = with_recognised_fields(with_artifact(load_config(given[0], overrides)))
     if _PRINT_CONFIG not in given:
         for line in lines:
@@ -139,16 +133,17 @@ def _read(given: Sequence[str], short: Mapping[str, str]) -> Config:
 
 
 def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
-    """Print the usage, or what the key after ``--help`` means."""
+    """Print the usage, or the explanation of the key after ``--help``."""
     from specexp.config.explain import explain, explain_sections
 
+    # without any argument the usage is shown too, with the exit code of a mistake
     at = next((number for number, argument in enumerate(given) if argument in HELP), len(given))
     if at + 1 >= len(given):
         say(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
         return 0 if given else 2
     config = None
     if at > 0:
-        try:
+        try:  # an explanation is useful for a wrong file too, so its error is only a note
             config = load_config(given[0], [argument for argument in given[1:at] if argument not in OPTIONS])
         except ConfigError as error:
             print(f"note: {error}", file=sys.stderr)
@@ -159,7 +154,7 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
         return fail(error)
 
 
-def _long(argument: str, short: Mapping[str, str]) -> str:
+def _with_long_key(argument: str, short: Mapping[str, str]) -> str:
     name, equals, value = argument.removeprefix("--").partition("=")
     return f"--{short[name]}{equals}{value}" if argument.startswith("--") and name in short else argument
 
@@ -170,12 +165,12 @@ class CommandResult:
 
     Attributes:
         answer: The outcome, in a sentence.
-        folder: The command's files.
-        page: The report's file.
+        folder: The folder of the command's files.
+        page: The file of the report.
         artifact: The folder that a deployment loads.
         summary: Figures to compare runs by.
         tables: Rows of every table, as mappings from heading to cell.
-        next: What to type or do next.
+        next: The next command or step.
     """
 
     exit_code: int = 0
@@ -198,7 +193,7 @@ _CURRENT: ContextVar[CommandResult | None] = ContextVar("current_result", defaul
 
 
 def current_result() -> CommandResult:
-    """Return the result of the running command; outside of one, a result that is dropped."""
+    """Return the result of the running command; a new one if no command runs."""
     return _CURRENT.get() or CommandResult()
 
 
@@ -207,7 +202,7 @@ def collected_result(given: Collection[str]) -> Iterator[CommandResult]:
     """Collect a command's result, then show it as the options of :data:`SHOWING` among ``given`` require."""
     found = CommandResult()
     token = _CURRENT.set(found)
-    silent = QUIET in given or JSON in given
+    silent = QUIET in given or JSON in given  # then only the result is printed, and errors on stderr
     try:
         with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere) if silent else nullcontext():
             yield found
@@ -230,7 +225,7 @@ def say(text: str, end: str = "\n") -> int:
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:
-        # the interpreter flushes stdout once more when it exits, which must not fail either
+        # the interpreter flushes stdout once more at its exit, which must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -249,9 +244,9 @@ def check_here(config: Config, *written: str) -> None:
     Args:
         written: Keys of the folders that the command writes in addition to ``output``.
     """
-    threads, cores = config.get("generation.threads"), os.cpu_count()
-    if threads is not None and cores is not None and threads > cores:
-        why = f" must be at most {cores}, since this machine has {counted(cores, 'core')}, got {threads}"
+    threads, cores = config.get("generation.threads"), os.cpu_count() or 1
+    if threads is not None and threads > cores:
+        why = f" must be at most {cores}, the number of cores of this machine, got {threads}"
         raise config.checker.error(("generation", "threads"), why)
     if config.get("tracking.mode") != "disabled":
         check_tracking(config)
@@ -263,7 +258,7 @@ def check_here(config: Config, *written: str) -> None:
     at = ("data", "prompts", "init_args")
     for key, value in _file_names(config.get(".".join(at), None), at):
         path = Path(value).expanduser()
-        is_file_name = path.suffix != "" or value.startswith((".", "/", "~"))  # others can be a data set's id
+        is_file_name = path.suffix != "" or value.startswith((".", "/", "~"))  # or else the id of a data set
         if "://" not in value and is_file_name and not path.exists():
             raise config.checker.error(key, f": {value} does not exist; a file of prompts is expected")
     for dotted in ("output", *written):
@@ -285,7 +280,7 @@ def check_tracking(config: Config) -> None:
     """Raise a ConfigError if W&B would refuse the mode or the names of a project and of its owner."""
     try:
         wanted_mode(config.get("tracking.mode"))
-    except ValueError as error:  # of the environment: the file's own value is checked with the file
+    except ValueError as error:  # the mode of the environment; that of the file is checked with the file
         raise ConfigError(str(error)) from error
     for key in ("project", "entity"):
         name = config.get(f"tracking.{key}")

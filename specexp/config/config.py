@@ -1,4 +1,7 @@
-"""A configuration: values checked against the signatures they are arguments of, and others laid over them."""
+"""A configuration: values checked against the signatures they are arguments of, and overrides laid over them.
+
+All mistakes raise :class:`ConfigError`.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +21,26 @@ from specexp.artifacts.environment import environment
 from specexp.config.check import Checker
 from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, SourceOf, copied, entries_of
 from specexp.config.schema import Experiment
-from specexp.core.checked import Section, arguments_of
+from specexp.core.checked import Section, arguments_of, keys_below
 from specexp.core.messages import did_you_mean, first_line
 from specexp.core.start import all_masked
 
 SECTIONS = arguments_of(Experiment) or {}
-"""The sections of a file: what each allows, and its default."""
+"""Annotation and default of each section of a file."""
+# folders that commands write
 WRITTEN = ("output", "sweep.export.to", "fit.export.to", "profile.to", "record.to", "recording")
-"""Keys of folders that commands write."""
 _MISSING, _ABSENT = object(), object()
 
 
 class Config:
-    """A checked configuration, which is never changed: ``load_config`` and :func:`apply_overrides` make new ones.
+    """A checked, immutable configuration; :func:`load_config` and :func:`apply_overrides` make new ones.
 
     Args:
-        layers: The given values and where they came from.
-        file: The file they were read from.
-        checked: A configuration of the same layers except for some sections; the others are taken from it.
-        sections: The sections that differ.
+        checked: A configuration of the same layers except for ``sections``; the other sections are taken from it.
 
     Attributes:
         typed: The overrides of the command line, by dotted key.
-        artifact: The artifact whose parts took the place of the file's own; empty without one.
-
-    Raises:
-        ConfigError: A key is unknown or a value is not allowed.
+        artifact: The artifact whose parts replaced the file's own; empty without one.
     """
 
     def __init__(
@@ -55,27 +52,28 @@ class Config:
         self.artifact: str = "" if checked is None else checked.artifact
         self.checker = Checker(self.source_of)
         given = dict(layers.values)
-        if checked is None or not SECTIONS.keys() >= set(sections):
-            checked, sections = None, SECTIONS.keys()
-        if "name" in sections:
+        for unknown in (name for name in given if name not in SECTIONS):
+            hint = did_you_mean(str(unknown), keys_below(Experiment))
+            raise self.checker.error((str(unknown),), f" is unknown{hint}")
+        sections = SECTIONS.keys() if checked is None else sections
+        if "name" in sections:  # the file's name, without its ending, is the default
             given.setdefault("name", Path(file).stem)
             check_folder_name(given["name"], self.checker.error(("name",), ""))
-        if isinstance(given.get("data"), Mapping):  # the prompts have a default whatever else data sets
+        # the default prompts of the section do not apply if a file sets other keys of data
+        if isinstance(given.get("data"), Mapping):
             given["data"] = {"prompts": {"class_path": "StdlibFunctions"}, **given["data"]}
         sweep = given.get("sweep")
         export = sweep.get("export") if isinstance(sweep, Mapping) else None
         if isinstance(export, Mapping) and not export.get("to"):
             folder = f"artifacts/{given.get('name', Path(file).stem)}"
             given["sweep"] = {**given["sweep"], "export": {**export, "to": folder}}
-        if checked is None:
-            self._values = self.checker.arguments(Experiment, given, ())
-        else:
-            self._values = dict(checked._values)
-            for name in sections:
-                only = {name: given[name]} if name in given else {}
-                self._values |= self.checker.arguments(_section_model(name), only, ())
+        # a study composes thousands of trials, so only the touched sections are checked again
+        self._values = {} if checked is None else dict(checked._values)
+        for name in sections:
+            only = {name: given[name]} if name in given else {}
+            self._values |= self.checker.arguments(_section_model(name), only, ())
         if "arms" in sections:
-            # An arm holds what differs, so nothing is filled in: `builder: null` is not the same as no builder.
+            # Arms are differences, so no defaults are filled in: `builder: null` is not the same as no builder.
             self._values["arms"] = copied(
                 {name: arm or {} for name, arm in (given.get("arms") or {}).items()}
             )
@@ -85,8 +83,8 @@ class Config:
             key = tuple(dotted.split("."))
             if key[0] in sections and isinstance(path := self.get(dotted, None), str):
                 source = self.source_of(key)
-                typed = source == COMMAND_LINE or dotted == "recording"  # which is read, unless it is made
-                check_written(path, self.checker.error(key, ""), None if typed else Path(source))
+                free = source == COMMAND_LINE or dotted == "recording"  # a recording is mostly read
+                check_written(path, self.checker.error(key, ""), None if free else Path(source))
 
     def source_of(self, key: Key) -> str:
         """Return the file that set a key, or ``command line``."""
@@ -97,15 +95,11 @@ class Config:
         return self.layers.sources.get(tuple(self.layers.split(dotted)), "default")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values. A file with this content is the same configuration, except for masked passwords."""
+        """Return all values, passwords masked. A file with this content is the same configuration."""
         return {name: all_masked(value) for name, value in self._values.items()}
 
     def get(self, dotted: str, default: Any = _MISSING) -> Any:
-        """Return the value at a dotted key, e.g. ``builder.init_args.nodes``.
-
-        Raises:
-            ConfigError: It does not exist and there is no default.
-        """
+        """Return the value at a dotted key, e.g. ``builder.init_args.nodes``."""
         here: Any = self._values
         for step in self.layers.split(dotted):
             if isinstance(here, Mapping) and step in here:
@@ -121,8 +115,8 @@ class Config:
         return copied(here)
 
     def keys(self) -> list[str]:
-        """Return every dotted key that exists with the configured classes."""
-        others = ("trainer", "arms", "sweep")
+        """Return all dotted keys that exist with the configured classes."""
+        others = ("trainer", "arms", "sweep")  # mappings without a fixed set of keys
         sections = {name: value for name, value in self._values.items() if name not in others}
         return [".".join(key) for key in _keys_in(sections, ()) if key] + [*others]
 
@@ -130,15 +124,12 @@ class Config:
 def apply_overrides(
     config: Config, overrides: Mapping[str, Any], source: str | SourceOf = "override"
 ) -> Config:
-    """Return the configuration with other values, checked like a file; ``config`` stays as it is.
+    """Return the configuration with other values, checked like a file; ``config`` is not changed.
 
     Args:
         overrides: Values by dotted key. A mapping with another ``class_path`` replaces the part, other mappings
-            merge. ``name`` next to ``class_path`` (the label of a choice) is left out.
-        source: Where the values come from, for errors; by key if not all of them come from one place.
-
-    Raises:
-        ConfigError: A key does not exist or a value is not allowed.
+            merge. ``name`` next to ``class_path`` (the label of a choice) is ignored.
+        source: Origin of the values, for errors; a function of the key if they have several.
     """
     if not overrides:
         return config
@@ -170,7 +161,7 @@ def _keys_in(value: Any, at: Key) -> Iterator[Key]:
 
 
 def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
-    """Raise a ConfigError if Lightning's Trainer has no such argument; it is imported only if there are some."""
+    """Raise a ConfigError if Lightning's Trainer has no such argument. Without arguments it is not imported."""
     if not given:
         return
     from lightning import Trainer
@@ -187,7 +178,7 @@ def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
 
 @cache
 def _section_model(name: str) -> type[Section]:
-    """Return the model of one section, which is read alone if the others did not change."""
+    """Return the model of one section, to check it without the others."""
     field = Experiment.model_fields[name]
     return create_model(Experiment.__name__, __base__=Section, **{name: (field.annotation, field)})  # type: ignore[call-overload, no-any-return]
 
@@ -203,49 +194,44 @@ def recording_folder(config: Config) -> Path:
 
 
 _FOLDER_NAME = re.compile(r"[^\s./\\:~-][^/\\:]{0,127}")
+# paths with a home, a variable, a control character or a drive, which only a shell or Windows understands
 _UNEXPANDED = re.compile(r"~|.*\$\w|.*\$\{|%\w+%|.*[\x01-\x1f]" + (r"|[A-Za-z]:" if os.sep == "/" else ""))
-"""Paths with a home, a variable, a control character or a drive, which only a shell or Windows understands."""
 
 
 def check_folder_name(name: Any, error: ConfigError) -> None:
-    """Raise a ConfigError if the name of a run is null or not a plain folder name; ``error`` begins the message."""
+    """Raise a ConfigError unless the name of a run is a plain folder name; ``error`` begins the message."""
     if name is None or (isinstance(name, str) and not (_FOLDER_NAME.fullmatch(name) and name.isprintable())):
         given = "null" if name is None else repr(name)
-        raise ConfigError(f"{error} is {given}; a plain folder name is allowed, such as tree_shape")
+        raise ConfigError(f"{error} must be a plain folder name such as tree_shape, got {given}")
 
 
 def check_expanded(path: str, error: ConfigError) -> None:
     """Raise a ConfigError if only a shell, or Windows, understands a path; ``error`` begins the message."""
     if _UNEXPANDED.match(path):
         raise ConfigError(
-            f"{error} is {path!r}, in which nothing is expanded: write the whole path, without ~, $ or a drive"
+            f"{error} must be a path without ~, $ or a drive, since nothing is expanded, got {path!r}"
         )
 
 
 def check_written(path: str, error: ConfigError, file: Path | None = None) -> None:
-    """Raise a ConfigError if a path to write to leads out of the working directory.
+    """Raise a ConfigError if a path to write to leads out of the working directory; ``error`` begins the message.
 
-    An absolute path in a file may also lie in the file's own folder, or, if a run wrote the file, in the folder of
-    all runs of that output. An absolute path on the command line may be any.
-
-    Args:
-        path: As configured.
-        error: Its text, file and key, begins the message.
-        file: The file that set it; None for the command line.
+    An absolute path of a ``file`` may also lie in its folder, or two folders above, which is where a run's own
+    ``config.yaml`` has its output. Without a file, on the command line, any absolute path is allowed.
     """
     check_expanded(path, error)
     whole = Path(os.path.normpath(path))
     if not whole.is_absolute() and whole.parts[:1] == ("..",):
         raise ConfigError(
-            f"{error} is {path!r}; a path below the working directory, or an absolute one, is allowed"
+            f"{error} must be a path below the working directory, or an absolute one, got {path!r}"
         )
     if whole.is_absolute() and file is not None:
         folders = [Path.cwd(), folder := file.absolute().parent]
         if not any(map(whole.is_relative_to, folders)) and whole not in [*folder.parents][:2]:
             key = str(error).rpartition(": ")[2]
             raise ConfigError(
-                f"{error} is {path!r}, outside of the working directory and of the file's own folder: type --{key} "
-                f"{path} if it is meant"
+                f"{error} must be in the working directory or the file's own folder, got {path!r}: type --{key} {path} "
+                "to allow it"
             )
 
 
@@ -289,7 +275,7 @@ def save_resolved(config: Config, folder: str | Path, command: list[str] | None 
         atomic_write(target / "config.yaml", text)
         atomic_write(target / "environment.json", record)
     except OSError as error:
-        for path in made:
+        for path in made:  # deepest first
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
         raise unwritable(config, target, error) from error

@@ -53,11 +53,8 @@ class Documented(NamedTuple):
         default = self.schema.get("default", self)
         if default is self or any("properties" in one for one in self.alternatives()):
             return "null" if default is None else "that of each of its keys"
-        return (
-            str(default["class_path"])
-            if isinstance(default, dict) and "class_path" in default
-            else _shown(default)
-        )
+        is_part = isinstance(default, dict) and "class_path" in default
+        return str(default["class_path"]) if is_part else _shown(default)
 
     @property
     def meaning(self) -> str:
@@ -67,11 +64,16 @@ class Documented(NamedTuple):
     def alternatives(self) -> Iterator[Schema]:
         """Yield the schemas of the values that it may be."""
         waiting = [self.schema]
-        for one in waiting:  # which grows
+        for one in waiting:  # the list grows
             waiting += one.get("anyOf") or one.get("oneOf") or []
             if "$ref" in one:
                 waiting.append(self.definitions[one["$ref"].rpartition("/")[2]])
         return (one for one in waiting if not {"anyOf", "oneOf", "$ref"} & one.keys())
+
+    def families(self) -> list[PartOf]:
+        """Return the marks of the families whose parts it may be."""
+        marks = (one.get("described") for one in self.alternatives())
+        return [mark for mark in marks if isinstance(mark, PartOf)]
 
     def items(self) -> Iterator[Documented]:
         """Yield the argument as one of the items of its lists and mappings."""
@@ -86,9 +88,9 @@ class Documented(NamedTuple):
             mark = one.get("described")
             if isinstance(mark, PartOf):
                 parts = parts_of(mark.contract)
-                chosen = list(parts.values())
-                if class_path:
-                    chosen = [parts.get(class_path) or import_object(class_path)]
+                chosen = (
+                    [parts.get(class_path) or import_object(class_path)] if class_path else parts.values()
+                )
                 for part in chosen:
                     yield from arguments(part)
             elif mark is not None:
@@ -110,11 +112,11 @@ def _documented(schema: Schema, definitions: Mapping[str, Schema]) -> list[Docum
 
 
 def explain(key: str, config: Config | None = None) -> str:
-    """Return what a dotted key takes, or what a part with this name is.
+    """Return the explanation of a dotted key, or of a part by its name.
 
     Args:
         key: A key or a name, such as ``generation.max_new_tokens``, ``builder`` or ``ParametricTree``.
-        config: The file whose classes and values are shown; without one, all classes that have the key.
+        config: The file with the classes and values to show; without one, all classes that have the key.
 
     Raises:
         ConfigError: There is no such key; the message has the nearest.
@@ -122,22 +124,19 @@ def explain(key: str, config: Config | None = None) -> str:
     found = _arguments_at(key, config)
     if found:
         return "\n\n".join(_explained(key, one, config) for one in found)
-    names: set[str] = set()
+    known = set(keys_below(Experiment))
     for contract in contracts():
         parts = parts_of(contract)
         if key in parts:
             head = f"{key}: a {contract.rpartition('.')[2]}. {summary_of(parts[key])}"
             return "\n".join([*_wrapped(head, ""), *_lines_of(arguments(parts[key]))])
-        names |= parts.keys()
+        known |= parts.keys()
     section = key.partition(".")[0]
-    known = {*keys_below(Experiment), *names}
-    if "." in key and section in SECTIONS:
+    if "." in key and section in SECTIONS:  # the nearest key of the section, or argument of its parts
         (at,) = _arguments_at(section, None)
-        inside = (
-            ".init_args" if any(isinstance(one.get("described"), PartOf) for one in at.alternatives()) else ""
-        )
-        known = {name for name in keys_below(Experiment) if name.startswith(f"{section}.")}
-        known |= {f"{section}{inside}.{one.name}" for one in at.below()}
+        inside = f"{section}.init_args" if at.families() else section
+        known = {name for name in known if name.startswith(f"{section}.")}
+        known |= {f"{inside}.{one.name}" for one in at.below()}
     hint = did_you_mean(key, known) or did_you_mean(section, SECTIONS)
     raise ConfigError(f"command line: no key and no part is called {key!r}{hint}")
 
@@ -151,13 +150,13 @@ def explain_sections() -> str:
 
 
 def _arguments_at(key: str, config: Config | None) -> list[Documented]:
-    """Return every argument that a key may lead to: one, or one for each class that has it."""
+    """Return the arguments that a key may lead to, one for each class that has it."""
     first, *steps = config.layers.split(key) if config is not None else steps_of(key, None)
     found = [one for one in arguments(Experiment) if one.name == first]
     path = first
     for number, step in enumerate(steps):
         part = path.removesuffix(".init_args")
-        chosen = None if config is None else config.get(f"{part}.class_path", None)
+        chosen = None if config is None else config.get(f"{part}.class_path", None)  # else all classes
         path = f"{path}.{step}"
         if step == "class_path" or (step == "init_args" and number == len(steps) - 1):
             break
@@ -179,9 +178,7 @@ def _explained(key: str, found: Documented, config: Config | None) -> str:
         if not isinstance(value, Mapping | list):
             lines.append(f"  here: {_shown(value)}, from {config.origin_of(key)}")
     for each in (found, *found.items()):
-        families = [
-            one["described"] for one in each.alternatives() if isinstance(one.get("described"), PartOf)
-        ]
+        families = each.families()
         for mark in families:
             summaries = (f"{part}: {summary_of(cls)}" for part, cls in parts_of(mark.contract).items())
             lines += ["  class_path:", *(f"    {_short(summary, 106)}" for summary in summaries)]
@@ -190,15 +187,12 @@ def _explained(key: str, found: Documented, config: Config | None) -> str:
 
 
 def _lines_of(found: Iterable[Documented]) -> list[str]:
-    """Return arguments with their meaning."""
-    return [
-        line
-        for one in found
-        for line in (
-            *_wrapped(f"{one.name}: {one.allowed}; default {one.default}", "  "),
-            *_wrapped(one.meaning, "      "),
-        )
-    ]
+    """Return the lines about arguments: allowed values, default and meaning."""
+    lines: list[str] = []
+    for one in found:
+        lines += _wrapped(f"{one.name}: {one.allowed}; default {one.default}", "  ")
+        lines += _wrapped(one.meaning, "      ")
+    return lines
 
 
 _NAMES = {
@@ -225,12 +219,11 @@ def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if "enum" in schema or "const" in schema:
         return "one of " + ", ".join(map(str, schema.get("enum", [schema.get("const")])))
     if schema.get("type") == "array":
-        most = f" of at most {schema['maxItems']}" if "maxItems" in schema else ""
         each = _words(schema.get("items", {}), definitions)
-        return f"a list{most}" + ("" if each == "a value" else f", each {each}")
-    bounds = " and ".join(f"{sign} {schema[name]:g}" for name, sign in _BOUNDS.items() if name in schema)
-    if str(schema.get("description", "")).startswith("Path of"):
+        return "a list" + ("" if each == "a value" else f", each {each}")
+    if str(schema.get("description", "")).startswith("Path of"):  # of core.checked.Reference
         return f"p{schema['description'][1:].partition(',')[0]}"
+    bounds = " and ".join(f"{sign} {schema[name]:g}" for name, sign in _BOUNDS.items() if name in schema)
     return f"{_NAMES.get(schema.get('type', ''), 'a value')} {bounds}".rstrip()
 
 
@@ -256,35 +249,32 @@ def plain(text: str) -> str:
 def contracts() -> list[str]:
     """Return the dotted paths of all contracts whose parts a file may name."""
     found: set[str] = set()
-    searched: set[str] = set()
-
-    def search(node: Any) -> None:
+    searched: set[CallOf] = set()
+    waiting: list[Any] = [schema_of(Experiment)]
+    for node in waiting:  # the list grows
+        waiting += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
         mark = node.get("described") if isinstance(node, dict) else None
         if isinstance(mark, PartOf) and mark.base.startswith("specexp."):
             found.add(f"{mark.contract.__module__}.{mark.contract.__name__}")
-        elif isinstance(mark, CallOf) and mark.component not in searched:
-            searched.add(mark.component)
-            search(schema_of(import_object(mark.component)))
-        for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-            search(inner)
-
-    search(schema_of(Experiment))
+        elif isinstance(mark, CallOf) and mark not in searched:
+            searched.add(mark)
+            waiting.append(schema_of(import_object(mark.component)))
     return sorted(found)
 
 
-# In the JSON schema nothing is required, because files lie over one another, and a part may be a class of another
+# In the JSON schema nothing is required, because files are laid over one another. A part may be a class of another
 # package, whose arguments are unknown here.
 
 _LAID_OVER = {
     "ArmSection": {**{name: name for name in OVERRIDES}, "preload": "data"},
     **{stage.__name__: {"data": "data"} for stage in (CountAcceptances, Learn, Confirm)},
 }
-"""Arguments that are laid over a section of the file."""
+"""Arguments that are laid over a section of the file, by their class."""
 _PART = {"class_path": {"type": "string"}, "init_args": {"type": ["object", "null"]}}
 
 
 class _Generator(GenerateJsonSchema):
-    """Leaves out what JSON cannot hold."""
+    """Leaves out values that JSON cannot express."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         return {}
@@ -301,10 +291,9 @@ def json_schema() -> dict[str, Any]:
         for argument, section in over.items():
             laid = {key: value for key, value in whole["properties"][section].items() if key != "default"}
             definitions[name]["properties"][argument] = laid
-    names = {"type": "array", "items": {"type": "string"}}
     whole["properties"]["compose"] = {
         "description": "Files laid under this one, relative to it.",
-        "anyOf": [{"type": "string"}, names],
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -325,7 +314,7 @@ def schema_of(component: Callable[..., Any]) -> Schema:
 
 
 def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
-    """Return a schema with references to definitions in place of the marks of parts."""
+    """Return a schema with references to ``definitions``, which it fills, in place of the marks of parts."""
     if isinstance(node, list):
         return [_resolved(item, definitions) for item in node]
     if not isinstance(node, dict):
@@ -369,16 +358,14 @@ def _family(base: type, definitions: dict[str, Any]) -> dict[str, Any]:
     cases, described = [], []
     for name, part in parts_of(base).items():
         described.append({"const": name, "description": plain(summary_of(part))})
-        if arguments_of(part) is None:  # it takes any
-            continue
-        inside = {**_arguments(part, definitions), "type": ["object", "null"]}
-        chosen = {"properties": {"class_path": {"const": name}}, "required": ["class_path"]}
-        cases.append({"if": chosen, "then": {"properties": {"init_args": inside}}})
+        if arguments_of(part) is not None:  # otherwise it takes any
+            inside = {**_arguments(part, definitions), "type": ["object", "null"]}
+            chosen = {"properties": {"class_path": {"const": name}}, "required": ["class_path"]}
+            cases.append({"if": chosen, "then": {"properties": {"init_args": inside}}})
     class_path = {"anyOf": [*described, {"type": "string", "pattern": r"\."}]}
-    properties = {**_PART, "class_path": class_path, "name": {"type": "string"}}
     whole = {
         "type": "object",
-        "properties": properties,
+        "properties": {**_PART, "class_path": class_path, "name": {"type": "string"}},
         "additionalProperties": False,
         "allOf": cases or [{}],
     }

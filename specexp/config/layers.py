@@ -1,6 +1,6 @@
-"""Layers of configuration: files composed into each other, the command line on top; later layers win.
+"""Layers of configuration: composed files, and the command line on top; later layers win.
 
-Every key remembers the layer that set it, so that an error can name the file.
+The layer that set a key is stored, so that an error can name the file. All mistakes raise :class:`ConfigError`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ PARTS = ("drafter", "builder", "verifier", "controller")
 """Sections that are one part each. A bare text in their place is the class."""
 _ALWAYS_PARTS = (("data", "prompts"), ("reasoning", "search"))
 
-# A mapping that names another kind replaces the old one: arguments of one class mean nothing to another.
+# A mapping with another of these replaces the old mapping: arguments of one class mean nothing to another.
 _KINDS = ("class_path", "type", "reference")
 _SPACE_FIELDS = ("type", "low", "high", "log", "step", "at_most", "choices")
 COMMAND_LINE = "command line"
 
 
 class ConfigError(ValueError):
-    """A mistake in a configuration: one sentence with file, key, value and what is allowed."""
+    """A mistake in a configuration: one sentence with the file, the key, the value and the allowed values."""
 
 
 def copied(value: Any) -> Any:
-    """Return mappings and lists anew; a file holds nothing else that can change."""
+    """Return a copy of nested mappings and lists; other values of a file are immutable."""
     if isinstance(value, Mapping):
         return {name: copied(inner) for name, inner in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value
@@ -42,18 +42,16 @@ def copied(value: Any) -> Any:
 
 def entries_of(value: Any) -> list[tuple[str, Any]]:
     """Return the entries of a mapping or list with their keys as text; none for other values."""
-    pairs = (
-        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    )
-    return [(str(name), inner) for name, inner in pairs]
+    if isinstance(value, Mapping):
+        return [(str(name), inner) for name, inner in value.items()]
+    return [(str(place), inner) for place, inner in enumerate(value)] if isinstance(value, list) else []
 
 
 def steps_of(dotted: str, space: Mapping[str, Any] | None) -> list[str]:
     """Return the steps of a dotted key. A key of ``sweep.space`` contains dots itself.
 
     Args:
-        dotted: The key.
-        space: The search space; None if any key may be in it.
+        space: The search space; None if it is unknown.
     """
     steps = dotted.split(".")
     if steps[:2] == ["sweep", "space"] and len(steps) > 3:
@@ -65,20 +63,20 @@ def steps_of(dotted: str, space: Mapping[str, Any] | None) -> list[str]:
 
 
 class Layers:
-    """Merged values, and the layer that set each of them."""
+    """Merged values, and the layer that set each value."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.sources: dict[Key, str] = {}
 
     def copy(self) -> Layers:
-        """Return layers on which more can be laid while these stay as they are."""
+        """Return an independent copy."""
         layers = Layers()
         layers.values, layers.sources = copied(self.values), dict(self.sources)
         return layers
 
     def source_of(self, key: Key, otherwise: str) -> str:
-        """Return the layer that set ``key``, or the nearest mapping around it."""
+        """Return the layer that set ``key``, or else the nearest mapping around it."""
         prefixes = (key[:length] for length in range(len(key), 0, -1))
         return next((self.sources[prefix] for prefix in prefixes if prefix in self.sources), otherwise)
 
@@ -88,11 +86,7 @@ class Layers:
         return steps_of(dotted, (sweep.get("space") or {}) if isinstance(sweep, Mapping) else {})
 
     def set(self, dotted: str, value: Any, source: str | SourceOf) -> None:
-        """Lay one value on top.
-
-        Raises:
-            ConfigError: The key leads past the end of a list.
-        """
+        """Lay one value on top."""
         for step in reversed(self.split(dotted)):
             value = {step: value}
         self.merge(value, source)
@@ -106,8 +100,9 @@ class Layers:
             key = (*at, str(name))
             if isinstance(base, list):
                 if not str(name).isdecimal() or int(name) >= len(base):
+                    last = len(base) - 1
                     raise ConfigError(
-                        f"{source(key)}: {'.'.join(key)} does not exist; the list has positions 0 to {len(base) - 1}"
+                        f"{source(key)}: {'.'.join(key)} must be a position from 0 to {last} of the list"
                     )
                 name, old = int(name), base[int(name)]
             else:  # 64 and "64" are one key
@@ -115,24 +110,21 @@ class Layers:
                 old = base.get(name)
             if _names_part(key, old, value):
                 value = {"class_path": value}
-            if isinstance(old, str) and isinstance(value, Mapping) and "init_args" in value:
-                old = base[name] = {"class_path": old}
-            in_list = (
-                isinstance(old, list)
-                and isinstance(value, Mapping)
-                and all(str(i).isdecimal() for i in value)
-            )
-            if in_list or (
-                isinstance(value, Mapping) and isinstance(old, dict) and not _replaces(old, value)
-            ):
-                self.sources.setdefault(key, source(key))
-                self._merge(old, value, source, key)
-                continue
-            if old is not None:
+            if isinstance(
+                value, Mapping
+            ):  # merges into a mapping of the same kind, or by position into a list
+                if isinstance(old, str) and "init_args" in value:
+                    old = base[name] = {"class_path": old}
+                in_list = isinstance(old, list) and all(str(i).isdecimal() for i in value)
+                if in_list or (isinstance(old, dict) and not _replaces(old, value)):
+                    self.sources.setdefault(key, source(key))
+                    self._merge(old, value, source, key)
+                    continue
+            if old is not None:  # a replaced value: the sources of all keys below it are obsolete
                 depth = len(key)
                 self.sources = {one: layer for one, layer in self.sources.items() if one[:depth] != key}
             if value is None and at == ("arms",) and isinstance(old, dict):
-                del base[name]  # null takes an arm of a lower layer out
+                del base[name]  # null removes an arm of a lower layer
                 continue
             base[name] = copied(value)
             self._record(key, value, source)
@@ -144,31 +136,29 @@ class Layers:
 
 
 def _names_part(key: Key, old: Any, value: Any) -> bool:
-    """Whether a text is short for a part: ``builder: Chain`` is ``builder: {class_path: Chain}``."""
+    """Return whether a text is short for a part: ``builder: Chain`` is ``builder: {class_path: Chain}``."""
     is_part = key[-1] in (*PARTS, "execution") and (len(key) == 1 or key[0] in ("arms", "sweep"))
     was_part = isinstance(old, Mapping) and "class_path" in old
     return isinstance(value, str) and (is_part or key in _ALWAYS_PARTS or was_part)
 
 
 def _replaces(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a mapping names another kind than the one below; a kind that is set alone keeps the other keys."""
+    """Return whether a mapping has another kind than the old one; a kind that is set alone keeps the other keys."""
     if len(new) == 1 and "class_path" not in new:
         return False
-    return any(
-        kind in new and kind in old and not _is_same(str(old[kind]), str(new[kind])) for kind in _KINDS
-    )
+    return any(kind in new and kind in old and _plain(old[kind]) != _plain(new[kind]) for kind in _KINDS)
 
 
-def _is_same(one: str, other: str) -> bool:
-    """Whether two class paths mean one class: specexp's own have a short name and one with the module."""
-    own = all("." not in name or name.startswith("specexp.") for name in (one, other))
-    return one == other or (own and one.rpartition(".")[2] == other.rpartition(".")[2])
+def _plain(class_path: Any) -> str:
+    """Return the short name of a class of specexp, which also has one with its module."""
+    name = str(class_path)
+    return name.rpartition(".")[2] if name.startswith("specexp.") else name
 
 
 MOST_VALUES = 100_000
 """Values that a file may expand to if aliases repeat some of them."""
+# octal and sexagesimal integers of YAML 1.1: 010 is 8 and 1:30 is 90
 _OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9_]+(:[0-9_]+)+)")
-"""Octal and sexagesimal integers of YAML 1.1: ``010`` is 8 and ``1:30`` is 90."""
 
 
 def _invalid(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
@@ -176,13 +166,13 @@ def _invalid(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which ``1e-3`` is a number, and repeated keys, exploding aliases and octal integers are errors."""
+    """YAML with ``1e-3`` as a number; repeated keys, exploding aliases and octal integers are errors."""
 
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
         sizes: dict[int, int] = {}
         if node is not None and _size(node, sizes) > max(MOST_VALUES, len(sizes)):
-            raise _invalid(node, f"its aliases stand for more than {MOST_VALUES} values")
+            raise _invalid(node, f"its aliases expand to more than {MOST_VALUES} values")
         return node
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -202,9 +192,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return how many values a node expands to; more than allowed if it contains itself."""
+    """Return the number of values that a node expands to; too many if it contains itself."""
     if id(node) not in sizes:
-        sizes[id(node)] = MOST_VALUES + 1  # replaced below, unless an alias inside refers to this node
+        sizes[id(node)] = MOST_VALUES + 1  # the value for an alias inside that refers to this node
         inner: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):
             inner = [one for pair in node.value for one in pair]
@@ -221,24 +211,18 @@ _Loader.add_implicit_resolver(
 
 
 def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> Layers:
-    """Read a file, what it composes, and the overrides; ``--compose FILE`` lays another file on top.
-
-    Raises:
-        ConfigError: A file is missing, is not a YAML mapping, or composes itself; an override is malformed.
-    """
+    """Read a file, the files it composes, and the overrides; ``--compose FILE`` lays another file on top."""
     layers = Layers()
     _read(Path(path), layers, ())
     for dotted, value in parse_overrides(overrides):
         if dotted == "arms" and isinstance(value, str | list):  # --arms chain,tree keeps these alone
             names = [name.strip() for name in value.split(",")] if isinstance(value, str) else map(str, value)
             known = layers.values.get("arms") or {}
-            dropped = set(known)
-            for name in names:
+            for name in (names := list(names)):
                 if name not in known:
                     hint = did_you_mean(name, map(str, known))
                     raise ConfigError(f"{COMMAND_LINE}: --arms: the file has no arm {name!r}{hint}")
-                dropped.discard(name)
-            layers.merge({"arms": dict.fromkeys(dropped)}, COMMAND_LINE)
+            layers.merge({"arms": dict.fromkeys(known.keys() - names)}, COMMAND_LINE)
         elif dotted == "compose":
             for entry in _file_names(value, f"{COMMAND_LINE}: --compose"):
                 _read(Path(entry), layers, (Path(COMMAND_LINE),))
@@ -248,15 +232,13 @@ def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> Layers:
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
-    """``["--builder.init_args.nodes", "12"]`` to ``[("builder.init_args.nodes", 12)]``; values are YAML."""
+    """Convert ``["--builder.init_args.nodes", "12"]`` to ``[("builder.init_args.nodes", 12)]``; values are YAML."""
     found = []
     waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
         if not argument.startswith("--") or len(argument) < 3:
-            raise ConfigError(
-                f"{COMMAND_LINE}: {argument!r} is no override; write --key value, as in --generation.seed 1"
-            )
+            raise ConfigError(f"{COMMAND_LINE}: write overrides as --key value, got {argument!r}")
         key, equals, text = argument[2:].partition("=")
         if not equals:
             if not waiting or (waiting[0].startswith("--") and len(waiting[0]) > 2):
@@ -265,23 +247,19 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
                 )
             text = waiting.pop(0)
         if not text.strip():
-            raise ConfigError(f"{COMMAND_LINE}: --{key} is given no value; write null where none is meant")
+            raise ConfigError(f"{COMMAND_LINE}: --{key} has no value; write null for none")
         try:
             found.append((key, yaml.load(text, _Loader)))
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            hint = "; quote a value that holds spaces" if text[0] in "[{" else ""
+            hint = "; quote a value that has spaces" if text[0] in "[{" else ""
             hint = "; a pattern is not expanded, name one file or a folder" if text[0] == "*" else hint
-            why = f"{COMMAND_LINE}: --{key} {text!r} is no YAML value ({_problem(error)}){hint}"
-            raise ConfigError(why) from error
+            problem = f"({_problem(error)}){hint}"
+            raise ConfigError(f"{COMMAND_LINE}: --{key} must be YAML, got {text!r} {problem}") from error
     return found
 
 
 def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
-    """Return the sections of one file, without what it composes; ``where`` begins the message if it is missing.
-
-    Raises:
-        ConfigError: It is missing, or is not a YAML mapping.
-    """
+    """Return the sections of one file without those it composes; ``where`` begins the message if it is missing."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -300,7 +278,7 @@ def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
         line = f", line {mark.line + 1}" if mark is not None else ""
         raise ConfigError(f"{path}{line}: not valid YAML ({_problem(error)})") from error
     if not isinstance(content, dict):
-        what = "is empty" if content is None else f"holds {type(content).__name__}"
+        what = "is empty" if content is None else f"is a {type(content).__name__}"
         raise ConfigError(f"{path} {what}; a mapping of sections such as builder is expected")
     return content
 
@@ -319,12 +297,12 @@ def _read(path: Path, layers: Layers, including: tuple[Path, ...]) -> None:
 def _file_names(given: Any, where: str) -> list[str]:
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):
-        raise ConfigError(f"{where} is {given!r}; a list of file names is expected")
+        raise ConfigError(f"{where} must be a list of file names, got {given!r}")
     return names
 
 
 def _without_detours(path: Path) -> Path:
-    """``experiments/../configs/x.yaml`` reads as ``configs/x.yaml``."""
+    """Return ``configs/x.yaml`` for ``experiments/../configs/x.yaml``, whether the folders exist or not."""
     steps: list[str] = []
     for step in path.parts:
         if step == ".." and steps and steps[-1] not in ("..", path.anchor):

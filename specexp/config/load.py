@@ -1,4 +1,7 @@
-"""Load an experiment: its file composed, overridden and checked, its arms, and the stages of its sweep."""
+"""Load an experiment: its file composed, overridden and checked, its arms, and the stages of its sweep.
+
+All mistakes raise :class:`ConfigError`.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +30,16 @@ from specexp.core.checked import arguments_of, import_object
 from specexp.core.contracts import TreeBuilder
 from specexp.core.messages import did_you_mean
 
+# stages of a sweep that may have prompts of their own, and the file of a study with its counts of acceptances
 STAGES = ("confirm", "count_acceptances", "learn")
-"""Stages of a sweep that may have prompts of their own."""
 COUNTS = "acceptance_counts.json"
-"""Name of the file in a study's folder with the acceptances that it counted."""
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read, compose, override and check a file; torch is not imported.
+    """Read, compose, override and check a YAML file.
 
     Args:
-        path: YAML; ``compose:`` names files to lay under it.
         overrides: ``--dotted.key value`` or ``--dotted.key=value``, later ones win.
-
-    Raises:
-        ConfigError: One sentence with file, key, value and what is allowed.
 
     Example:
         >>> load_config("experiments/tree_shape.yaml", ["--generation.seed", "1"])  # doctest: +SKIP
@@ -49,6 +47,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     config = Config(read_layers(path, overrides), str(path))
     config.typed = parse_overrides(overrides)
     _check_replay(config)
+    # a search over whole parts may leave the file's own composition incomplete
     if not (config.get("sweep") or {}).get("space", {}).keys() & {"builder", "drafter", METHOD}:
         check_parts(config)
     _check_arms(config)
@@ -57,42 +56,33 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def _check_replay(config: Config) -> None:
-    """Raise if a recording cannot replace the models of the experiment, or is not used by it; it is not read."""
+    """Raise if a recording cannot replace the models of the experiment, or is not used. It is not read."""
     if not is_replayed(config):
         recording = config.get("recording")
         if recording is not None and config.get("what_if") is None:
-            raise config.checker.error(
-                ("recording",),
-                f" is {recording!r} and backend is live, which runs the models: set backend to replay, or leave "
-                "recording out",
-            )
+            why = f" is {recording!r} and backend is live: set backend to replay, or leave recording out"
+            raise config.checker.error(("recording",), why)
         return
     where = f"{config.source_of(('backend',))}: backend is replay"
     sweep = config.get("sweep") or {"space": {}, "enqueue": []}
     keys = [*sweep["space"], *(key for known in sweep["enqueue"] for key in known)]
     if is_multi_sequence(config) or any(key.partition(".")[0] == "execution" for key in keys):
         raise ConfigError(
-            f"{where}, but several sequences are decoded for a prompt, and a recording does not contain how they "
-            "overlap on the device: leave execution and TaskItems out, or set backend to live"
+            f"{where}, but several sequences are decoded for a prompt, and a recording has no overlap of them: leave "
+            "execution and TaskItems out, or set backend to live"
         )
     if config.get("latency") is None:
         raise ConfigError(
-            f"{where}, which takes its seconds from a latency profile, and latency is null: measure one with python "
-            "-m specexp.profile and name its artifact, or write one by hand as in configs/latency"
+            f"{where}, which needs a latency profile for its seconds, and latency is null: measure one with python -m "
+            "specexp.profile and set its artifact, or write one by hand as in configs/latency"
         )
 
 
 def with_prompts_of(config: Config, stage: str | None) -> Config:
-    """Return an experiment with the prompts of its search, or of a stage of its sweep.
+    """Return an experiment with the prompts of a stage of its sweep, one of :data:`STAGES`; None for the search.
 
     A stage without ``prompts`` and ``offset`` of its own takes the next prompts of the same set: first the search,
     then the confirmation, then the others.
-
-    Args:
-        stage: One of :data:`STAGES`; None for the search.
-
-    Raises:
-        ConfigError: The search takes all prompts, so that none are left.
     """
     if stage is None:
         return config
@@ -103,8 +93,8 @@ def with_prompts_of(config: Config, stage: str | None) -> Config:
         search: dict[str, Any] = config.get("data")
         if search["max_prompts"] is None:
             raise ConfigError(
-                f"{config.file}: data.max_prompts is null, so the search takes all prompts and leaves none for "
-                "sweep.confirm and sweep.count_acceptances: set it, or give them prompts of their own"
+                f"{config.file}: data.max_prompts is null, so the search takes all prompts: set it, or give "
+                f"sweep.{stage} prompts of its own"
             )
         own["offset"] = search["offset"] + search["max_prompts"]
         confirmed = None if stage == "confirm" else config.get("sweep.confirm.data", None)
@@ -118,7 +108,7 @@ class ComposedArm:
     """An arm to run: a composition, or one of Hugging Face's own loops with its arguments.
 
     Attributes:
-        preload: The same composition over the prompts its drafter learns from before the run.
+        preload: The same composition with the prompts that its drafter learns from before the run.
     """
 
     name: str
@@ -141,10 +131,10 @@ def arms_of(config: Config) -> list[ComposedArm]:
         for point in product(*grid):
             suffix = ", ".join(f"{key.rpartition('.')[2]}={_label(value)}" for key, value in point)
             composed = config if reference else _compose_arm(config, name, dict(point))
-            label = f"{name}[{suffix}]" if suffix else name
-            shown = f"{title}, {suffix}" if suffix else title
-            preload = _preload(composed, name, arm)
-            found.append(ComposedArm(label, shown, composed, reference, arguments, preload))
+            label, shown = (f"{name}[{suffix}]", f"{title}, {suffix}") if suffix else (name, title)
+            found.append(
+                ComposedArm(label, shown, composed, reference, arguments, _preload(composed, name, arm))
+            )
     return found
 
 
@@ -167,7 +157,7 @@ def _check_arms(config: Config) -> None:
     for name, arm in config.get("arms").items():
         where = f"{config.source_of(('arms', name))}: arms.{name}"
         if not name.strip() or not str(arm.get("title") or name).strip():
-            raise config.checker.error(("arms",), f" has one called {name!r}; give it a name")
+            raise config.checker.error(("arms",), f" must have names, got {name!r}")
         if arm.get("reference") == "hf-assisted":
             check_draft_latency(config, build_latency(config), f"arm {name!r}")
         if arm.get("reference") is not None:
@@ -178,7 +168,7 @@ def _check_arms(config: Config) -> None:
             for key, values in (arm.get("grid") or {}).items():
                 check_key(own, key, f"{where}.grid")
                 if not values:
-                    raise ConfigError(f"{where}.grid.{key} is an empty list; at least one value is needed")
+                    raise ConfigError(f"{where}.grid.{key} must have at least one value, got []")
                 for value in values:
                     composed = _compose_arm(config, name, {key: value})
             check_parts(composed)
@@ -187,7 +177,7 @@ def _check_arms(config: Config) -> None:
 
 @contextmanager
 def _inside(where: str, arm: str) -> Iterator[None]:
-    """Name the arm in an error about something that the arm itself does not set."""
+    """Add the arm to an error about a value that the arm itself does not set."""
     try:
         yield
     except ConfigError as error:
@@ -197,13 +187,14 @@ def _inside(where: str, arm: str) -> Iterator[None]:
 
 
 def _label(value: Any) -> str:
-    """Return a value of a grid as text. In a list, ``1 x 7`` is seven times 1."""
+    """Return a value of a grid as text; ``1 x 7`` in a list is seven times 1."""
     if isinstance(value, Mapping):
         return str(value.get("name") or value.get("class_path", value))
     if not isinstance(value, list):
         return str(value)
-    runs = ((str(entry), len(list(run))) for entry, run in groupby(value))
-    return f"[{', '.join(f'{entry} x {count}' if count > 2 else ', '.join([entry] * count) for entry, count in runs)}]"
+    runs = [(str(entry), len(list(run))) for entry, run in groupby(value)]
+    shown = (f"{entry} x {count}" if count > 2 else ", ".join([entry] * count) for entry, count in runs)
+    return f"[{', '.join(shown)}]"
 
 
 def build_sweep(config: Config) -> Sweep | None:
@@ -213,11 +204,11 @@ def build_sweep(config: Config) -> Sweep | None:
 
 
 def _check_sweep(config: Config) -> None:
-    """Check the search space against its compositions, and the configurations that are measured first."""
+    """Check the search space in all its compositions, and the configurations that are measured first."""
     sweep = build_sweep(config)
     if sweep is None:
         return
-    contexts = [config]
+    contexts = [config]  # one composition for each combination of whole parts
     for key, entry in sorted(sweep.space.items()):
         if "." not in key and isinstance(entry, Categorical):
             contexts = [_chosen(outer, key, one, sweep) for outer in contexts for one in entry.choices]
@@ -237,12 +228,12 @@ def _check_sweep(config: Config) -> None:
             values = [("low", entry.low), ("high", entry.high)]
         for name, value in values:
             source = f"{config.source_of(('sweep', 'space', key, name))}: sweep.space.{key}"
-            for context in fitting:
+            for context in fitting:  # the extremes of a range stand for all its values
                 apply_overrides(context, {key: value}, source)
     for number, known in enumerate(sweep.known):
         overrides = {key: _with_own_counts(value, sweep) for key, value in known.overrides.items()}
         composed = apply_overrides(config, overrides, _source(config, ("sweep", "enqueue", str(number))))
-        if not awaits_counts(composed, sweep):
+        if not awaits_counts(composed, sweep):  # without its counts a builder cannot be built yet
             check_parts(composed)
     for stage in STAGES:
         if (found := getattr(sweep, stage)) is not None:
@@ -253,12 +244,12 @@ def _check_sweep(config: Config) -> None:
 
 
 def _source(config: Config, at: Key) -> SourceOf:
-    """Return the source of overrides that are written at a place of the file, for errors."""
+    """Return the source of overrides at a place of the file, for errors."""
     return lambda key: f"{config.source_of((*at, *key))}: {'.'.join(at)}"
 
 
 def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
-    """Return the composition with a choice of the space; the parts of a method must go together."""
+    """Return the composition with a choice of the space. The parts of a method must go together."""
     source = f"{config.source_of(('sweep', 'space', key))}: sweep.space.{key}"
     source += f": {choice['name']}" if key == METHOD else ""
     overrides = {part: _with_own_counts(value, sweep) for part, value in overrides_of(key, choice).items()}
@@ -269,9 +260,9 @@ def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
 
 
 def with_counts(value: Any, counts: str) -> Any:
-    """Return a builder with the study's file of acceptance counts if it needs some and names none, or :data:`COUNTS`.
+    """Return a builder with ``counts`` in place of :data:`COUNTS`, or of missing acceptance counts that it needs.
 
-    A value that specifies no such builder stays as it is.
+    Any other value is returned as it is.
     """
     name = value.get("class_path") if isinstance(value, Mapping) else None
     if not isinstance(name, str):
@@ -293,19 +284,15 @@ def _with_own_counts(value: Any, sweep: Sweep) -> Any:
 
 
 def awaits_counts(config: Config, sweep: Sweep) -> bool:
-    """Return whether a builder needs counts that the study makes, and they are not there yet."""
+    """Return whether a builder needs counts that the study has not made yet."""
     counts = config.get("builder.init_args.acceptance_counts", None)
     return sweep.count_acceptances is not None and counts is not None and not Path(counts).is_file()
 
 
 def with_artifact(config: Config) -> Config:
-    """Return the experiment with the parts of its ``artifact``, without arms and search.
+    """Return the experiment with the parts of its ``artifact``, if it has one, without arms and search.
 
-    The parts start without what the artifact had learned, as the file's own would. An experiment without an
-    ``artifact`` is returned as it is.
-
-    Raises:
-        ConfigError: The artifact cannot be read, holds no parts, or decodes plainly.
+    Like the parts of a file, these start without learned state.
     """
     path = config.get("artifact")
     if path is None:
@@ -320,12 +307,14 @@ def with_artifact(config: Config) -> Config:
     except ArtifactError as error:
         raise ConfigError(f"{where}{error}") from error
     if artifact.plain:
-        why = "decodes plainly, so that there is nothing to compare or prove; a study's best-tree drafts"
-        raise ConfigError(f"{where}{path} {why}")
+        raise ConfigError(
+            f"{where}{path} means plain decoding, so there is nothing to compare; take best-tree"
+        )
     specs = artifact.specs()
     if "drafter" not in specs or "builder" not in specs:
-        why = f"is of kind {artifact.kind!r} and composes no decoder; one with a drafter and a builder is expected"
-        raise ConfigError(f"{where}{path} {why}")
+        raise ConfigError(
+            f"{where}{path} must have a drafter and a builder, and is of kind {artifact.kind!r}"
+        )
     parts = {family: spec for family, spec in specs.items() if family in OVERRIDES and family != "execution"}
     found = apply_overrides(config, {**parts, "artifact": None, "sweep": None, "arms": {}}, str(path))
     found.artifact = str(path)
@@ -335,10 +324,7 @@ def with_artifact(config: Config) -> Config:
 def with_recognised_fields(config: Config) -> tuple[Config, list[str]]:
     """Return an experiment with ``data.field`` set for all stages of its sweep, and a line to print for each file.
 
-    Each file of prompts is read once, so that a wrong line is reported before models are loaded.
-
-    Raises:
-        ConfigError: A file cannot be read, or its field is not recognised.
+    Each file of prompts is read once here, so that a wrong line is reported before models are loaded.
     """
     fields: dict[str, str] = {}
     lines: list[str] = []

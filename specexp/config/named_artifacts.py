@@ -19,11 +19,7 @@ _REFERENCE = re.compile(r"wandb:([^/:\s]+/){0,2}[^/:\s]+:[^/:\s]+")
 
 
 def local(path_or_reference: str | Path) -> Path:
-    """Return the path of an artifact; one in W&B is downloaded, and ``stdlib:eagle`` is embedded with its models.
-
-    Raises:
-        ArtifactError: As :func:`download`.
-    """
+    """Return the path of an artifact; one in W&B is downloaded, ``stdlib:eagle`` is embedded with its models."""
     given = str(path_or_reference)
     return download(given) if given.startswith(PREFIX) else embedded_artifact(given) or Path(given)
 
@@ -40,11 +36,11 @@ def download(reference: str) -> Path:
     mode = os.environ.get("WANDB_MODE", "online")
     if mode != "online":
         raise ArtifactError(
-            f"{reference} needs W&B online and WANDB_MODE is {mode!r}: use the artifact's own folder"
+            f"{reference} needs W&B online and WANDB_MODE is {mode!r}: use the artifact's folder"
         )
     if not logged_in():
         raise ArtifactError(
-            f"{reference} needs a W&B account: run `wandb login`, or use the artifact's own folder"
+            f"{reference} needs a W&B account: run `wandb login`, or use the artifact's folder"
         )
     import wandb
 
@@ -59,12 +55,14 @@ def download(reference: str) -> Path:
 
 
 def _check_entries(entries: Mapping[str, Any], reference: str) -> None:
-    """Refuse foreign files, before W&B writes them or asks another store for them."""
+    """Raise for foreign files, before W&B writes them or fetches them from another store."""
     for name, entry in entries.items():
         where = f"{reference}: {name!r}"
         if name != MANIFEST and not PAYLOAD_NAME.fullmatch(name):
             raise ArtifactError(f"{where} must be {MANIFEST} or a plain *.json or *.safetensors name")
         if entry.ref is not None:
-            raise ArtifactError(f"{where} refers to {entry.ref!r}; a file of its own is expected")
+            raise ArtifactError(
+                f"{where} must be a file of the artifact itself, got a reference to {entry.ref!r}"
+            )
         if entry.size is not None and entry.size > most_bytes(name):
-            raise ArtifactError(f"{where} has {entry.size} bytes; at most {most_bytes(name)} are allowed")
+            raise ArtifactError(f"{where} must have at most {most_bytes(name)} bytes, got {entry.size}")

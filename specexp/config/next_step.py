@@ -1,28 +1,28 @@
-"""The command to type next, quoted for a shell, with its purpose as a comment."""
+"""The next command, quoted for a shell, with its purpose as a comment."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
 
 from specexp.config.config import Config
 from specexp.config.layers import PARTS, entries_of
+from specexp.config.schema import Pair
 
+# sections that do not change the models, prompts and parts of a later command
 _OTHER_SECTIONS = {"name", "output", "tracking", "trainer", "sweep", "fit", "profile", "record", "verify", "artifact",
                    "trust"}  # fmt: skip
-"""Sections that do not change which models, prompts and parts a later command finds."""
-_MODEL_OPTIONS = {
-    "--target": ("target", "stdlib"),
-    "--draft": ("draft", None),
-    "--target-dtype": ("target_dtype", "bfloat16"),
-    "--draft-dtype": ("draft_dtype", "float32"),
-    "--device": ("device", "cpu"),
-}
-"""Keys of ``pair`` and their defaults by a deployment's option."""
+_MODEL_KEYS = (
+    "target",
+    "draft",
+    "target_dtype",
+    "draft_dtype",
+    "device",
+)  # of pair, as a deployment's options
 
 
 def command_line(name: str, *words: object, why: str = "") -> str:
@@ -32,43 +32,36 @@ def command_line(name: str, *words: object, why: str = "") -> str:
 
 
 def experiment_again(config: Config, changed: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the words for the same experiment: its file, and the overrides that were typed.
-
-    Args:
-        config: The experiment.
-        changed: Values by dotted key that the next command needs in place of what was typed.
-    """
+    """Return the words for the same experiment: its file, and the typed overrides, except for the ``changed`` ones."""
     typed = {key: value for key, value in config.typed if key.partition(".")[0] not in _OTHER_SECTIONS}
     overrides = {**typed, **(changed or {})}
     return [config.file, *(word for key, value in overrides.items() for word in (f"--{key}", _text(value)))]
 
 
 def _text(value: Any) -> str:
-    """Return a value as it is typed: a text as it is if YAML reads it so, else as JSON."""
+    """Return a value as it is typed: a text itself if YAML reads it as that text, else JSON."""
     if isinstance(value, str) and value and yaml.safe_load(f"- {value}") == [value]:
         return value
     return json.dumps(value)
 
 
 def model_options(config: Config) -> list[str]:
-    """Return the options of a deployment that name the experiment's models and their device."""
-    given = {
-        option: (config.get(f"pair.{key}"), default) for option, (key, default) in _MODEL_OPTIONS.items()
-    }
-    return [
-        word for option, (value, default) in given.items() if value != default for word in (option, value)
-    ]
+    """Return the options of a deployment for the experiment's models and their device, without defaults."""
+    return _options(config, _MODEL_KEYS)
 
 
 def init_options(config: Config) -> list[str]:
-    """Return the options of ``specexp.init`` that name the experiment's models and their device."""
-    options = model_options(config)
-    pairs = zip(options[::2], options[1::2], strict=True)
-    return [word for option, value in pairs if not option.endswith("-dtype") for word in (option, value)]
+    """Return the options of ``specexp.init`` for the experiment's models and their device."""
+    return _options(config, [key for key in _MODEL_KEYS if not key.endswith("_dtype")])
+
+
+def _options(config: Config, keys: Iterable[str]) -> list[str]:
+    changed = [key for key in keys if config.get(f"pair.{key}") != Pair.model_fields[key].default]
+    return [word for key in changed for word in (f"--{key.replace('_', '-')}", config.get(f"pair.{key}"))]
 
 
 def measured_by(config: Config) -> str:
-    """Return the command that measures the experiment: ``sweep`` if it has a search, else ``run``."""
+    """Return the command that measures the experiment, ``sweep`` or ``run``."""
     return "run" if config.get("sweep") is None else "sweep"
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
-from typing_extensions import override
 
 from specexp.artifacts import ControllerKind
-from specexp.config.sweep import Sweep
-from specexp.core.checked import CallOf, PartOf, Section, keys_below, refusal
+from specexp.config.sweep import Count, Sweep
+from specexp.core.checked import CallOf, PartOf, Section, refusal
 
-Count = Annotated[int, Field(ge=1)]
 Dtype = Literal["bfloat16", "float16", "float32"]
 
 
@@ -21,17 +18,16 @@ class Pair(Section):
 
     Attributes:
         target: ``stdlib`` for the embedded pair, otherwise hub id, folder, or GGUF file for llama.cpp.
-        draft: hub id, folder or GGUF file; null for the embedded pair's own, and for none beside other
-            targets.
-        target_dtype: Precision of the target; of a GGUF file's keys and values.
-        draft_dtype: Precision of the draft; of a GGUF file's keys and values.
-        device: As torch names it.
+        draft: Hub id, folder or GGUF file; null for the draft of an embedded target, or no draft.
+        target_dtype: Precision of the target; for a GGUF file of its keys and values.
+        draft_dtype: Precision of the draft; for a GGUF file of its keys and values.
+        device: A torch device, such as ``cpu`` or ``cuda:1``.
         device_map: Devices of the target's modules if one device is too small: ``auto`` and the like, or a
             mapping of modules to devices, ``cpu`` or ``disk``; the draft is on ``device``. Needs accelerate.
-        offload_folder: Where weights on ``disk`` are written if they cannot be read from the model's own files.
-        attn_implementation: How attention is computed; other implementations take no tree mask.
-        mode: How both are run: ``eager`` by their own code, ``compiled`` by passes compiled for this machine
-            (models of the Llama family on a CPU), ``auto`` compiled if possible.
+        offload_folder: Folder for weights on ``disk`` if they cannot be read from the model's own files.
+        attn_implementation: Implementation of attention; others than these take no tree mask.
+        mode: Runtime of both models: ``eager`` is the model's own code, ``compiled`` are passes compiled for this
+            machine (models of the Llama family on a CPU), ``auto`` is compiled if possible.
     """
 
     target: str = "stdlib"
@@ -55,7 +51,7 @@ class Generation(Section):
         seed: Seed of verifiers and drafters that draw.
         samples: Continuations of every prompt.
         stop_at_eos: Whether EOS ends an answer.
-        threads: CPU threads of torch; null leaves them as they are.
+        threads: CPU threads of torch; null for torch's default.
     """
 
     max_new_tokens: Count = 128
@@ -84,7 +80,7 @@ class Tracking(Section):
 
     Attributes:
         project: Project of the runs.
-        mode: How they are sent; null is online if logged in, else offline.
+        mode: Mode of the runs; null is online if logged in, else offline.
         entity: Owner of the project; the logged-in user if null.
         tags: Labels of the runs.
     """
@@ -100,12 +96,13 @@ class Verify(Section):
 
     Attributes:
         level: Probability that an exact composition is refused.
-        total_variation: Deviation of the joint of three tokens on the toy targets that is found or excluded.
+        total_variation: Deviation of the joint distribution of three tokens on the toy targets that is found or
+            excluded.
         toy_triples: Triples of tokens on each toy target at most; as many as a decision needs if null.
         toy_tokens: Tokens on the toy targets that are compared with the output of a deterministic verifier.
         prompts: How many prompts' first tokens are tested on the configured models.
         samples: Continuations of each of those prompts.
-        first_tokens: How many tokens are tested jointly there.
+        first_tokens: How many tokens are tested jointly on the configured models.
         workers: Processes that decode on the toy targets; as many as cores if null.
     """
 
@@ -125,9 +122,9 @@ class Profile(Section):
     Attributes:
         to: Folder of the ``latency-profile`` artifact.
         max_tokens: Most tokens of a pass, the root among them.
-        prefixes: Tokens in the cache before a pass; the context must hold them, the deepest row of the
-            largest pass, and 15 tokens, since the cache grows over a block of passes.
-        lanes: Numbers of sequences, from 2, in one pass: such passes are also measured, at the middle prefix.
+        prefixes: Tokens in the cache before a pass. The context must have room for them, the deepest row of the
+            largest pass, and 15 tokens by which the cache grows over a block of passes.
+        lanes: Numbers of sequences, from 2, for passes of several sequences, measured at the middle prefix.
         repeats: Blocks of passes of every size; each block gives one measurement.
         prompts: How many prompts of ``data`` are decoded by every composition.
         max_new_tokens: Most tokens of each of those answers.
@@ -149,9 +146,9 @@ class Record(Section):
         to: Folder of the recording; ``recordings/<name>`` if null.
         coverage: Builders run once at every root: replayed builders may use the nodes of their trees. If null a
             chain of 24, or the experiment's builder if the drafter learns from its drafts.
-        candidates: Candidates of the draft kept after every token of the output: the widest static tree.
-        target_top_k: Best tokens of the target kept after every recorded token, for drafters that learn from
-            them; as many as the drafter learns, or 8, if null.
+        candidates: Candidates of the draft kept for every token of the output, which bounds the width of a tree.
+        target_top_k: The target's best tokens kept for every recorded token, for drafters that learn from them; if
+            null, as many as the drafter learns, or 8.
         turns_per_file: Turns in a Parquet file; an interrupted recording continues after the last file.
         live_sample: Prompts that the composition also decodes live, to compare with the replay.
     """
@@ -168,7 +165,7 @@ class WhatIf(Section):
     """The devices and trees that ``specexp.what_if`` compares.
 
     Attributes:
-        profiles: Latency profiles: their arguments, or an ``artifact`` to take them from.
+        profiles: Latency profiles: their arguments, or an ``artifact`` that has them.
         files: Further profiles: YAML files with a ``latency:`` section each, such as
             ``experiments/replay/devices/a100_7b.yaml``.
         max_nodes: Most nodes of a tree.
@@ -186,12 +183,12 @@ class ArmSection(Section):
 
     Attributes:
         title: Name in tables; the arm's name if null.
-        drafter: Overrides of the experiment's; null for none.
-        builder: Overrides of the experiment's; null for none.
+        drafter: Overrides of the experiment's drafter; null for none.
+        builder: Overrides of the experiment's builder; null for none.
         engine: Another engine instead of specexp's decoder; drafter and builder must be null then.
         grid: Values by dotted key: one arm for each.
-        preload: Overrides of ``data``, naming other prompts that are decoded before the run. The arm's Token
-            Recycling or phrase cache starts every prompt with what it learned from them, its controller the run.
+        preload: Overrides of ``data`` for prompts that are decoded before the run. The arm's Token Recycling or
+            phrase cache starts every prompt with the state learned from them, its controller the run.
         reference: Hugging Face's own generate instead of specexp's decoder, with the arguments below.
         num_assistant_tokens: Tokens that ``hf-assisted`` drafts.
         assistant_confidence_threshold: Probability below which ``hf-assisted`` stops drafting.
@@ -228,7 +225,9 @@ class ArmSection(Section):
                 raise refusal((key,), f" needs a reference, one of {', '.join(REFERENCE_KEYS)}")
             if takes is not None and key in cls.model_fields and key not in ("title", "reference", *takes):
                 allowed = ", ".join(("title", *takes))
-                raise refusal((key,), f" does not go with reference {reference!r}, which takes {allowed}")
+                raise refusal(
+                    (key,), f" cannot be combined with reference {reference!r}, which takes {allowed}"
+                )
         return given
 
 
@@ -278,23 +277,22 @@ class Experiment(Section):
         question: The question of the experiment, in a sentence.
         paper: Publication with figures to compare with.
         pair: The models.
-        data: Which prompts are decoded.
+        data: The prompts that are decoded.
         drafter: Proposes the next tokens; null for plain decoding.
         builder: Grows the tree of a step.
         verifier: Accepts drafted tokens.
         controller: Limits a step's draft; null for the builder's own limits.
         artifact: Artifact with the parts to prove, or to compare on other prompts, without their learned state.
             They replace the file's own parts, arms and search.
-        trust: Installed packages from which that artifact's parts may be.
+        trust: Installed packages that may define that artifact's parts.
         execution: How several sequences are decoded for a prompt: an item of ``TaskItems`` as a tree of
             thoughts, any other prompt with ``generation.samples`` continuations as one group. Null decodes
             one sequence at a time, or with ``SerialSpeculative`` if other arms have an execution. Plain decoding
             is then ``Serial``, and the only baseline: Hugging Face's loops decode no groups.
         reasoning: How items of ``TaskItems`` are searched.
         generation: How much is generated.
-        engine: Another engine, whose settings ``specexp.sweep`` searches instead of the four parts.
-        latency: Costs by which the run's seconds are modelled, of another device or other models; null to
-            measure them.
+        engine: Another engine. ``specexp.sweep`` searches its settings instead of the four parts.
+        latency: Costs of a device and its models, by which the run's seconds are modelled; null to measure them.
         trainer: Arguments of Lightning's Trainer.
         output: Folder of the results.
         tracking: W&B project and mode of the runs.
@@ -305,13 +303,13 @@ class Experiment(Section):
         recording: Folder that ``specexp.record`` wrote, for replay; ``record.to`` if null.
         what_if: Which devices ``specexp.what_if`` compares.
         arms: Named compositions to compare; each is its difference from the file's own.
-        baselines: What arms are compared with: plain decoding by specexp, by Hugging Face's generate, or both.
-            If null both, unless Hugging Face's cannot emit the tokens of the verifier.
+        baselines: Baselines of the comparison: plain decoding by specexp, by Hugging Face's generate, or both. If
+            null both, unless Hugging Face's generate cannot emit the tokens of the verifier.
         published: Rows of the paper's table that are not run here: a ``method`` and its figures.
         figure: Which figure ``specexp.run`` draws; its default if null.
         float32_prompts: How many prompts ``specexp.run`` and the confirmation of a sweep decode once more
             with a float32 copy of a 16-bit target, untimed and within 15 seconds, if outputs differ at near
-            ties: in float32 they must be equal. 0 leaves it out.
+            ties: in float32 they must be equal. 0 turns it off.
         analyses: Analyses of every step by ``specexp.run``.
         fit: How ``specexp.fit`` lets the controller learn.
         sweep: What ``specexp.sweep`` searches.
@@ -356,8 +354,3 @@ class Experiment(Section):
     analyses: list[Annotated[Any, PartOf("specexp.bench.analysis.Analysis")]] = Field(default=[])
     fit: Fit | None = None
     sweep: Sweep | None = None
-
-    @override
-    @classmethod
-    def known_keys(cls) -> Iterable[str]:
-        return keys_below(cls)

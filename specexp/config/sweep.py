@@ -17,9 +17,9 @@ from specexp.core.messages import did_you_mean
 METHOD = "method"
 """Key of ``sweep.space`` with whole methods as choices: a drafter with its builder and controller."""
 PARTS_OF_A_METHOD = ("drafter", "builder", "controller")
+# Target, prompts, verifier and lengths are the same for all trials of a study: plain decoding is measured once.
 SEARCHABLE = (*PARTS_OF_A_METHOD, "execution", "engine", METHOD)
-"""Sections that a study may vary; ``method`` varies several at once. Target, prompts, verifier and lengths
-are the same for all trials of a study: plain decoding is measured once for them."""
+Count = Annotated[int, Field(ge=1)]
 Way = Literal["maximize", "minimize"]
 
 
@@ -41,7 +41,7 @@ class _Range(Section):
         low: Smallest number.
         high: Largest number.
         log: Whether they are drawn on a logarithmic scale.
-        step: Distance between two numbers; null for all of them.
+        step: Distance between two numbers; null for any.
     """
 
     type: str
@@ -55,7 +55,7 @@ class _Range(Section):
         if self.low > self.high:
             raise ValueError(f"low {self.low} is above high {self.high}")
         if self.log and self.low <= 0:
-            raise ValueError(f"low is {self.low}; with log: true it must be above 0")
+            raise ValueError(f"low must be above 0 with log: true, got {self.low}")
         if self.log and self.step is not None:
             raise ValueError("step and log: true do not go together; leave one out")
         return self
@@ -78,8 +78,7 @@ class IntRange(_Range):
     """Integers of a search space.
 
     Attributes:
-        step: Distance between two numbers.
-        at_most: An earlier key of the space whose value is never exceeded.
+        at_most: An earlier key of the space; its drawn value is an upper bound.
 
     Example:
         >>> str(IntRange(type="int", low=4, high=64, log=True))
@@ -89,7 +88,7 @@ class IntRange(_Range):
     type: Literal["int"]
     low: int
     high: int
-    step: Annotated[int, Field(ge=1)] | None = None
+    step: Count | None = None
     at_most: str | None = None
 
     def suggest(self, trial: Any, key: str, drawn: Mapping[str, Any]) -> Any:
@@ -108,11 +107,7 @@ class IntRange(_Range):
 
 
 class FloatRange(_Range):
-    """Numbers of a search space.
-
-    Attributes:
-        step: Distance between two numbers; null for all of them.
-    """
+    """Numbers of a search space."""
 
     type: Literal["float"]
     step: Annotated[float, Field(gt=0)] | None = None
@@ -184,42 +179,42 @@ def _label(choice: Any) -> Any:
     return choice["name"] if _is_named(choice) else choice
 
 
-class CountAcceptances(Section):
+class _Stage(Section):
+    """A stage besides the search.
+
+    Attributes:
+        data: Overrides of the experiment's ``data``.
+    """
+
+    data: dict[str, Any] = Field(default={})
+
+
+class Learn(_Stage):
+    """The prompts that every candidate's drafter and controller learn from before it is measured."""
+
+
+class CountAcceptances(_Stage):
     """The stage that records which rank paths are accepted in a wide tree.
 
     Attributes:
         builder: Builder of the wide tree.
-        data: Overrides of the experiment's ``data``.
     """
 
     builder: Annotated[Any, SpecOf("specexp.core.contracts.TreeBuilder")]
-    data: dict[str, Any] = Field(default={})
 
 
-class Learn(Section):
-    """The prompts that every candidate's drafter and controller learn from before it is measured.
-
-    Attributes:
-        data: Overrides of the experiment's ``data``.
-    """
-
-    data: dict[str, Any] = Field(default={})
-
-
-class Confirm(Section):
-    """The stage that re-measures the best trials on prompts the search did not see.
+class Confirm(_Stage):
+    """The stage that measures the best trials again, on other prompts than the search.
 
     Attributes:
         best: How many trials are measured again.
         again: Whether an ended study is confirmed once more and both confirmations are pooled (``--confirm-again``).
         of_each: A key of the space; the best trial of each of its choices is confirmed too.
-        data: Overrides of the experiment's ``data``.
     """
 
-    best: Annotated[int, Field(ge=1)] = 3
+    best: Count = 3
     again: bool = False
     of_each: str | None = None
-    data: dict[str, Any] = Field(default={})
 
 
 class Export(Section):
@@ -267,7 +262,7 @@ class Sweep(Section):
 
     space: dict[str, SpaceEntry]
     direction: Way = "maximize"
-    n_trials: Annotated[int, Field(ge=1)] = 24
+    n_trials: Count = 24
     objectives: list[str] | dict[str, Way | None] = Field(default=["speedup"])
     sampler: Annotated[Any, SpecOf("optuna.samplers.BaseSampler")] | None = None
     pruner: Annotated[Any, SpecOf("optuna.pruners.BasePruner")] | None = None
@@ -286,18 +281,22 @@ class Sweep(Section):
         for key, entry in given.items() if isinstance(given, Mapping) else ():
             nested = isinstance(entry, Mapping) and any(isinstance(one, Mapping) for one in entry.values())
             if nested and "type" not in entry:
-                why = " holds mappings; write one dotted key, as in builder.init_args.nodes"
+                why = " must be one dotted key, such as builder.init_args.nodes, got a mapping of mappings"
                 raise refusal((str(key),), why)
         return given
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_space()
+        if not self.space:
+            why = " must have at least one dotted key, such as builder.init_args.nodes"
+            raise refusal(("space",), why)
+        for key, entry in self.space.items():
+            self._check_entry(key, entry)
         objectives = list(self.objectives)
         if not objectives:
-            raise refusal(("objectives",), " is empty; name at least one, such as speedup")
+            raise refusal(("objectives",), " must name at least one metric, such as speedup")
         if repeated := _repeated(objectives):
-            raise refusal(("objectives",), f" names {repeated!r} twice; name each once")
+            raise refusal(("objectives",), f" must name each metric once, got {repeated!r} twice")
         if self.pruner is not None and objectives != ["speedup"]:
             why = " is set, but only a study with the one objective speedup prunes: set it to null, or objectives to "
             raise refusal(("pruner",), f"{why}[speedup]")
@@ -305,14 +304,46 @@ class Sweep(Section):
             why = " is true, but only a confirmation measures a gain: set sweep.confirm too"
             raise refusal(("require_gain",), why)
         if repeated := _repeated([known.name for known in self.known]):
-            why = f": two configurations are called {repeated!r}; give each its own name"
-            raise refusal(("enqueue",), why)
+            raise refusal(
+                ("enqueue",), f": two configurations are called {repeated!r}; give each its own name"
+            )
         of_each = None if self.confirm is None else self.confirm.of_each
         choices = [key for key, entry in self.space.items() if isinstance(entry, Categorical)]
         if of_each is not None and of_each not in choices:
             why = f" must be a key of the space with choices, got {of_each!r}{did_you_mean(of_each, choices)}"
             raise refusal(("confirm", "of_each"), why)
         return self
+
+    def _check_entry(self, key: str, entry: SpaceEntry) -> None:
+        at = ("space", key)
+        if key.partition(".")[0] not in SEARCHABLE:
+            raise refusal(
+                at,
+                f" cannot be searched: a study varies {', '.join(SEARCHABLE)}, and compares all trials on the same "
+                "target, prompts and sampling",
+            )
+        if "." not in key and not isinstance(entry, Categorical):
+            raise refusal(
+                (*at, "type"), f" must be categorical for a whole part or method, got {entry.type!r}"
+            )
+        for choice in entry.choices if key == METHOD and isinstance(entry, Categorical) else ():
+            parts = set(choice) - {"name"} if _is_named(choice) else set()
+            if not parts or not parts <= set(PARTS_OF_A_METHOD):
+                wrong = min(parts - set(PARTS_OF_A_METHOD), default="")
+                hint = did_you_mean(wrong, PARTS_OF_A_METHOD) if wrong else ""
+                why = f": {choice!r} must set a name and some of {', '.join(PARTS_OF_A_METHOD)}{hint}"
+                raise refusal((*at, "choices"), why)
+        method = next((name for name, parts in self.methods.items() if key in parts), None)
+        if method is not None:
+            raise refusal(at, f" is searched and set by the method {method!r}; leave one of them out")
+        if isinstance(entry, IntRange) and entry.at_most is not None:
+            # keys are drawn in this order, so a bound must come before
+            order = sorted(self.space, key=lambda name: name.count("."))
+            known = [name for name in order[: order.index(key)] if isinstance(self.space[name], IntRange)]
+            if entry.at_most not in known:
+                hint = did_you_mean(entry.at_most, known)
+                why = f": at_most must be an earlier integer of the space, got {entry.at_most!r}{hint}"
+                raise refusal(at, why)
 
     @property
     def prunes(self) -> bool:
@@ -321,11 +352,7 @@ class Sweep(Section):
 
     @property
     def known(self) -> tuple[Known, ...]:
-        """The configurations measured first, methods with their parts in place of their names.
-
-        Raises:
-            ValidationError: One names a method that the space does not have.
-        """
+        """The configurations measured first, methods with their parts in place of their names."""
         found = []
         for number, given in enumerate(self.enqueue):
             overrides = {key: value for key, value in given.items() if key != "name"}
@@ -333,7 +360,7 @@ class Sweep(Section):
             method = overrides.pop(METHOD, None)
             if method is not None and method not in self.methods:
                 hint = did_you_mean(str(method), self.methods)
-                why = f": method is {method!r}, which sweep.space does not have{hint}"
+                why = f": method must be one of sweep.space, got {method!r}{hint}"
                 raise refusal(("enqueue", str(number)), why)
             found.append(Known(name, {**self.methods.get(method, {}), **overrides}))
         return tuple(found)
@@ -343,41 +370,6 @@ class Sweep(Section):
         """Parts of each method of the space by the method's name."""
         entry = self.space.get(METHOD)
         return entry.by_label if isinstance(entry, Categorical) else {}
-
-    def _check_space(self) -> None:
-        if not self.space:
-            why = " is empty; at least one dotted key such as builder.init_args.nodes is needed"
-            raise refusal(("space",), why)
-        earlier: list[str] = []
-        for key, entry in sorted(self.space.items(), key=lambda item: item[0].count(".")):
-            at = ("space", key)
-            if key.partition(".")[0] not in SEARCHABLE:
-                raise refusal(
-                    at,
-                    f" cannot be searched: a study varies {', '.join(SEARCHABLE)}, and compares all trials on the "
-                    "same target, prompts and sampling",
-                )
-            if "." not in key and not isinstance(entry, Categorical):
-                what = "method" if key == METHOD else "whole part"
-                why = f" must be categorical with choices for a {what}, got {entry.type!r}"
-                raise refusal((*at, "type"), why)
-            for choice in entry.choices if key == METHOD and isinstance(entry, Categorical) else ():
-                parts = set(choice) - {"name"} if _is_named(choice) else set()
-                if not parts or not parts <= set(PARTS_OF_A_METHOD):
-                    wrong = min(parts - set(PARTS_OF_A_METHOD), default="")
-                    hint = did_you_mean(wrong, PARTS_OF_A_METHOD) if wrong else ""
-                    why = f": {choice!r} must set a name and some of {', '.join(PARTS_OF_A_METHOD)}{hint}"
-                    raise refusal((*at, "choices"), why)
-            method = next((name for name, parts in self.methods.items() if key in parts), None)
-            if method is not None:
-                why = f" is searched and set by the method {method!r}; leave one of them out"
-                raise refusal(at, why)
-            if isinstance(entry, IntRange):
-                if entry.at_most is not None and entry.at_most not in earlier:
-                    hint = did_you_mean(entry.at_most, earlier)
-                    why = f": at_most must be an earlier integer of the space, got {entry.at_most!r}{hint}"
-                    raise refusal(at, why)
-                earlier.append(key)
 
 
 def _repeated(names: Sequence[str]) -> str | None:

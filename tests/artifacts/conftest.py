@@ -1,6 +1,5 @@
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ PARTS = {
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Artifact:
+def tree(tmp_path):
     """A whole static tree."""
     return save_artifact(
         tmp_path / "tree_shape",
@@ -32,14 +31,14 @@ def tree(tmp_path: Path) -> Artifact:
 
 
 @pytest.fixture
-def matrix(tmp_path: Path) -> Artifact:
+def matrix(tmp_path):
     """A whole adjacency matrix of 10 tokens."""
     values = np.arange(40, dtype=np.int32).reshape(10, 4) % 10
     return save_artifact(tmp_path / "matrix", "adjacency-matrix", {"matrix.safetensors": {"matrix": values}})
 
 
 @pytest.fixture
-def edit() -> Callable[[Artifact, Callable[[dict[str, Any]], object]], None]:
+def edit():
     """Change the fields of an ``artifact.json`` and make its own hash right again, as a forger would."""
 
     def edit(artifact: Artifact, change: Callable[[dict[str, Any]], object]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from specexp.artifacts.atomic_write import atomic_write
 
 
-def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:
+def test_text_and_bytes_replace_the_earlier_content(tmp_path):
     path = tmp_path / "table.md"
     atomic_write(path, "first")
     atomic_write(path, "é")
@@ -21,7 +21,7 @@ def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_earlier_content(tmp_path, monkeypatch):
     path = tmp_path / "table.md"
     atomic_write(path, "first")
 
@@ -37,7 +37,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_two_that_write_at_once_do_not_take_each_others_file(tmp_path: Path) -> None:
+def test_two_that_write_at_once_do_not_take_each_others_file(tmp_path):
     path = tmp_path / "table.md"
     begin, replace = threading.Barrier(2), Path.replace
 

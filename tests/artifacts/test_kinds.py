@@ -1,4 +1,4 @@
-"""Every kind: what it refuses, which candidates of a study it holds, and how a new one is added."""
+"""All kinds: wrong content, the candidates of a study that a kind holds, and adding a new kind."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -15,7 +15,6 @@ from specexp.config.artifacts import LoadedArtifact, load_artifact, save_artifac
 from specexp.controllers import QLearning, ThresholdTracker
 from specexp.core.latency import LatencyProfile, Overhead
 from specexp.core.tree import NodeKind
-from specexp.deploy.export.command import main as export_command
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, all_formats
 from specexp.drafters import DraftModel
 from specexp.drafters.phrases import PhraseStore
@@ -27,12 +26,10 @@ DRAFT = {"temperature": 0.6, "top_k": None, "top_p": 0.9, "coupled": False}
 THRESHOLDS = {
     "threshold": 0.03, "max_nodes": 48, "max_depth": 7, "candidates": "drawn", "acceptance_power": 0.4, "draft": DRAFT,
 }  # fmt: skip
-STRATEGY: dict[str, Any] = {"class_path": "Scheduled", "init_args": {"n": 2, "workers": "thread"}}
 DEVICE = LatencyProfile(
     "a device", {1: 10.0, 8: 12.0}, {1: 2.0}, 0.5, prefix_tokens=64, target_prefix_ms=1.5,
     overheads={"plain": Overhead(token_ms=0.25)}, source="published",
 )  # fmt: skip
-PROFILE = DEVICE.to_dict()
 POINT = {"tokens": 1, "prefix": 64, "ms": 10.0, "low": 9.5, "high": 10.5}
 ARM = {
     "arm": "plain decoding", "composition": "plain", "tokens": 40, "steps": 40, "nodes": 0,
@@ -42,135 +39,64 @@ MEASURED: dict[str, Any] = {
     "device": "a CPU", "threads": 1, "target_dtype": "bfloat16", "draft_dtype": None, "target": [POINT], "draft": [],
     "arms": [ARM],
 }  # fmt: skip
-STORE = {
-    "counts": np.array([1, 1]), "keys": np.array([7, 2]), "phrases": np.array([[3, 4], [5, -1]]),
-    "uses": np.array([0, 2]),
-}  # fmt: skip
-WHOLE: dict[tuple[str, str], dict[str, Any]] = {
-    ("thresholds", "thresholds.json"): THRESHOLDS,
-    ("schedule", "schedule.json"): STRATEGY,
-    ("latency-profile", "profile.json"): PROFILE,
-    ("composition", "parts.json"): made.PARTS,
-    ("phrase-cache", "phrases.safetensors"): STORE,
-}
-
-
-def changed(kind: str, file: str, **fields: Any) -> dict[str, Any]:
-    """The payloads of a kind with one file that is whole but for these fields."""
-    content = {**WHOLE[kind, file], **fields}
-    return {file: {name: value for name, value in content.items() if value is not LEFT_OUT}}
-
-
-def thresholds(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "thresholds", changed("thresholds", "thresholds.json", **fields)
-
-
-def schedule(content: Any = None, **arguments: Any) -> tuple[str, dict[str, Any]]:
-    return "schedule", {
-        "schedule.json": content or {"class_path": "Scheduled", "init_args": arguments},
-        "parts.json": made.PARTS,
-    }
-
-
-def profile(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "latency-profile", changed("latency-profile", "profile.json", **fields)
-
-
-def composition(**parts: Any) -> tuple[str, dict[str, Any]]:
-    return "composition", changed("composition", "parts.json", **parts)
-
-
-def phrases(**arrays: Any) -> tuple[str, dict[str, Any]]:
-    return "phrase-cache", changed("phrase-cache", "phrases.safetensors", **arrays)
-
-
-def tree(paths: Any, **more: Any) -> tuple[str, dict[str, Any]]:
-    return "static-tree", {"tree.json": paths, **more}
-
-
-def matrix(name: str = "matrix", **array: Any) -> tuple[str, dict[str, Any]]:
-    return "adjacency-matrix", {"matrix.safetensors": {name: np.full((3, 2), **array)}}
-
-
-def head(**arrays: Any) -> tuple[str, dict[str, Any]]:
-    return "draft-head", {"head.safetensors": arrays, "parts.json": {"drafter": {"class_path": "Medusa"}}}
-
-
+TREE, PROFILE, STRATEGY = "tree.json", "profile.json", "schedule.json"
+PHRASES, RULES = "phrases.safetensors", "thresholds.json"
 SAMPLED = {"class_path": "StaticTree", "init_args": {"rank_paths": PATHS, "candidates": "sampled"}}
-WRONG: list[tuple[tuple[str, dict[str, Any]], str]] = [
-    (("static-tre", {"tree.json": [[0]]}), "did you mean 'static-tree'"),
-    (("static-tree", {}), "payloads has no 'tree.json'"),
-    (("schedule", {"parts.json": made.PARTS}), r"payloads has no 'schedule\.json', which a schedule needs"),
-    (tree([[0]], **{"../up.json": 1}), r"payloads\.\.\./up\.json: must be a plain"),
-    (tree([]), "must not be empty"),
-    (tree([[0, 1]]), r"\[0\] is missing"),
-    (tree([[0], [0]]), "twice"),
-    (tree([[True]]), r"tree\.json: 0\.0 must be an integer, got True"),
-    (tree({1, 2}), "tree.json cannot be written"),
-    (tree([[0]], **{"parts.json": {"drafter": {"class_path": 3}}}), "drafter.class_path must be a text"),
-    (tree(PATHS, **{"parts.json": {"builder": SAMPLED}}), r"candidates must be .*, got 'sampled'"),
-    (matrix(fill_value=3, dtype=np.int32), "-1 to 2"),
-    (matrix("m", fill_value=0, dtype=np.int32), "m is unknown; allowed are matrix"),
-    (phrases(keys=LEFT_OUT), r"phrases\.safetensors: keys is missing"),
-    (phrases(keys=np.zeros(2, np.float32)), "float32"),
-    (phrases(phrases=np.array([[3, 4], [-2, 1]])), "damaged"),
-    (phrases(keys=np.array([3, 3])), "damaged"),
-    (head(weight=np.array([np.nan])), "'weight' holds numbers that are not finite"),
-    (("draft-head", {"head.safetensors": {}, "parts.json": {}}), "drafter is missing"),
-    (("draft-lengths", {"draft_lengths.json": {"nodes": {"a": 1}}, "parts.json": {}}), "nodes.a must be an integer"),
-    (
-        ("draft-lengths", {"draft_lengths.json": {"nodes": {}}, "parts.json": {"controller": {"class_path": "Fixed"}}}),
-        r"parts\.json: controller is recorded; its own payload alone states it",
-    ),
-    (("engine-settings", {"settings.json": {"engine": "vllm", "version": 1, "settings": {}}}), "version must be"),
-    (("plain-decoding", {"verdict.json": {"reason": "no"}, "parts.json": {}}), "best_found is missing"),
-    (composition(drafter=None), "drafter must be an object, got null"),
-    (composition(builder={"class_path": "Chian"}), "did you mean 'Chain'"),
-    (composition(controller={"class_path": "ConfidenceThreshold", "init_args": {"threshold": 2}}), "threshold"),
-    (composition(scheduler=None), "scheduler is unknown"),
-    (thresholds(threshold=0.0), "threshold must be .*, got 0.0"),
-    (thresholds(draft={**DRAFT, "top_p": 1.5}), r"drafter\.init_args\.top_p must be .*, got 1.5"),
-    (thresholds(draft={**DRAFT, "coupled": True}), "a coupled draft takes the target's temperature"),
-    (thresholds(treshold=0.1), "treshold is unknown; did you mean 'threshold'"),
-    (("thresholds", {"thresholds.json": [0.03]}), r"thresholds\.json must be a mapping"),
-    (schedule({"init_args": {"n": 3}}), "class_path is missing"),
-    (schedule({"class_path": "Schedule"}), "no Execution is called 'Schedule'; did you mean 'Scheduled'"),
-    (schedule({"class_path": "Serial"}), "class_path is 'Serial', plain decoding; a strategy that drafts is"),
-    (schedule({"class_path": "Scheduled", "n": 3}), "n is unknown"),
-    (schedule(n=0), "init_args.n must be .*, got 0"),
-    (schedule(n=2, verify_batch=3), "verify_batch was 3, but only n=2 sequences draft at a time"),
-    (schedule(policy={"class_path": "FirstCame"}), "init_args.policy.class_path: no QueuePolicy is called 'FirstCame'"),
-    (profile(target_ms=LEFT_OUT), "target_ms is missing"),
-    (profile(target_ms=[10.0]), r"target_ms must be an object, got \[10\.0\]"),
-    (profile(target_ms={"one": 10.0}), "target_ms.one must be an integer, got 'one'"),
-    (profile(target_ms={"2": 10.0}), "states no milliseconds for 1 token"),
-    (profile(stepms=1), "stepms is unknown; did you mean 'step_ms'"),
-    (profile(overheads={"plain": {"token": 1}}), r"overheads\.plain\.token is unknown"),
-    (profile(modelled=False), "modelled belongs into an experiment"),
-    (profile(measured={**MEASURED, "threads": 0}), r"measured\.threads must be >= 1, got 0"),
-    (profile(measured={**MEASURED, "target": [{**POINT, "ms": None}]}), r"target\.0\.ms must be a number, got null"),
+TYPO = {"drafter": {"class_path": 3}, "builder": None}
+WRONG: list[tuple[str, str, Any, str]] = [
+    ("static-tree", TREE, LEFT_OUT, "payloads has no 'tree.json', which a static-tree needs"),
+    ("static-tree", "../up.json", 1, r"payloads\.\.\./up\.json: must be a plain"),
+    ("static-tree", TREE, [], "must not be empty"),
+    ("static-tree", TREE, [[0], [0]], "twice"),
+    ("static-tree", TREE, [[True]], r"tree\.json: 0\.0 must be an integer, got True"),
+    ("static-tree", TREE, {1, 2}, "tree.json cannot be written"),
+    ("static-tree", "parts.json", TYPO, "drafter.class_path must be a text"),
+    ("static-tree", "parts.json", {"builder": SAMPLED}, r"candidates must be .*, got 'sampled'"),
+    ("adjacency-matrix", "matrix.safetensors", {"m": np.zeros(2)}, "m is unknown; allowed are matrix"),
+    ("phrase-cache", PHRASES, {"keys": LEFT_OUT}, r"phrases\.safetensors: keys is missing"),
+    ("phrase-cache", PHRASES, {"keys": np.zeros(2, np.float32)}, "float32"),
+    ("phrase-cache", PHRASES, {"keys": np.array([3, 3])}, "damaged"),
+    ("draft-head", "head.safetensors", {"bias": np.array([np.nan])}, "'bias' has numbers that are not finite"),
+    ("draft-head", "parts.json", {"drafter": LEFT_OUT}, "drafter is missing"),
+    ("draft-lengths", "draft_lengths.json", {"nodes": {"a": 1}}, "nodes.a must be an integer"),
+    ("draft-lengths", "parts.json", {"controller": {"class_path": "Fixed"}}, "its own payload alone states it"),
+    ("plain-decoding", "verdict.json", {"best_found": LEFT_OUT}, "best_found is missing"),
+    ("composition", "parts.json", {"drafter": None}, "drafter must be an object, got null"),
+    ("composition", "parts.json", {"builder": {"class_path": "Chian"}}, "did you mean 'Chain'"),
+    ("composition", "parts.json", {"scheduler": None}, "scheduler is unknown"),
+    ("thresholds", RULES, {"threshold": 0.0}, "threshold must be .*, got 0.0"),
+    ("thresholds", RULES, {"draft": {**DRAFT, "top_p": 1.5}}, r"drafter\.init_args\.top_p must be .*, got 1.5"),
+    ("thresholds", RULES, {"treshold": 0.1}, "treshold is unknown; did you mean 'threshold'"),
+    ("thresholds", RULES, [0.03], r"thresholds\.json must be a mapping"),
+    ("schedule", STRATEGY, {"class_path": LEFT_OUT}, "class_path is missing"),
+    ("schedule", STRATEGY, {"class_path": "Serial"}, "must be a strategy that drafts, such as Scheduled, got 'Serial'"),
+    ("schedule", STRATEGY, {"n": 3}, "n is unknown"),
+    ("schedule", STRATEGY, {"init_args": {"n": 2, "verify_batch": 3}}, "verify_batch was 3, but only n=2 sequences"),
+    ("latency-profile", PROFILE, {"target_ms": LEFT_OUT}, "target_ms is missing"),
+    ("latency-profile", PROFILE, {"target_ms": [10.0]}, r"target_ms must be an object, got \[10\.0\]"),
+    ("latency-profile", PROFILE, {"target_ms": {"one": 10.0}}, "target_ms.one must be an integer, got 'one'"),
+    ("latency-profile", PROFILE, {"stepms": 1}, "stepms is unknown; did you mean 'step_ms'"),
+    ("latency-profile", PROFILE, {"modelled": False}, "modelled is a key of an experiment"),
+    ("latency-profile", PROFILE, {"measured": {**MEASURED, "threads": 0}}, r"measured\.threads must be >= 1, got 0"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("artifact", "sentence"), WRONG, ids=[row[1][:40] for row in WRONG])
-def test_wrong_content_is_one_sentence_and_nothing_is_left_behind(
-    tmp_path: Path, artifact: tuple[str, dict[str, Any]], sentence: str
-) -> None:
+def changed(kind: str, file: str, content: Any) -> dict[str, Any]:
+    """Return the payloads of a kind with other content of a file, or other values of its keys."""
+    payloads = made.payloads()[kind]
+    old = payloads.pop(file, None)
+    if isinstance(old, dict) and isinstance(content, dict):
+        content = {name: value for name, value in {**old, **content}.items() if value is not LEFT_OUT}
+    return payloads if content is LEFT_OUT else {**payloads, file: content}
+
+
+@pytest.mark.parametrize(("kind", "file", "content", "sentence"), WRONG, ids=[row[-1][:40] for row in WRONG])
+def test_wrong_content_is_one_sentence_and_nothing_is_left_behind(tmp_path, kind, file, content, sentence):
     with pytest.raises(ArtifactError, match=sentence) as caught:
-        save_artifact(tmp_path / "a", *artifact)
+        save_artifact(tmp_path / "a", kind, changed(kind, file, content))
     assert str(caught.value).startswith(str(tmp_path / "a"))
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("kind", "file"), WHOLE)
-def test_the_content_that_is_changed_above_is_sound(tmp_path: Path, kind: str, file: str) -> None:
-    parts = (
-        {}
-        if kind in ("latency-profile", "thresholds") or file == "parts.json"
-        else {"parts.json": made.PARTS}
-    )
-    assert save_artifact(tmp_path / "a", kind, {file: WHOLE[kind, file], **parts}).kind == kind
 
 
 def candidate(**families: Any) -> dict[str, Any]:
@@ -199,12 +125,10 @@ def stored() -> dict[str, Any]:
     [
         ("static-tree", candidate(drafter=MODEL, builder=CHAIN), DRAWN, True),
         ("static-tree", candidate(drafter=MODEL, builder=CHAIN), REPLACED, False),
-        ("static-tree", candidate(drafter=MODEL, builder=CHAIN), {"nodes": 64}, False),
         ("thresholds", candidate(drafter=MODEL, builder=CHAIN), REPLACED, False),
         ("composition", candidate(drafter=MODEL, builder=CHAIN), {}, True),
         ("composition", candidate(builder=CHAIN), {}, False),
         ("schedule", candidate(drafter=MODEL, builder=CHAIN), BATCHED, True),
-        ("schedule", candidate(drafter=MODEL, builder=CHAIN), {"nodes": 4}, False),
         ("schedule", candidate(drafter=MODEL), {"execution": part("Serial", threads=1)}, False),
         ("schedule", candidate(), BATCHED, False),
         ("q-table", candidate(controller=part("QLearning")), TABLE, True),
@@ -216,32 +140,32 @@ def stored() -> dict[str, Any]:
         ("suffix-corpus", candidate(drafter=part("SuffixAutomaton")), stored(), False),
     ],
 )  # fmt: skip
-def test_a_candidate_is_held_by_its_kind_alone(
-    tmp_path: Path, kind: str, parts: dict[str, Any], attributes: dict[str, Any], held: bool
-) -> None:
+def test_a_candidate_is_held_by_its_kind_alone(tmp_path, kind, parts, attributes, held):
     payloads = all_kinds()[kind].payloads_of(deepcopy(parts), attributes)
     assert (payloads is not None) == held
     if payloads is not None:
-        assert save_artifact(tmp_path / "a", kind, payloads).kind == kind
+        saved = save_artifact(tmp_path / "a", kind, payloads)
         assert kind in get_args(StudyKind)
+        assert kind != "static-tree" or saved.builder.kind is NodeKind.DRAWN
 
 
 def saved_profile(folder: Path, **fields: Any) -> LoadedArtifact:
-    return save_artifact(folder / "a", *profile(**fields))
+    return save_artifact(folder / "a", "latency-profile", {"profile.json": {**DEVICE.to_dict(), **fields}})
 
 
-def test_a_profile_is_the_one_that_was_saved_and_may_hold_its_measurements(tmp_path: Path) -> None:
+def test_a_profile_is_the_one_that_was_saved_and_may_hold_its_measurements(tmp_path):
     by_hand = saved_profile(tmp_path)
     assert by_hand.profile == DEVICE
     assert by_hand.profile.label == "modelled: a device (published)"
     assert by_hand.measured is None
-    assert saved_profile(tmp_path, overheads=LEFT_OUT, step_ms=LEFT_OUT).profile.step_ms == 0
+    with pytest.raises(ArtifactError, match="records no drafter"):
+        _ = by_hand.parts
     measured = saved_profile(tmp_path, measured=MEASURED, source="measured")
     assert measured.measured.target[0].high == 10.5
     assert measured.measured.arms[0].predicted_ms == 10.1
 
 
-def test_a_profile_is_read_once_and_an_alias_that_moves_is_followed(tmp_path: Path) -> None:
+def test_a_profile_is_read_once_and_an_alias_that_moves_is_followed(tmp_path):
     best = str(saved_profile(tmp_path).folder.parent / "best")
     first = value_of("latency-profile", best)
     assert value_of("latency-profile", best) is first
@@ -249,17 +173,7 @@ def test_a_profile_is_read_once_and_an_alias_that_moves_is_followed(tmp_path: Pa
     assert value_of("latency-profile", best).step_ms == 7.0
 
 
-def test_a_profile_is_for_experiments_and_not_for_deployments(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved = saved_profile(tmp_path)
-    assert export_command([str(saved.folder), "--to", "vllm"]) == 2
-    assert "a latency profile is for experiments, as latency: {artifact: PATH}" in capsys.readouterr().err
-    with pytest.raises(ArtifactError, match="records no drafter"):
-        _ = saved.parts
-
-
-def test_every_threshold_reaches_its_part(tmp_path: Path) -> None:
+def test_every_threshold_reaches_its_part(tmp_path):
     tracked = part("ThresholdTracker", budget=24, initial=0.03)
     parts = {"verifier": part("RejectionSampling", temperature=0.6), "controller": tracked}
     payloads = {"thresholds.json": THRESHOLDS, "parts.json": parts}
@@ -275,13 +189,7 @@ def test_every_threshold_reaches_its_part(tmp_path: Path) -> None:
     assert (controller.budget, controller.threshold) == (24, pytest.approx(0.03))
 
 
-def test_a_drawn_tree_is_drawn_again(tmp_path: Path) -> None:
-    payloads = all_kinds()["static-tree"].payloads_of(candidate(drafter=MODEL, builder=CHAIN), DRAWN)
-    saved = save_artifact(tmp_path / "a", "static-tree", payloads or {})
-    assert load_artifact(saved.folder).builder.kind is NodeKind.DRAWN
-
-
-def test_a_kind_and_a_format_are_a_row_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_and_a_format_are_a_row_each(tmp_path, monkeypatch):
     class Ngrams(LearnedArtifact):
         kind = "n-grams"
         fields: ClassVar[dict[str, Any]] = {"n_grams.safetensors": ("max_ngram",)}

@@ -235,8 +235,8 @@ def test_a_mistake_is_one_sentence(arguments, message):
     [
         (None, "cannot be read"),
         ('{"acceptance": [0.5', "is not JSON"),
-        ("[0.5, 0.5]", "holds no list of numbers named acceptance"),
-        ('{"acceptance": [0.5, "0.5"]}', "holds no list of numbers"),
+        ("[0.5, 0.5]", "must be an object, got"),
+        ('{"acceptance": [0.5, "0.5"]}', "acceptance.1 must be a number, got"),
     ],
 )
 def test_a_file_without_a_vector_is_named(tmp_path, text, message):

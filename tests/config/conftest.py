@@ -1,13 +1,12 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from specexp.config import Config, load_config
+from specexp.config import load_config
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
+def write(tmp_path):
     def write_file(text: str, name: str = "mine.yaml") -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -24,5 +23,5 @@ builder: {class_path: ParametricTree, init_args: {nodes: 16}}
 
 
 @pytest.fixture
-def composition(write: Callable[..., Path]) -> Config:
+def composition(write):
     return load_config(write(COMPOSITION))

@@ -1,4 +1,4 @@
-"""What a command says at its end: a person's last line, one line for a program, a page that opens."""
+"""The result of a command: a last line for people, one line of JSON for programs, a page that opens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,25 +30,23 @@ def refuses(config: Config, dry_run: bool) -> int:
 
 
 @pytest.fixture
-def path(write: Callable[..., Path]) -> str:
+def path(write):
     return str(write(TREE))
 
 
-def test_the_last_line_says_what_to_do_next(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_is_the_next_step(path, capsys):
     assert run_command("usage", [path], acts) == 0
     assert capsys.readouterr().out == "a table, and progress\nNext: go on\n"
     assert run_command("usage", [path, "--dry-run"], acts) == 0
     assert capsys.readouterr().out.endswith("Next: the same command without --dry-run\n")
 
 
-def test_quiet_says_the_answer_the_page_and_what_to_do_next(
-    path: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_shows_the_answer_the_page_and_the_next_step(path, capsys):
     assert run_command("usage", [path, "--quiet"], acts) == 0
     assert capsys.readouterr().out == "Trees win.\nruns/x/report.html\nNext: go on\n"
 
 
-def test_json_is_one_line_and_says_errors_too(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_line_also_for_errors(path, capsys):
     assert run_command("usage", [path, "--json"], acts) == 0
     assert json.loads(capsys.readouterr().out) == {
         "exit_code": 0,
@@ -59,12 +56,12 @@ def test_json_is_one_line_and_says_errors_too(path: str, capsys: pytest.CaptureF
         "next": "go on",
     }
     assert run_command("usage", [path, "--json"], refuses) == 2
-    said = capsys.readouterr()
-    assert json.loads(said.out) == {"exit_code": 2, "error": "x.yaml: builder is wrong"}
-    assert said.err == "error: x.yaml: builder is wrong\n"
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"exit_code": 2, "error": "x.yaml: builder is wrong"}
+    assert shown.err == "error: x.yaml: builder is wrong\n"
 
 
-def test_open_opens_the_page(path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_open_opens_the_page(path, monkeypatch, tmp_path):
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.chdir(tmp_path)
@@ -72,7 +69,7 @@ def test_open_opens_the_page(path: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert opened == [(tmp_path / "runs/x/report.html").as_uri()]
 
 
-def test_what_is_read_no_further_ends_without_a_traceback() -> None:
+def test_a_closed_pipe_ends_the_output_without_a_traceback():
     reader, writer = os.pipe()
     os.close(reader)
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""What composing, overriding and building give."""
+"""Composing, overriding and building configurations."""
 
 import json
 import sys
@@ -45,7 +45,7 @@ def test_another_class_replaces_the_same_class_merges(composition):
     assert composition.get("builder.class_path") == "ParametricTree"
 
 
-def test_whole_parts_are_laid_before_the_keys_inside(composition):
+def test_whole_parts_are_applied_before_the_keys_inside(composition):
     chosen = apply_overrides(
         composition, {"builder.init_args.length": 6, "builder": {"name": "chain", "class_path": "Chain"}}
     )
@@ -118,19 +118,13 @@ def test_arms_and_grids(write):
     assert (arms["hf"].reference, arms["hf"].arguments) == ("hf-assisted", {"num_assistant_tokens": 6})
 
 
-def test_null_takes_an_arm_of_the_file_below_out(write):
-    write(
-        "drafter: TokenRecycling\nbuilder: Chain\narms: {one: {}, other: {reference: hf-assisted}}\n",
-        "below.yaml",
-    )
-    assert [arm.name for arm in arms_of(load_config(write("compose: below.yaml\narms: {other: null}")))] == [
-        "one"
-    ]
-    assert [arm.name for arm in arms_of(load_config(write("compose: below.yaml\narms: {new: null}")))] == [
-        "one",
-        "other",
-        "new",  # the composition as it is
-    ]
+@pytest.mark.parametrize(
+    ("arms", "names"), [("{other: null}", ["one"]), ("{new: null}", ["one", "other", "new"])]
+)
+def test_null_removes_an_arm_of_a_lower_file_and_a_new_arm_is_the_composition_itself(write, arms, names):
+    below = "drafter: TokenRecycling\nbuilder: Chain\narms: {one: {}, other: {reference: hf-assisted}}\n"
+    write(below, "below.yaml")
+    assert [arm.name for arm in arms_of(load_config(write(f"compose: below.yaml\narms: {arms}")))] == names
 
 
 def test_space_over_whole_parts(write):
@@ -184,7 +178,7 @@ def test_a_file_composed_on_the_command_line_lies_on_top_of_the_file(write, monk
     assert load_config(file, ["--compose=latency.yaml", "--generation.seed=5"]).get("generation.seed") == 5
     with pytest.raises(ConfigError, match=r"command line: compose: none\.yaml does not exist"):
         load_config(file, ["--compose", "none.yaml"])
-    with pytest.raises(ConfigError, match="command line: --compose is 3; a list of file names is expected"):
+    with pytest.raises(ConfigError, match="command line: --compose must be a list of file names, got 3"):
         load_config(file, ["--compose", "3"])
 
 

@@ -1,4 +1,4 @@
-"""The composition of an artifact in the place of a file's own."""
+"""The composition of an artifact replaces a file's own."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ PARTS = {
 }
 
 
-def test_its_parts_take_the_place_of_the_files_and_of_its_search(tmp_path: Path) -> None:
+def test_its_parts_replace_those_of_the_file_and_its_search(tmp_path):
     save_artifact(tmp_path / "found", "composition", {"parts.json": PARTS})
     config = with_artifact(load_config(FILE, ["--artifact", str(tmp_path / "found")]))
     assert config.get("drafter.init_args.min_ngram") == 2
     assert config.get("builder.init_args.length") == 5
     assert config.get("verifier.init_args.temperature") == 0.3
     assert config.get("sweep") is None
-    assert config.get("artifact") is None, "the resolved file says what it is, and needs the artifact no more"
+    assert config.get("artifact") is None, "the resolved file has the parts and does not need the artifact"
     assert config.source_of(("builder",)) == str(tmp_path / "found")
 
 
-def test_a_file_without_one_stays_as_it_is() -> None:
+def test_a_file_without_one_stays_as_it_is():
     config = load_config(FILE)
     assert with_artifact(config) is config
 
@@ -39,12 +39,12 @@ def test_a_file_without_one_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("plain-decoding", "decodes plainly, so that there is nothing to compare or prove"),
-        ("latency-profile", "is of kind 'latency-profile' and composes no decoder"),
+        ("plain-decoding", "means plain decoding, so there is nothing to compare"),
+        ("latency-profile", "must have a drafter and a builder, and is of kind 'latency-profile'"),
         (None, "there is no such artifact folder"),
     ],
 )
-def test_what_composes_nothing_is_refused(tmp_path: Path, kind: str | None, said: str) -> None:
+def test_an_artifact_without_a_composition_is_refused(tmp_path, kind, said):
     path = tmp_path / "none" if kind is None else save(tmp_path, kind)
     with pytest.raises(ConfigError, match=f"artifact: .*{said}"):
         with_artifact(load_config(FILE, ["--artifact", str(path)]))

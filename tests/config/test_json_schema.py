@@ -1,10 +1,9 @@
-"""The JSON schema is the signatures', allows every shipped file, and refuses what our own checker refuses."""
+"""The JSON schema allows all shipped files, and refuses values that our own checker refuses."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ SHIPPED = [
 
 
 @pytest.fixture(scope="module")
-def validator() -> Draft202012Validator:
+def validator():
     schema = json_schema()
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
@@ -36,26 +35,19 @@ def as_json(path: Path) -> Any:
     return json.loads(json.dumps(read_yaml(path)))
 
 
-def test_the_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_schema(capsys):
     assert main(["schema"]) == 0
     assert json.loads(capsys.readouterr().out) == json_schema()
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED), ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_every_shipped_file_is_allowed(validator: Draft202012Validator, path: Path) -> None:
+def test_every_shipped_file_is_allowed_and_names_the_schema_for_editors(validator, path):
     content = as_json(path)
     if "model" in content:
         pytest.skip("a training recipe of specexp.fit, whose schema is the model's own")
     assert [error.message for error in validator.iter_errors(content)] == []
-
-
-@pytest.mark.parametrize("path", sorted(SHIPPED), ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_editors_are_told_where_the_schema_is(path: Path) -> None:
-    if "model" in as_json(path):
-        pytest.skip("a training recipe of specexp.fit, whose schema is the model's own")
-    named = re.search(
-        r"^# yaml-language-server: \$schema=(\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE
-    )
+    text = path.read_text(encoding="utf-8")
+    named = re.search(r"^# yaml-language-server: \$schema=(\S+)$", text, re.MULTILINE)
     assert named is not None, "add # yaml-language-server: $schema=... below the first line"
     assert (path.parent / named[1]).resolve() == ROOT / "specexp" / "config" / "schema.json"
 
@@ -86,16 +78,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
-def test_what_a_schema_can_tell_is_refused_by_both(
-    validator: Draft202012Validator, write: Callable[..., Path], text: str
-) -> None:
+def test_a_wrong_value_is_refused_by_both(validator, write, text):
     path = write(text)
     assert not validator.is_valid(as_json(path))
     with pytest.raises(ConfigError):
         load_config(path)
 
 
-def test_a_part_of_another_package_is_allowed(validator: Draft202012Validator) -> None:
+def test_a_part_of_another_package_is_allowed(validator):
     part = {"class_path": "somebodys.Echo", "init_args": {"times": 3}}
     assert validator.is_valid({"drafter": part})
     assert validator.is_valid({"drafter": {"class_path": "Union", "init_args": {"drafters": [part, part]}}})

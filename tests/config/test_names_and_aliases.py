@@ -20,30 +20,28 @@ def write(folder: Path, text: str, name: str = "mine.yaml") -> Path:
 @pytest.mark.parametrize(
     "name", ["../../x", "a/b", "..", ".", ".git", "/tmp/x", "a\\b", "c:x", "", "a\nb", "~", "-x", "x" * 200]
 )
-def test_a_name_is_a_plain_folder_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="a plain folder name is allowed, such as tree_shape") as caught:
+def test_a_name_is_a_plain_folder_name(tmp_path, name):
+    with pytest.raises(ConfigError, match="must be a plain folder name such as tree_shape") as caught:
         load_config(write(tmp_path, FILE), [f"--name={name!r}" if "\n" not in name else '--name="a\\nb"'])
-    assert str(caught.value).startswith("command line: name is ")
+    assert str(caught.value).startswith("command line: name must be ")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["tree_shape", "own model 2", "v1.2", "größe"])
-def test_what_names_a_folder_is_a_name(tmp_path: Path, name: str) -> None:
+def test_a_folder_name_is_allowed(tmp_path, name):
     assert load_config(write(tmp_path, FILE), ["--name", name]).get("name") == name
 
 
 @pytest.mark.parametrize("key", ["output", "profile.to", "record.to", "sweep.export.to"])
-def test_a_relative_path_to_write_to_stays_below_the_working_directory(tmp_path: Path, key: str) -> None:
+def test_a_relative_path_to_write_to_stays_below_the_working_directory(tmp_path, key):
     space = "sweep: {space: {builder.init_args.length: {type: int, low: 1, high: 4}}}\n"
     file = write(tmp_path, FILE + (space if key.startswith("sweep") else ""))
-    with pytest.raises(ConfigError, match=rf"command line: {key} is 'runs/\.\./\.\./x'; a path below"):
+    with pytest.raises(ConfigError, match=rf"command line: {key} must be a path below .*'runs/\.\./\.\./x'"):
         load_config(file, [f"--{key}", "runs/../../x"])
     load_config(file, [f"--{key}", str(tmp_path / "x")])
 
 
-def test_a_foreign_module_is_named_before_it_is_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_foreign_module_is_named_before_it_is_imported(tmp_path, monkeypatch, capsys):
     (tmp_path / "named_first.py").write_text(
         "import sys\nfrom specexp.drafters import PromptLookup as Mine\nprint('imported', file=sys.stderr)\n"
     )
@@ -71,15 +69,15 @@ MERGED = "a: &a {x: 1}\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (BOMB, "its aliases stand for more than 100000 values"),
-        (MERGED, "its aliases stand for more than 100000 values"),
+        (BOMB, "its aliases expand to more than 100000 values"),
+        (MERGED, "its aliases expand to more than 100000 values"),
         ("a: &a [*a]\n", "more than 100000 values"),
         ("a: " + "[" * 5000, "not valid YAML"),
         ("a: 2026-13-45\n", "not valid YAML"),
     ],
 )
-def test_yaml_that_would_explode_is_refused_at_once(tmp_path: Path, text: str, sentence: str) -> None:
-    start = time.perf_counter()
+def test_yaml_that_would_explode_is_refused_at_once(tmp_path, text, sentence):
+    start = time.process_time()
     with pytest.raises(ConfigError, match=sentence):
         load_config(write(tmp_path, text))
-    assert time.perf_counter() - start < 10  # such a text once gave no answer within a minute
+    assert time.process_time() - start < 10  # such a text once gave no answer within a minute

@@ -1,4 +1,4 @@
-"""Every YAML that is shipped is checked by the command that its first line names, and every block is shared."""
+"""Each shipped YAML passes the dry run of the command in its first line, and each block is shared."""
 
 import re
 from collections import Counter
@@ -20,19 +20,19 @@ BLOCKS = sorted(
     path.relative_to(ROOT) for top in ("configs", "sweeps") for path in (ROOT / top).rglob("*.yaml")
 )
 CONTENT = {path: yaml.load((ROOT / path).read_text(), yaml.CSafeLoader) for path in [*FILES, *BLOCKS]}
-# What an experiment names by path lies beside it: the profiles of devices that were not measured.
+# profiles of devices that were not measured, which an experiment names by path
 NAMED = {
     Path(name) for content in CONTENT.values() for name in (content.get("what_if") or {}).get("files", [])
 }
 EXPERIMENTS = [path for path in FILES if path not in NAMED]
-# In place of profiles that this device's own measurement leaves, which a fresh machine does not have.
+# replaces the profiles of this device's own measurement, which a fresh machine does not have
 UNMEASURED = {
     "specexp.what_if": ["--what_if.profiles", "[{name: made, target_ms: {1: 2.0}, draft_ms: {1: 1.0}}]"]
 }
 
 
 def command_of(path: Path) -> str:
-    """The module that the first line of a file runs on the file."""
+    """Return the module that the first line of a file runs on the file."""
     first, _, _ = (ROOT / path).read_text().partition("\n")
     found = re.fullmatch(
         rf"# python -m (specexp\.\w+|experiments\.engine\.contest) {re.escape(str(path))}", first
@@ -41,8 +41,8 @@ def command_of(path: Path) -> str:
     return found[1]
 
 
-# What a fresh machine without a network lacks, and a dry run says so: a model of the hub, a file of prompts, and what
-# another experiment leaves, such as a recording, a profile or trained weights.
+# Errors of a fresh machine without a network: it has no model of the hub, no file of prompts, and no results of other
+# experiments, such as a recording, a profile or trained weights.
 LACKING = re.compile(
     r"is not in the cache|is no existing (file|folder)|does not exist|there is no such (file|artifact folder)"
     r"|No such file|holds no recording"
@@ -50,43 +50,43 @@ LACKING = re.compile(
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=str)
-def test_the_first_line_of_an_experiment_is_its_command(path: Path, monkeypatch, capsys) -> None:
+def test_the_first_line_of_an_experiment_is_its_command(path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     command = command_of(path)
     main = main_of(command)
     code = main([str(path), "--dry-run", *UNMEASURED.get(command, [])])
-    said = capsys.readouterr().err
-    assert code == 0 or (code == 2 and LACKING.search(said)), said
+    shown = capsys.readouterr().err
+    assert code == 0 or (code == 2 and LACKING.search(shown)), shown
 
 
 TRAININGS = [path for path in EXPERIMENTS if path.parent.name == "pair" or "model" in CONTENT[path]]
 
 
 @pytest.mark.parametrize("path", [path for path in EXPERIMENTS if path not in TRAININGS], ids=str)
-def test_an_experiment_asks_a_question_of_its_arms(path: Path) -> None:
+def test_an_experiment_has_a_question_and_arms(path):
     assert CONTENT[path].get("question") or load_config(ROOT / path).get("question")
     try:
         assert arms_of(load_config(ROOT / path))
     except ConfigError as error:
-        if not LACKING.search(str(error)):  # what another command leaves
+        if not LACKING.search(str(error)):
             raise
 
 
-def test_no_two_experiments_share_a_name() -> None:
+def test_no_two_experiments_share_a_name():
     """Runs, recordings and W&B groups go by it."""
     names = Counter(CONTENT[path].get("name", path.stem) for path in EXPERIMENTS)
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_every_pair_is_named_by_an_experiment_and_every_other_block_has_two_users() -> None:
+def test_every_pair_is_named_by_an_experiment_and_every_other_block_has_two_users():
     """A pair is laid on top of any experiment: ``--compose configs/pair/NAME.yaml``."""
-    told = " ".join((ROOT / path).read_text() for path in FILES)
+    text = " ".join((ROOT / path).read_text() for path in FILES)
     users: Counter[Path] = Counter()
     for path, content in CONTENT.items():
         composed = content.get("compose") or []
         for name in [composed] if isinstance(composed, str) else composed:
             users[((ROOT / path).parent / name).resolve().relative_to(ROOT)] += 1
     pairs = [block for block in BLOCKS if block.parent.name == "pair"]
-    assert [pair.name for pair in pairs if pair.stem not in told] == []
+    assert [pair.name for pair in pairs if pair.stem not in text] == []
     assert [str(block) for block in BLOCKS if users[block] < 2 and block not in pairs] == []
     assert users.keys() <= CONTENT.keys()

@@ -1,11 +1,10 @@
-"""A value is read strictly by the annotation of its argument, and the first wrong one inside it is named."""
+"""Values are read strictly by the annotations of their arguments, and errors name the first wrong value."""
 
 from __future__ import annotations
 
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -56,12 +55,9 @@ def read(**given: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "read_as"),
     [
-        ({"count": 64}, 64),
         ({"rate": 8}, 8.0),
         ({"rate": 1e-3}, 0.001),
-        ({"name": None}, None),
         ({"name": "8"}, "8"),
-        ({"flag": True}, True),
         ({"sizes": [1, 2]}, [1, 2]),
         ({"costs": {1: 5, "64": 6.5}}, {1: 5.0, 64: 6.5}),
         ({"paths": [[0], [0, 1]]}, [[0], [0, 1]]),
@@ -71,7 +67,7 @@ def read(**given: Any) -> dict[str, Any]:
         ({"anything": {"a": [1]}}, {"a": [1]}),
     ],
 )
-def test_allowed(given: dict[str, Any], read_as: Any) -> None:
+def test_allowed(given, read_as):
     (name,) = given
     found = read(**given)[name]
     assert found == read_as
@@ -85,16 +81,12 @@ def test_allowed(given: dict[str, Any], read_as: Any) -> None:
         ({"count": True}, "part.count must be an integer, got True"),
         ({"count": 8.0}, "part.count must be an integer, got 8.0"),
         ({"count": 65}, "part.count must be <= 64, got 65"),
-        ({"count": None}, "part.count must be an integer, got null"),
         ({"rate": "1e-3"}, "part.rate must be a number, got '1e-3'"),
         ({"rate": float("nan")}, "part.rate must be a finite number, got nan"),
-        ({"rate": False}, "part.rate must be a number, got False"),
         ({"name": 8}, "part.name must be a text, got 8"),
         ({"flag": 1}, "part.flag must be true or false, got 1"),
-        ({"flag": "yes"}, "part.flag must be true or false, got 'yes'"),
         ({"sizes": [1, 0]}, "part.sizes.1 must be >= 1, got 0"),
         ({"sizes": 3}, "part.sizes must be a list, got 3"),
-        ({"sizes": {"a": 1}}, "part.sizes must be a list, got {'a': 1}"),
         ({"costs": {1: "5"}}, "part.costs.1 must be a number, got '5'"),
         ({"paths": [[0], ["0"]]}, "part.paths.1.0 must be an integer, got '0'"),
         ({"mode": "frist"}, "part.mode must be 'first', 'last' or 3, got 'frist'; did you mean 'first'?"),
@@ -103,24 +95,23 @@ def test_allowed(given: dict[str, Any], read_as: Any) -> None:
             "part.shape.type must be one of 'fixed', 'growing', got 'fixd'",
         ),
         ({"shape": {"size": 1}}, "part.shape.type is missing"),
-        ({"shape": {"type": "fixed"}}, "part.shape.size is missing"),
         ({"shapes": {"a": {"type": "fixed", "size": 0}}}, "part.shapes.a.size must be >= 1, got 0"),
     ],
 )
-def test_refused(given: dict[str, Any], sentence: str) -> None:
+def test_refused(given, sentence):
     with pytest.raises(ConfigError) as caught:
         read(**given)
     assert str(caught.value).startswith(f"mine.yaml: {sentence}")
 
 
 @pytest.mark.parametrize("text", ["1e-3", "1E-3", "1.0e-3", "+1e-3", ".001", "1e-03", "0.001"])
-def test_however_a_number_is_written_in_a_file(tmp_path: Path, text: str) -> None:
+def test_all_spellings_of_a_number_are_read_from_a_file(tmp_path, text):
     file = tmp_path / "mine.yaml"
     file.write_text(f"verify: {{level: {text}}}\ndrafter: null")
     assert load_config(file).get("verify.level") == 0.001
 
 
-def test_bounds_survive_postponed_annotations_of_anybodys_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_hold_for_postponed_annotations_of_a_foreign_part(monkeypatch):
     module = types.ModuleType("elsewhere")
     monkeypatch.setitem(sys.modules, "elsewhere", module)
     source = (
@@ -143,7 +134,7 @@ PARTS = [(name, part) for contract in contracts() for name, part in parts_of(con
 
 
 @pytest.mark.parametrize(("name", "part"), PARTS)
-def test_every_argument_of_every_part_has_a_type_that_is_known_at_run_time(name: str, part: type) -> None:
+def test_every_argument_of_every_part_has_a_type_that_is_known_at_run_time(name, part):
     known = arguments_of(part)
     assert known is not None, name
     assert [argument for argument, found in known.items() if found.annotation is Any] == []

@@ -1,4 +1,4 @@
-"""The site: every page is a click from the first one, and the reference has every name that a file or command takes."""
+"""All pages are linked from the first, and the reference has all names of files and commands."""
 
 import re
 import sys
@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def reference(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reference")
     sys.path.insert(0, str(DOCS))
     try:
@@ -32,7 +32,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {page.stem: page.read_text() for page in folder.glob("*.md")}
 
 
-def test_the_first_page_leads_to_every_other() -> None:
+def test_the_first_page_leads_to_every_other():
     listed = set(re.findall(r"^([\w/]+)$", (DOCS / "index.md").read_text(), re.MULTILINE))
     pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
     assert pages <= listed
@@ -40,14 +40,14 @@ def test_the_first_page_leads_to_every_other() -> None:
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.stem)
-def test_every_link_of_a_page_is_there(page: Path) -> None:
+def test_every_link_of_a_page_is_there(page):
     without_code = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     links = re.findall(r"\]\(([^)#:]+)[^):]*\)", without_code)
     missing = [link for link in links if not (page.parent / link).exists()]
     assert [link for link in missing if not link.startswith("reference/")] == []
 
 
-def test_every_picture_is_small_and_shown() -> None:
+def test_every_picture_is_small_and_shown():
     pages = "".join(page.read_text() for page in DOCS.glob("*.md"))
     pictures = list((DOCS / "pictures").iterdir())
     assert pictures
@@ -56,7 +56,7 @@ def test_every_picture_is_small_and_shown() -> None:
         assert f"pictures/{picture.name}" in pages, f"{picture.name} is shown nowhere"
 
 
-def test_every_name_that_programs_import_is_told(reference: dict[str, str]) -> None:
+def test_every_public_name_is_in_the_reference(reference):
     contracts_of_tests = {
         name
         for file in (ROOT / "specexp" / "testing").glob("*.py")
@@ -66,19 +66,19 @@ def test_every_name_that_programs_import_is_told(reference: dict[str, str]) -> N
         assert f"\n## {name}\n" in reference["python"], f"{name} is missing"
 
 
-def test_the_readme_is_one_page() -> None:
+def test_the_readme_is_one_page():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
-def test_every_part_is_told_with_its_arguments(reference: dict[str, str]) -> None:
-    told = "\n".join(reference.values())
+def test_every_part_is_in_the_reference(reference):
+    text = "\n".join(reference.values())
     parts = [part for contract in contracts() for part in parts_of(contract).items()]
     assert len(parts) > 50
     for name, source in parts:
-        assert f"\n## {name}\n\n`{source.__module__}.{name}`" in told, f"{name} is missing"
+        assert f"\n## {name}\n\n`{source.__module__}.{name}`" in text, f"{name} is missing"
 
 
-def test_every_key_metric_kind_format_and_command_is_told(reference: dict[str, str]) -> None:
+def test_every_key_metric_kind_format_and_command_is_in_the_reference(reference):
     assert all(reference[page].count("\n## ") > 5 for page in ("artifacts", "formats", "commands"))
     assert all(f"| `{key}` |" in reference["keys"] for key in arguments_of(Experiment) or ())
     assert all(f"| {metric.name} |" in reference["metrics"] for metric in METRICS)

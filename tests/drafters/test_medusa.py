@@ -108,7 +108,7 @@ def test_a_head_is_an_artifact(tmp_path):
     assert isinstance(drafter, Medusa)
     assert drafter.coupled
     broken = {**head(), "bias": np.full((1, 3, WIDTH), np.nan, np.float32)}
-    with pytest.raises(ArtifactError, match="'bias' holds numbers that are not finite"):
+    with pytest.raises(ArtifactError, match="'bias' has numbers that are not finite"):
         save_artifact(tmp_path / "broken", "draft-head", {"head.safetensors": broken, "parts.json": recorded})
     with pytest.raises(ArtifactError, match="drafter is missing"):
         save_artifact(tmp_path / "none", "draft-head", {"head.safetensors": head(), "parts.json": {}})

@@ -1,13 +1,9 @@
-"""How the rows of wrong inputs are typed."""
-
-from collections.abc import Callable
-from pathlib import Path
+"""Fixtures that type rows of wrong inputs."""
 
 import pytest
 from helpers.first_hour import Row, check, make
 
-SECONDS = 10
-"""A command that has not answered by then hangs."""
+SECONDS = 10  # a command without an answer by then hangs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,7 +14,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _libraries() -> None:
+def _libraries():
     """Import what takes seconds to import, which is not part of an answer's time."""
     import datasets  # noqa: F401
     import lightning  # noqa: F401
@@ -27,9 +23,7 @@ def _libraries() -> None:
 
 
 @pytest.fixture
-def answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[Row], None]:
+def answered(tmp_path, monkeypatch, capsys):
     """Type a row in a folder of its own and check the answer."""
 
     def type_(row: Row) -> None:

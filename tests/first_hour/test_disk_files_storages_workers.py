@@ -21,7 +21,7 @@ ROWS = [
     dry("--output taken", "output ... taken is not a folder", taken=""),
     Row("run mine.yaml --name taken", "output ... runs/taken is not a folder", {"runs/taken": ""}),
     study("--sweep.export.to taken", "sweep.export.to ... taken is not a folder", files=TAKEN),
-    file(FILE + "output: /var/x\n", "mine.yaml: output is '/var/x' ... type --output /var/x"),
+    file(FILE + "output: /var/x\n", "mine.yaml: output must be in ... got '/var/x': type --output /var/x"),
     Row("run mine.yaml --dry-run", "question.jsonl", {"question.jsonl": '{"question_id": 1, "ca'}),
     dry("--latency.artifact gone/best", "latency ... gone/best"),
     study("--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is no SQLite database", files=NOTES),
@@ -32,13 +32,11 @@ ROWS = [
 
 
 @table(ROWS)
-def test_one_sentence(row: Row, answered: Callable[[Row], None]) -> None:
+def test_one_sentence(row, answered):
     answered(row)
 
 
-def test_a_database_with_tables_of_something_else(
-    tmp_path: Path, model_folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_with_foreign_tables(tmp_path, model_folder, monkeypatch, capsys):
     make({}, tmp_path)
     with sqlite3.connect(tmp_path / "x.db") as database:
         database.execute("create table studies (a)")
@@ -53,7 +51,7 @@ def test_a_database_with_tables_of_something_else(
 
 
 @pytest.fixture
-def study_command(tmp_path: Path, model_folder: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def study_command(tmp_path, model_folder, monkeypatch):
     """The command of a finished study of one trial, in the working directory."""
     make({"sweep.yaml": SWEEP.replace("n_trials: 3", "n_trials: 1")}, tmp_path)
     shutil.copytree(model_folder, tmp_path / "model")
@@ -64,7 +62,7 @@ def study_command(tmp_path: Path, model_folder: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.timeout(120)
-def test_a_journal_that_was_spoilt(study_command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_journal(study_command, capsys):
     journal = Path("runs/sweep/journal.log")
     whole = journal.read_bytes()
     first, rest = whole.split(b"\n", 1)
@@ -85,12 +83,12 @@ def test_a_journal_that_was_spoilt(study_command: str, capsys: pytest.CaptureFix
         "'--storage=postgresql://me@host/x?password=pa55word&sslmode=on'",
     ],
 )
-def test_a_password_is_masked_wherever_it_stands_in_a_url(text: str) -> None:
+def test_a_password_is_masked_anywhere_in_a_url(text):
     assert "pa55" not in masked(text)
     assert "***" in masked(text)
 
 
-def test_tables_that_another_worker_makes_first_are_found_at_the_next_attempt() -> None:
+def test_tables_that_another_worker_made_are_found_at_the_next_attempt():
     left = [IntegrityError, ProgrammingError, OperationalError]
 
     def make_tables() -> str:
@@ -104,12 +102,9 @@ def test_tables_that_another_worker_makes_first_are_found_at_the_next_attempt() 
 
 
 @pytest.mark.timeout(120)
-def test_no_file_and_no_output_of_a_study_tells_the_password_of_its_storage(
-    tmp_path: Path,
-    model_folder: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_file_and_no_output_of_a_study_has_the_password_of_its_storage(
+    tmp_path, model_folder, monkeypatch, capsys
+):
     import optuna
 
     kept = optuna.storages.InMemoryStorage()
@@ -136,7 +131,7 @@ def test_no_file_and_no_output_of_a_study_tells_the_password_of_its_storage(
     assert [path for path in written if b"pa55word" in path.read_bytes()] == []
 
 
-def test_a_traceback_tells_no_password() -> None:
+def test_a_traceback_has_no_password():
     program = (
         "from specexp.core.start import begin; begin(); raise ValueError('redis://:pa55word@host is down')"
     )
@@ -145,20 +140,18 @@ def test_a_traceback_tells_no_password() -> None:
     assert "pa55word" not in ended.stderr.splitlines()[-1]
 
 
-def test_an_output_that_is_a_link_to_nothing(tmp_path: Path, answered: Callable[[Row], None]) -> None:
+def test_an_output_that_is_a_link_to_nothing(tmp_path, answered):
     (tmp_path / "gone").symlink_to("nowhere")
     answered(Row("run mine.yaml --output gone", "output ... gone is not a folder"))
 
 
-def test_a_wrong_mode_of_wandb_is_reported_before_anything_is_decoded(
-    answered: Callable[[Row], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_mode_of_wandb_is_reported_before_anything_is_decoded(answered, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "banana")
     answered(
         file(FILE.replace("tracking: {mode: disabled}\n", ""), "WANDB_MODE: W&B mode 'banana' is not known")
     )
 
 
-def test_a_wrong_backend_of_pictures_stops_no_command() -> None:
-    drawn = "from specexp.core.start import begin; begin(); import matplotlib.pyplot"
-    subprocess.run([sys.executable, "-c", drawn], env={**os.environ, "MPLBACKEND": "foo"}, check=True)
+def test_a_wrong_backend_of_matplotlib_stops_no_command():
+    program = "from specexp.core.start import begin; begin(); import matplotlib.pyplot"
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "MPLBACKEND": "foo"}, check=True)

@@ -1,7 +1,7 @@
 """Wrong arguments of ``decoder.generate`` and of ``model.generate(custom_generate=...)``.
 
-Each is answered by a ValueError of one sentence, and the next call is not disturbed. What ``generate`` of Hugging Face
-would follow is followed here too, or refused.
+Each raises a ValueError of one sentence, and the next call works. Arguments that ``generate`` of Hugging Face obeys are
+obeyed too, or refused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pytest
 import torch
 from helpers.small_models import FULL_ATTENTION, build
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation import BaseStreamer
 
 from specexp.builders import StaticTree
+from specexp.config.artifacts import save_artifact
 from specexp.core.loop import Decoder
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.deploy.hugging_face.request import OBEYED, REFUSED, WITHOUT_EFFECT
@@ -25,7 +25,7 @@ PROMPT = [5, 6, 7, 5, 6, 8]
 
 
 @pytest.fixture(scope="module")
-def model() -> PreTrainedModel:
+def model():
     return build("Llama", {**FULL_ATTENTION["Llama"], "vocab_size": 40}).eval()
 
 
@@ -55,7 +55,7 @@ def parts() -> tuple[TokenRecycling, StaticTree]:
     ],
     ids=str,
 )
-def test_decoder_generate(model: PreTrainedModel, arguments: dict[str, Any], sentence: str) -> None:
+def test_decoder_generate(model, arguments, sentence):
     decoder = Decoder(model, *parts(), KeyedSampling(0.7))
     with pytest.raises(ValueError) as caught:
         decoder.generate(**{"input_ids": PROMPT, "max_new_tokens": 4, "seed": 1, **arguments})
@@ -65,7 +65,7 @@ def test_decoder_generate(model: PreTrainedModel, arguments: dict[str, Any], sen
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ((StaticTree([[0]]), TokenRecycling()), "the drafter is a StaticTree; a Drafter is expected"),
         (
@@ -76,10 +76,10 @@ def test_decoder_generate(model: PreTrainedModel, arguments: dict[str, Any], sen
     ],
     ids=["swapped", "a class", "one alone"],
 )
-def test_parts_in_other_places(model: PreTrainedModel, given: tuple[Any, ...], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_parts_in_other_places(model, given, message):
+    with pytest.raises(ValueError, match=message):
         Decoder(model, *given)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         custom_generate(given)
 
 
@@ -100,7 +100,7 @@ def test_parts_in_other_places(model: PreTrainedModel, given: tuple[Any, ...], s
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_custom_generate(model: PreTrainedModel, arguments: dict[str, Any], sentence: str) -> None:
+def test_custom_generate(model, arguments, sentence):
     if "assistant_model" in arguments:
         arguments = {"assistant_model": model}
     fast = custom_generate(parts())
@@ -111,7 +111,7 @@ def test_custom_generate(model: PreTrainedModel, arguments: dict[str, Any], sent
     assert generate(model, max_new_tokens=2, custom_generate=fast).shape == (1, 8)
 
 
-def test_every_field_of_the_generation_config_is_obeyed_without_effect_or_refused() -> None:
+def test_every_field_of_the_generation_config_is_obeyed_without_effect_or_refused():
     config = GenerationConfig()
     fields = {name for name in vars(config) | config._get_default_generation_params() if name[0] != "_"}
     tables = [*OBEYED, *WITHOUT_EFFECT, *REFUSED]
@@ -119,9 +119,7 @@ def test_every_field_of_the_generation_config_is_obeyed_without_effect_or_refuse
     assert len(tables) == len(set(tables))
 
 
-def test_a_field_of_a_later_transformers_is_refused_once_it_is_set(
-    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_field_of_a_later_transformers_is_refused_once_it_is_set(model, monkeypatch):
     made = GenerationConfig.__init__
 
     def later(self: GenerationConfig, **given: Any) -> None:
@@ -152,31 +150,20 @@ def test_a_field_of_a_later_transformers_is_refused_once_it_is_set(
     ],
     ids=lambda settings: "+".join(settings),
 )
-def test_what_is_called_obeyed_gives_the_tokens_of_plain_generate(
-    model: PreTrainedModel, settings: dict[str, Any]
-) -> None:
+def test_obeyed_settings_give_the_tokens_of_plain_generate(model, settings):
     settings = {"max_new_tokens": 16, "do_sample": False, **settings}
     ours = generate(model, custom_generate=custom_generate(parts()), **settings)
     assert torch.equal(ours, generate(model, **settings))
 
 
-class Shown(BaseStreamer):  # type: ignore[misc]
-    """Keeps what it is shown."""
-
-    def __init__(self) -> None:
-        self.shown: list[list[int]] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        self.shown.append(value.flatten().tolist())
-
-    def end(self) -> None:
-        self.shown.append([])
-
-
-def test_a_streamer_is_shown_the_prompt_and_then_one_token_at_a_time(model: PreTrainedModel) -> None:
-    ours, plain = Shown(), Shown()
-    generate(model, max_new_tokens=12, do_sample=False, streamer=plain)
-    fast = custom_generate(parts())
-    generate(model, max_new_tokens=12, do_sample=False, custom_generate=fast, streamer=ours)
-    assert ours.shown == plain.shown
-    assert ours.shown[0] == PROMPT
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [(("stdlib",), "'stdlib' is a str"), ((None,), "None is a NoneType"), (("model", "x"), "'x' is a str")],
+)
+def test_an_artifact_needs_models(model, given, sentence, tmp_path):
+    payloads = {"tree.json": [[0]], "parts.json": {"drafter": {"class_path": "TokenRecycling"}}}
+    artifact = save_artifact(tmp_path, "static-tree", payloads)
+    with pytest.raises(
+        ValueError, match=f"a model was expected and {sentence}: load one with specexp.load_p"
+    ):
+        artifact.decoder(*(model if one == "model" else one for one in given))

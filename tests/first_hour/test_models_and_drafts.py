@@ -58,49 +58,29 @@ def one_more_token(folder: Path) -> None:
     path.write_text(json.dumps(content))
 
 
-def other_tokens(folder: Path) -> None:
-    path = folder / "draft" / "tokenizer.json"
-    content = json.loads(path.read_text())
-    vocabulary = content["model"]["vocab"]
-    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
-    path.write_text(json.dumps(content))
-
-
 def spoil(change: Spoil, sentence: str, typed: str = TYPED) -> tuple[Spoil, Row]:
-    """What is done to the folder ``model``, and the answer that must follow."""
+    """A change of the folder ``model``, and the expected answer."""
     return change, Row(typed, f"command line: pair.target ... {sentence}")
-
-
-def named(name: str, sentence: str) -> tuple[Spoil, Row]:
-    """Another target than ``model``."""
-    return spoil(lambda folder: None, sentence, TYPED.replace("model ", f"{name} "))
 
 
 SPOILT = [
     # names and files
-    named("sdtlib", "there are 'stdlib', 'stdlib-middle'"),
-    named("model/model.safetensors", "'model/model.safetensors' is a file"),
+    spoil(lambda folder: None, "is a file", TYPED.replace("model ", "model/model.safetensors ")),
     spoil(
         written("models/target.gguf", "GGUF"),
         "name one of its GGUF files, such as 'models/target.gguf'",
         TYPED.replace("model ", "models "),
     ),
-    spoil(written("m.gguf", "GGML"), "does not begin with GGUF", TYPED.replace("model ", "m.gguf ")),
-    spoil(without("model/config.json"), "without config.json"),
     # configurations
     spoil(of_type("llamma"), "'model' ... llamma"),
     spoil(changed(model_type="mine", auto_map={"AutoConfig": "mine.Config"}), "custom code"),
     spoil(changed(num_attention_heads=5), "32 ... (5)"),
     # models that take no tree passes
-    spoil(of_type("t5"), "encoder-decoder"),
-    spoil(of_type("gemma2"), "layers without full attention"),
     spoil(of_type("bloom"), "bloom model states no max_position_embeddings"),
-    spoil(of_type("gptj"), 'attn_implementation="eager"'),
     # tokenizers
     spoil(without("model/tokenizer.json", "model/tokenizer_config.json"), "the tokenizer of target 'model'"),
     spoil(written("model/tokenizer.json", "{}"), "the tokenizer of target 'model' ... 'added_tokens'"),
     spoil(one_more_token, "gives 257 logits ... its tokenizer has 258 tokens"),
-    (other_tokens, Row(DRAFTED, "pair.draft ... another vocabulary ... 4 entries differ")),
     # a tree that is larger than the context
     (lambda folder: None, Row(f"{TYPED} --builder.init_args.length 200", "192 ... lower its budget")),
     # weights, which a dry run does not read
@@ -112,18 +92,18 @@ SPOILT = [
 
 
 @pytest.mark.parametrize(("change", "row"), SPOILT, ids=[row.sentence for _, row in SPOILT])
-def test_one_sentence(change: Spoil, row: Row, folder: Path, answered: Callable[[Row], None]) -> None:
+def test_one_sentence(change, row, folder, answered):
     change(folder)
     answered(row)
 
 
 @pytest.mark.usefixtures("folder")
-def test_whole_models_pass(answered: Callable[[Row], None]) -> None:
+def test_whole_models_pass(answered):
     answered(Row(DRAFTED, "mine", code=0))
 
 
 @pytest.fixture
-def folder(model_folder: str, tmp_path: Path) -> Path:
+def folder(model_folder, tmp_path):
     """A folder with a whole ``model`` and a whole ``draft``."""
     for copy in ("model", "draft"):
         shutil.copytree(model_folder, tmp_path / copy)

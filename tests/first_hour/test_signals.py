@@ -1,11 +1,10 @@
-"""Whatever ends a command from outside is answered with a sentence and a code."""
+"""A command that a signal ends prints one sentence and has an exit code of its own."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,8 @@ CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
 @pytest.fixture
-def handlers() -> Iterator[None]:
-    """The process as a command finds it, and as it was afterwards; programs it starts heed signals that tests in the
-    background were told to ignore."""
+def handlers():
+    """Default handlers, also where tests run in the background with ignored signals; restored afterwards."""
     before = {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS}
     hook = sys.excepthook
     for name in SIGNALS:
@@ -32,7 +30,7 @@ def handlers() -> Iterator[None]:
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("name", SIGNALS)
-def test_a_command_at_work_closes_what_it_opened(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_command_closes_its_files(name, capsys):
     closed = []
 
     def act() -> int:
@@ -50,7 +48,7 @@ def test_a_command_at_work_closes_what_it_opened(name: str, capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("handlers")
-def test_what_nohup_ignores_stays_ignored() -> None:
+def test_a_signal_that_nohup_ignores_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     begin()
     assert answered(lambda: os.kill(os.getpid(), signal.SIGHUP) or 0) == 0
@@ -60,7 +58,7 @@ IMPORTING = "from specexp.core.start import begin; begin(); print('begun', flush
 
 
 def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    """A program that imports what this one can, and modules of its working directory."""
+    """Start a program with this one's path and its working directory."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["", *filter(None, sys.path)])}
     return subprocess.Popen(
         [sys.executable, *arguments],
@@ -74,7 +72,7 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("name", SIGNALS)
-def test_while_modules_are_imported(name: str, tmp_path: Path) -> None:
+def test_while_modules_are_imported(name, tmp_path):
     (tmp_path / "takes_long.py").write_text("import time\ntime.sleep(20)\n")
     with start("-c", IMPORTING, cwd=tmp_path) as process:
         assert process.stdout is not None

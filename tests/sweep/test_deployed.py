@@ -194,10 +194,10 @@ def test_where_nothing_beats_plain_decoding_best_decodes_plainly_and_says_why(
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ({"drafter": {"matrix": {"tensor": "x"}}}, "names the tensor 'x', which state.safetensors does not"),
-        ({"drafter": {"rows": {"tensor": "drafter.matrix"}}}, "state.json: drafter is no state of this part"),
-        ({"drafter": {"a": 1}}, "state.json names no tensor 'drafter.matrix', which state.safetensors holds"),
-        ({}, "must be an object with the states of drafter and controller"),
+        ({"drafter": {"matrix": {"tensor": "x"}}}, "uses the tensor 'x', which state.safetensors does not"),
+        ({"drafter": {"rows": {"tensor": "drafter.matrix"}}}, "state.json: drafter does not fit this part"),
+        ({"drafter": {"a": 1}}, "state.json does not use the tensor 'drafter.matrix' of state.safetensors"),
+        ({}, "state.json must not be empty"),
     ],
 )
 def test_a_state_that_is_not_the_parts_own_is_refused(gained: str, state: Any, said: str) -> None:

@@ -38,15 +38,14 @@ class _Composed(WithDrafter):
 class CompositionArtifact(Artifact):
     """``parts.json`` alone: ``class_path`` and ``init_args`` of drafter, builder, verifier and controller.
 
-    The kind for a study over methods, whose winner may be a tree, a threshold or a chain. A fixed tree is recorded by
-    its rank paths, whichever builder found it. The draft model itself is the deployment's:
-    ``artifact.decoder(target, draft)``.
+    It is for a study over methods: the winner may be a tree, a threshold or a chain. A fixed tree is recorded by its
+    rank paths, whichever builder found it. The deployment chooses the draft model: ``artifact.decoder(target, draft)``.
 
     Example:
         >>> decoder = load_artifact("artifacts/fastest").decoder(pair.target, pair.draft)  # doctest: +SKIP
     """
 
-    kind = "composition"
+    kind, of_studies = "composition", True
     required: ClassVar[Mapping[str, Any]] = {PARTS: _Composed}
     optional = ()
     holds_state = True
@@ -65,7 +64,7 @@ class StaticTreeArtifact(Artifact):
     Its value is the paths, sorted by length, then rank. Its builder is the tree itself, whichever builder found it.
     """
 
-    kind = "static-tree"
+    kind, of_studies = "static-tree", True
     required: ClassVar[Mapping[str, Any]] = {TREE: Any}
     holds_state = True
     made_by = "specexp.builders.static_tree.StaticTree"
@@ -73,7 +72,7 @@ class StaticTreeArtifact(Artifact):
     @classmethod
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        # of any builder with a fixed shape, except those that draw with replacement: a path then names no node
+        # any builder with a fixed shape, unless it draws with replacement: then a path identifies no node
         tree = fixed_tree(attributes)
         if tree is None:
             return None
@@ -90,6 +89,7 @@ class StaticTreeArtifact(Artifact):
 
     @override
     def specs(self) -> dict[str, Spec]:
+        # the kind of candidates is recorded with the builder alone; paths are in both files
         recorded = (self.recorded.get("builder") or {}).get("init_args") or {}
         chosen = {"candidates": recorded["candidates"]} if "candidates" in recorded else {}
         tree = {"class_path": self.made_by, "init_args": {"rank_paths": self.rank_paths, **chosen}}
@@ -105,7 +105,7 @@ class ThresholdsArtifact(Artifact):
     at run time is recorded in ``parts.json``, as the verifier is.
     """
 
-    kind = "thresholds"
+    kind, of_studies = "thresholds", True
     required: ClassVar[Mapping[str, Any]] = {THRESHOLDS: Any}
     holds_state = True
     _BUILDER = "specexp.builders.dyspec.DySpecThreshold"
@@ -153,7 +153,7 @@ class ScheduleArtifact(Artifact):
         ...     run = executor.run([Job(prompt, sequence=number) for number in range(6)])
     """
 
-    kind = "schedule"
+    kind, of_studies = "schedule", True
     required: ClassVar[Mapping[str, Any]] = {SCHEDULE: PartSpec}
     holds_state = True
 
@@ -169,9 +169,9 @@ class ScheduleArtifact(Artifact):
     def read(self, payloads: Mapping[str, Any]) -> None:
         self.schedule: dict[str, Any] = payloads[SCHEDULE]
         if init_args_of(self.schedule, _SERIAL) is not None:
+            given = self.schedule["class_path"]
             raise ArtifactError(
-                f"{self.where(SCHEDULE)}: class_path is {self.schedule['class_path']!r}, plain decoding; a strategy "
-                "that drafts is expected, such as Scheduled"
+                f"{self.where(SCHEDULE)}: class_path must be a strategy that drafts, such as Scheduled, got {given!r}"
             )
 
     @override
@@ -184,17 +184,17 @@ class _Lengths(Section):
 
 
 class DraftLengthsArtifact(Artifact):
-    """``draft_lengths.json``: ``nodes``, the most nodes of a draft by the number of lanes from which it holds, a text;
+    """``draft_lengths.json``: ``nodes``, the most nodes of a draft by the least number of lanes, as text;
     ``parts.json``: drafter, builder and verifier.
 
-    It is for specexp's own server. Draft lengths by batch size of other engines must be measured on them.
+    It is for specexp's own server. Draft lengths for other engines must be measured on them.
 
     Example:
         >>> load_artifact("artifacts/load/best").nodes  # doctest: +SKIP
         {1: 8, 4: 3, 8: 0}
     """
 
-    kind = "draft-lengths"
+    kind, of_studies = "draft-lengths", True
     required: ClassVar[Mapping[str, Any]] = {LENGTHS: _Lengths, PARTS: Recorded}
     optional = ()
     holds_state = True
@@ -209,7 +209,7 @@ class DraftLengthsArtifact(Artifact):
         controller = init_args_of(parts.get("controller"), DRAFT_LENGTHS)
         if controller is None or parts.get("drafter") is None:
             return None
-        nodes = {str(lanes): most for lanes, most in controller["nodes"].items()}
+        nodes = {str(lanes): most for lanes, most in controller["nodes"].items()}  # keys of JSON are text
         return {LENGTHS: {"nodes": nodes}, PARTS: {**parts, "controller": None}}
 
     @override
@@ -238,11 +238,11 @@ class PlainVerdict(Section):
 
 
 class PlainDecodingArtifact(Artifact):
-    """``verdict.json``: do not speculate here, and why. A study leaves it as ``best`` if the confirmation's interval
-    does not put the best candidate above plain decoding; that candidate is left as ``best-tree``.
+    """``verdict.json``: plain decoding is as fast, and the reason. A study leaves it as ``best`` if the confirmation's
+    interval does not put the best candidate above plain decoding; that candidate is left as ``best-tree``.
 
-    Its decoder decodes plainly, with the recorded verifier. So does its ``custom_generate``, for several rows too if
-    the study decoded several sequences.
+    Its decoder and its ``custom_generate`` decode plainly, with the recorded verifier. If the study decoded several
+    sequences, ``custom_generate`` takes several rows.
 
     Example:
         >>> load_artifact("artifacts/tree_shape").verdict.reason  # doctest: +SKIP
@@ -253,7 +253,7 @@ class PlainDecodingArtifact(Artifact):
     required: ClassVar[Mapping[str, Any]] = {VERDICT: PlainVerdict, PARTS: Recorded}
     optional = ()
     plain = True
-    purpose = "it means that speculating does not pay here, and best-tree next to it is the best candidate"
+    purpose = "it means that speculation is not faster here, and best-tree next to it is the best candidate"
 
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:
@@ -262,7 +262,7 @@ class PlainDecodingArtifact(Artifact):
 
     @override
     def specs(self) -> dict[str, Spec]:
-        if not self.verdict.several_sequences:
+        if not self.verdict.several_sequences:  # one row at a time, by the Decoder
             return self.recorded
         return {**self.recorded, "execution": {"class_path": _SERIAL, "init_args": {}}}
 
@@ -280,7 +280,7 @@ class EngineSettingsArtifact(Artifact):
     that its deployment loads. It composes no decoder.
     """
 
-    kind = "engine-settings"
+    kind, of_studies = "engine-settings", True
     required: ClassVar[Mapping[str, Any]] = {SETTINGS: _Settings}
     optional = ()
     purpose = "settings of an engine are exported to that engine alone"

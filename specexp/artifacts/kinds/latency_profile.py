@@ -94,7 +94,7 @@ class LatencyProfileArtifact(Artifact):
         values = {name: value for name, value in content.items() if name != "measured"}
         for name in ("modelled", "artifact"):  # how a run uses a profile
             if name in values:
-                raise ArtifactError(f"{where}: {name} belongs into an experiment")
+                raise ArtifactError(f"{where}: {name} is a key of an experiment, not of a profile")
         for name in ("name", "source", "target_ms", "draft_ms"):
             if name not in values:
                 raise ArtifactError(f"{where}: {name} is missing")

@@ -1,4 +1,4 @@
-"""Kinds that hold what one part learned, or was trained to: arrays that one argument of its constructor takes."""
+"""Kinds with the learned or trained state of one part: arrays that one argument of its constructor takes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,12 @@ class AdjacencyMatrixArtifact(LearnedArtifact):
         k = self.init_args(None)["k"]
         recorded = (self.recorded_init_args("drafter") or {}).get("k", k)
         if recorded != k:
-            raise ArtifactError(
-                f"{self.where(PARTS)}: drafter.init_args.k is {recorded!r}, and the matrix has {k} columns; both must "
-                "be the same number"
-            )
+            where = f"{self.where(PARTS)}: drafter.init_args.k"
+            raise ArtifactError(f"{where} must be the number of columns of the matrix, {k}, got {recorded!r}")
 
     @override
     def init_args(self, recorded: dict[str, Any] | None) -> dict[str, Any]:
+        # [V, k]; the constructor refuses an array of another rank
         return {"k": self.value.shape[1] if self.value.ndim == 2 else 1, **(recorded or {})}
 
 

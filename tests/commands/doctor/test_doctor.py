@@ -1,11 +1,9 @@
-"""The doctor says what is there, what is missing and what to type."""
+"""The doctor reports each finding, missing packages and what to do about them."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-
-import pytest
 
 from specexp.commands import doctor
 from specexp.commands.doctor import Diagnosis, main
@@ -16,7 +14,7 @@ def by_topic(diagnoses: object) -> dict[str, Diagnosis]:
     return {diagnosis.topic: diagnosis for diagnosis in diagnoses}  # type: ignore[attr-defined]
 
 
-def test_every_line_is_a_finding(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_is_a_finding(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "_REPEATS", 1)
     assert main(["--json"]) == 0
     diagnoses = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -26,18 +24,16 @@ def test_every_line_is_a_finding(capsys: pytest.CaptureFixture[str], monkeypatch
     assert {one["verdict"] for one in diagnoses} <= {"ok", "note"}
 
 
-def test_a_missing_or_old_package_is_a_problem_and_ends_the_examination(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_old_package_is_a_problem_and_ends_the_examination(capsys, monkeypatch):
     real = importlib.metadata.version
     monkeypatch.setattr(doctor, "version", lambda name: {"optuna": "4.9.0"}.get(name) or real(name))
     assert main([]) == 1
-    said = capsys.readouterr().out
-    assert "! optuna: 4.9.0 is installed, and optuna<6,>=5 is needed\n    pip install 'optuna<6,>=5'" in said
-    assert "compiled passes" not in said
+    shown = capsys.readouterr().out
+    assert "! optuna: 4.9.0 is installed, and optuna<6,>=5 is needed\n    pip install 'optuna<6,>=5'" in shown
+    assert "compiled passes" not in shown
 
 
-def test_where_nothing_can_be_compiled_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_compiler_gets_a_note_with_the_reason(monkeypatch):
     def refuse(model: object) -> None:
         raise CannotCompileError("there is no C++ compiler")
 
@@ -47,7 +43,7 @@ def test_where_nothing_can_be_compiled_it_says_why(monkeypatch: pytest.MonkeyPat
     assert (diagnosis.verdict, diagnosis.finding) == ("note", "there is no C++ compiler")
 
 
-def test_a_processor_without_bfloat16_and_a_busy_machine_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_without_bfloat16_and_a_busy_machine_are_noted(monkeypatch):
     monkeypatch.setattr(doctor, "_lines", lambda file: {"model name": "Old", "flags": "sse2 avx2"})
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
     found = by_topic(doctor.processor())
@@ -56,6 +52,6 @@ def test_a_processor_without_bfloat16_and_a_busy_machine_are_noted(monkeypatch: 
     assert found["load"].finding.startswith("99.0 processes")
 
 
-def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch):
     monkeypatch.setattr("os.access", lambda folder, how: False)
     assert {diagnosis.verdict for diagnosis in doctor.memory() if diagnosis.topic == "disk"} == {"problem"}

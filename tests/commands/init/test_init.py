@@ -1,4 +1,4 @@
-"""A folder to start from leads to a dry run without another line being written."""
+"""``specexp.init`` writes a folder with an experiment for a user's own model and prompts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_the_experiment_searches_what_fastest_searches_for_ones_own_model_and_prompts(here: Path) -> None:
+def test_the_experiment_has_the_space_of_fastest_for_the_users_model_and_prompts(here):
     (here / "mine.jsonl").write_text("".join(json.dumps({"question": f"why {n}?"}) + "\n" for n in range(50)))
     models = ["--target", "owner/target", "--draft", "owner/draft", "--device", "cuda"]
     arguments = ["study", *models, "--temperature", "0.7"]
     assert main([*arguments, "--prompts", "mine.jsonl"]) == 0
     os.chdir("study")
-    config, said = with_recognised_fields(load_config("experiment.yaml"))
-    assert said == [f"{here / 'mine.jsonl'}: prompts are read from 'question'."]
+    config, shown = with_recognised_fields(load_config("experiment.yaml"))
+    assert shown == [f"{here / 'mine.jsonl'}: prompts are read from 'question'."]
     shared = yaml.safe_load((ROOT / "experiments" / "fastest.yaml").read_text())["sweep"]
     assert list(config.get("sweep.space")) == list(shared["space"])
     found = [config.get(f"pair.{key}") for key in ("target", "draft", "device")]
@@ -40,7 +40,7 @@ def test_the_experiment_searches_what_fastest_searches_for_ones_own_model_and_pr
     assert config.get("sweep.export.to") == "artifacts/study"
 
 
-def test_without_prompts_there_are_examples(here: Path) -> None:
+def test_without_prompts_there_are_examples(here):
     assert main(["study"]) == 0
     lines = (here / "study" / "prompts.jsonl").read_text().splitlines()
     assert len(lines) == 50
@@ -48,7 +48,7 @@ def test_without_prompts_there_are_examples(here: Path) -> None:
     assert "python -m specexp.sweep experiment.yaml" in (here / "study" / "README.md").read_text()
 
 
-def test_few_prompts_are_halved_between_search_and_confirmation(here: Path) -> None:
+def test_few_prompts_are_halved_between_search_and_confirmation(here):
     (here / "few.txt").write_text("\n".join(f"prompt {n}" for n in range(9)))
     assert main(["study", "--prompts", "few.txt"]) == 0
     config = load_config(here / "study" / "experiment.yaml")
@@ -56,21 +56,19 @@ def test_few_prompts_are_halved_between_search_and_confirmation(here: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "shown"),
     [
         (["taken"], "FOLDER: taken is not empty; name a new one"),
         (["study", "--target", "no/such/folder"], "--target: target 'no/such/folder' is no existing folder"),
         (["study", "--draft", "empty"], "--draft: draft 'empty' is a folder without config.json"),
         (["study", "--prompts", "none.jsonl"], "--prompts: "),
-        (["study", "--prompts", "two.txt"], "--prompts: two.txt has 2 prompts; a search and a confirmation"),
-        (["x: y"], "FOLDER is 'x: y'; a plain folder name is allowed, such as tree_shape"),
+        (["study", "--prompts", "two.txt"], "--prompts: two.txt must have at least 6 prompts"),
+        (["x: y"], "FOLDER must be a plain folder name such as tree_shape, got 'x: y'"),
         (["study", "--device", "tpu"], "--device must be a torch device such as cpu or cuda:1, got 'tpu'"),
         (["study", "--temperature", "-1"], "--temperature must be from 0 (greedy) to 10, got -1.0"),
     ],
 )
-def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
+def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(here, capsys, arguments, shown):
     (here / "taken").mkdir()
     (here / "taken" / "file").touch()
     (here / "empty").mkdir()
@@ -78,14 +76,12 @@ def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
-    assert said in error
+    assert shown in error
     assert error.count("\n") == 1
     assert not (here / "study").exists()
 
 
-def test_the_next_line_and_the_commands_of_the_readme_are_quoted_for_a_shell(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_next_line_and_the_commands_of_the_readme_are_quoted_for_a_shell(here, capsys):
     assert main(["a b/ü x"]) == 0
     assert capsys.readouterr().out.endswith(
         "Next: cd 'a b/ü x' && python -m specexp.sweep experiment.yaml --dry-run\n"
@@ -95,7 +91,7 @@ def test_the_next_line_and_the_commands_of_the_readme_are_quoted_for_a_shell(
     assert "--artifact 'artifacts/ü x'/best-tree" in readme
 
 
-def test_a_model_folder_is_found_from_the_new_folder(here: Path, model_folder: str) -> None:
+def test_a_model_folder_is_found_from_the_new_folder(here, model_folder):
     (here / "my-model").symlink_to(model_folder)
     assert main(["study", "--target", "my-model"]) == 0
     target = yaml.safe_load((here / "study" / "experiment.yaml").read_text())["pair"]["target"]

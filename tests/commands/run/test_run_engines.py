@@ -1,4 +1,4 @@
-"""Other people's engines as arms of an experiment, beside our own decoder on the same prompts."""
+"""Other engines as arms of an experiment, next to specexp's decoder on the same prompts."""
 
 import re
 import sys
@@ -37,7 +37,7 @@ def compared(experiment):
     return write
 
 
-def test_engines_of_others_stand_in_one_table_with_ours(compared, tmp_path, capsys) -> None:
+def test_other_engines_are_in_one_table_with_specexp(compared, tmp_path, capsys):
     arms = {
         "ours": {"drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chain"}},
         "plain": {"title": "theirs, plain", "engine": hugging_face()},
@@ -57,7 +57,7 @@ def test_engines_of_others_stand_in_one_table_with_ours(compared, tmp_path, caps
 
 
 @pytest.mark.parametrize(
-    ("arm", "changes", "said"),
+    ("arm", "changes", "message"),
     [
         (
             {"engine": hugging_face(drafts="model", settings={"num_assistant_token": 3})},
@@ -70,11 +70,7 @@ def test_engines_of_others_stand_in_one_table_with_ours(compared, tmp_path, caps
             "HuggingFace drafts by model, with no settings; it takes exactly",
         ),
         (
-            {
-                "engine": hugging_face(),
-                "drafter": {"class_path": "PromptLookup"},
-                "builder": {"class_path": "Chain"},
-            },
+            {"engine": hugging_face(), "drafter": "PromptLookup", "builder": "Chain"},
             {},
             "drafter is a part of specexp's own loop",
         ),
@@ -85,6 +81,6 @@ def test_engines_of_others_stand_in_one_table_with_ours(compared, tmp_path, caps
         ),
     ],
 )
-def test_what_does_not_go_with_an_engine_is_one_sentence(arm, changes, said, compared, capsys) -> None:
+def test_a_setting_that_an_engine_does_not_support_is_one_sentence(arm, changes, message, compared, capsys):
     assert main([compared({"one": arm}, **changes), "--dry-run"]) == 2
-    assert re.search(said, capsys.readouterr().err)
+    assert re.search(message, capsys.readouterr().err)
