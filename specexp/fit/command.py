@@ -1,4 +1,4 @@
-"""``python -m specexp.fit CONFIG.yaml [--key value]``: trains a model or a controller, with Lightning's Trainer."""
+"""``python -m specexp.fit CONFIG.yaml [--key value]``: train a model or a controller, with Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from specexp.data.prompt_set import PromptSetError
 
 USAGE = """usage: python -m specexp.fit CONFIG.yaml [--dry-run] [--key value ...]
 
-An experiment with a fit: section lets its controller learn on the prompts of data; the run continues from the last
+The controller of an experiment with a fit: section learns on the prompts of data. The run continues from the last
 checkpoint in its output folder.
 
 Any other CONFIG.yaml trains a model. It names model and data (class_path, init_args), trainer (arguments of
-lightning.Trainer), work_dir and export_to; --dotted.key overrides the file, e.g. --model.init_args.tokens 1000000
+lightning.Trainer), work_dir and export_to. --dotted.key overrides the file, e.g. --model.init_args.tokens 1000000
 --trainer.precision 32-true. The run continues from the last checkpoint in work_dir, if there is one. Lightning
-shares it out over devices and machines: --trainer.devices 4 --trainer.num_nodes 2 --trainer.strategy ddp
+distributes it over devices and machines: --trainer.devices 4 --trainer.num_nodes 2 --trainer.strategy ddp
 
-W&B logs offline unless WANDB_MODE says otherwise."""
+W&B logs offline unless WANDB_MODE is set."""
 
 
 def fit(
@@ -63,7 +63,7 @@ def fit(
         data: A LightningDataModule with a method ``tokenizer()``.
         work_dir: Folder of checkpoints and logs.
         trainer: Arguments of `lightning.Trainer`.
-        export_to: Folder of the result, a model as a Hugging Face folder; by default nothing is exported.
+        export_to: Folder of the result; by default nothing is exported.
         checkpoint_every: Steps between two checkpoints.
         name: Name of the Weights & Biases run.
 
@@ -95,12 +95,12 @@ def fit(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; returns its exit code."""
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         overrides = [argument for argument in given[1:] if argument not in OPTIONS]
-        asks_help = not given or given[0].startswith("-") or not HELP.isdisjoint(given)
-        if asks_help or _of_controller(given[0], overrides):
+        wants_help = not given or given[0].startswith("-") or not HELP.isdisjoint(given)
+        if wants_help or _of_controller(given[0], overrides):
             return run_command(USAGE, given, _learn, after=GOES_ON)
         resolved: dict[str, Any] = {}
         values = read_fit(given[0], overrides, resolved)
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return fail(error)
         if (to := values.get("export_to")) is not None and runner.is_global_zero:
             current_result().folder = str(to)
-            # A model is a study's target; heads and corpora are named where an experiment asks for them.
+            # A model can be a study's target; heads and corpora are arguments of drafters.
             if Path(to, "config.json").exists():
                 current_result().next = command_line("init", "my-study", "--target", to)
         return 0

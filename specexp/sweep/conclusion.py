@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -50,9 +50,9 @@ class Concluded:
     """The conclusion of a study, as the claim of its confirmation keeps it for all workers."""
 
     of: str  # digest of the study, its confirmed trials, and the settings of the export
-    measured_on: str  # digest of what confirmations must share to be pooled
+    measured_on: str  # digest of everything that pooled confirmations must share
     confirmations: int
-    said: str  # table and sentences, as they were printed
+    text: str  # table and sentences, as they were printed
     gain: bool  # whether the deployed composition is faster than plain decoding, by the interval
     answer: str
     deployed: Deployed | None  # None if nothing was exported
@@ -61,36 +61,20 @@ class Concluded:
 
     @staticmethod
     def last(confirmations: optuna.Study) -> Concluded | None:
-        """The last conclusion of a study; None if it has not ended yet."""
+        """Return the last conclusion of a study; None if it has not ended yet."""
         ends = [one.user_attrs.get(CONCLUDED) for one in confirmations.get_trials(deepcopy=False)]
         kept = next(filter(None, reversed(ends)), None)
         return None if kept is None else TypeAdapter(Concluded).validate_python(kept)
 
 
-def earlier_records(
-    folder: Path, kept: Concluded | None, measured_on: str, samples: int
-) -> list[PromptRecord]:
-    """Records of the confirmations that a new one is pooled with; each took ``samples`` further ones of a prompt."""
-    path = folder / CONFIRM
-    if kept is None or kept.measured_on != measured_on or not path.exists():
-        return []
-    return [record for record in read_records(path) if record.sample < kept.confirmations * samples]
+def earlier_records(folder: Path, pooled: Concluded | None, samples: int) -> list[PromptRecord]:
+    """Return the records of the confirmations that a new one is pooled with.
 
-
-def keep_records(
-    folder: Path, kept: Concluded | None, measured_on: str, records: Iterable[PromptRecord]
-) -> None:
-    """Write the records of all pooled confirmations to ``confirm.jsonl``, whole or not at all.
-
-    An earlier file with records of other prompts, models or lengths is renamed, to ``confirm.1.jsonl``.
+    Each of them decoded ``samples`` further samples of every prompt. Records of one that was killed have later numbers.
     """
-    path = folder / CONFIRM
-    if kept is not None and kept.measured_on != measured_on and path.exists():
-        number = 1
-        while (aside := folder / f"confirm.{number}.jsonl").exists():
-            number += 1
-        path.rename(aside)
-    atomic_write(path, "".join(map(line_of, records)))
+    if pooled is None or not (folder / CONFIRM).exists():
+        return []
+    return [one for one in read_records(folder / CONFIRM) if one.sample < pooled.confirmations * samples]
 
 
 class Conclusion:
@@ -109,7 +93,7 @@ class Conclusion:
         self.config, self.output, self._stage = config, output, settings.confirm
 
     def unchanged(self) -> Concluded | None:
-        """The kept conclusion if nothing has changed since; None if there is something to measure."""
+        """Return the kept conclusion if nothing has changed since; None if there is something to measure."""
         kept = Concluded.last(self.confirmations)
         return kept if kept is not None and kept.of == self._digest() and not self._stage.again else None
 
@@ -138,13 +122,13 @@ class Conclusion:
             return found
 
         try:
-            return claim_confirmation(self.confirmations, claimed, alone=not shared)
+            return claim_confirmation(self.confirmations, claimed, exclusive=not shared)
         except TakenOverError:
             say("Another worker confirms the best trials.")
             return None
 
     def conclude(self, study: Study, claim: Claim) -> Concluded:
-        """Confirm the best trials, export the winner, publish both, and keep what was printed.
+        """Confirm the best trials, export the winner, publish both, and keep the printed text.
 
         Earlier confirmations on the same prompts are pooled with this one. The worker must still hold its claim once
         all is measured and again before the export.
@@ -155,24 +139,23 @@ class Conclusion:
         """
         folder, confirming = self.output.folder, study.confirming
         kept, measured_on = Concluded.last(self.confirmations), self._measured_on()
-        earlier = earlier_records(folder, kept, measured_on, confirming.samples)
-        pooled = None if kept is None or kept.measured_on != measured_on else kept
-        confirmation = self._confirm(study, pooled, earlier)
+        pooled = kept if kept is not None and kept.measured_on == measured_on else None
+        confirmation = self._confirm(study, pooled)
         confirmed, records, winner = confirmation.confirmed, confirmation.records, confirmation.winner
         claim.check()
-        keep_records(folder, kept, measured_on, records)
+        atomic_write(folder / CONFIRM, "".join(map(line_of, records)))
         float32 = confirming.in_float32(confirmed, records)
         shown = table(self.config.name, self.config.question, confirmation, study.predict(None), float32)
         data = confirming.data("confirm")
         texts, preparation = texts_of(data.prompts), data.workload.preparation
         shown.notes += preparation.notes()
         titles = {**{one.name: one.label for one in confirmed}, AR: BASELINES[AR]}
-        said = [*sentences(confirmed, records), *study.sentences(winner)]
+        found = [*sentences(confirmed, records), *study.sentences(winner)]
         report = Report(
             tables={"confirm": shown},
             data={"confirm": shown},
             files=preparation.files(),
-            sentences=said,
+            sentences=found,
             answer=answer(confirmed, records),
             charts=charts_of(self.trials, self.settings, confirmation, texts),
             next_steps=next_steps(self.settings, self.config),
@@ -191,13 +174,13 @@ class Conclusion:
         if self.settings.export is not None:
             exporter = Exporter(self.settings.export, confirmation, study, self.output)
             exported = exporter.run(None if pooled is None else pooled.deployed)
-        for sentence in exported.said:
+        for sentence in exported.sentences:
             self.output.say(sentence)
-        found = Concluded(
+        concluded = Concluded(
             self._digest(),
             measured_on,
             confirmation.confirmations,
-            _text(shown, [*said, *exported.said], self.output.console.width),
+            _text(shown, [*found, *exported.sentences], self.output.console.width),
             exported.gain,
             report.answer,
             exported.deployed,
@@ -206,17 +189,18 @@ class Conclusion:
         )
         failed = failed_answers(records)
         if failed is None:
-            claim.sign(CONCLUDED, asdict(found))  # before W&B: a worker that dies meanwhile has exported
+            claim.sign(CONCLUDED, asdict(concluded))  # before W&B: a worker that dies meanwhile has exported
         self._track(report, exported, confirmation)
         if failed is not None:
-            why = f"{folder / CONFIRM} says why for each"
-            raise StudyError(f"{failed}; the confirmation is of the others, and {why}")
+            reasons = f"the reasons are in {folder / CONFIRM}"
+            raise StudyError(f"{failed}; the confirmation is of the others, and {reasons}")
         current_result().summary = summary_of(winner)
-        return found
+        return concluded
 
-    def _confirm(self, study: Study, kept: Concluded | None, earlier: Sequence[PromptRecord]) -> Confirmation:
-        trials, confirming = self._selected(kept), study.confirming
-        confirmations = 1 if kept is None or not earlier else kept.confirmations + 1
+    def _confirm(self, study: Study, pooled: Concluded | None) -> Confirmation:
+        trials, confirming = self._selected(pooled), study.confirming
+        earlier = earlier_records(self.output.folder, pooled, confirming.samples)
+        confirmations = 1 if pooled is None or not earlier else pooled.confirmations + 1
         with StageBar(self.output.console) as bar:
             prompts = len(confirming.data("confirm").prompts)
             bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * confirming.samples)
@@ -226,13 +210,13 @@ class Conclusion:
         ]
         return replace(found, confirmed=predicted)
 
-    def _selected(self, kept: Concluded | None) -> list[FrozenTrial]:
+    def _selected(self, pooled: Concluded | None) -> list[FrozenTrial]:
+        """Return the trials to confirm, with those that are deployed already."""
         trials = select(self.trials, self._stage.best, self._stage.of_each)
         if not trials:
-            raise StudyError(
-                "no trial was measured on every prompt within the constraints, so none can be confirmed"
-            )
-        deployed = kept.deployed if kept is not None else None
+            why = "no trial was measured on every prompt within the constraints, so none can be confirmed"
+            raise StudyError(why)
+        deployed = None if pooled is None else pooled.deployed
         numbers = set() if deployed is None else {deployed.trial, deployed.tree}
         numbers -= {trial.number for trial in trials}
         return [*trials, *(trial for trial in confirmable(self.trials) if trial.number in numbers)]
@@ -255,20 +239,17 @@ class Conclusion:
         ]
         setting = {**config.to_dict(), **setting_of(config), "method": method_of(config, winner)}
         with self.output.tracker.study(config=setting) as run:
-            run.table(
-                "trials", [trial_row(one, objectives) for one in self.trials.get_trials(deepcopy=False)]
-            )
+            rows = [trial_row(one, objectives) for one in self.trials.get_trials(deepcopy=False)]
+            run.table("trials", rows)
             for part in report.whole():
                 track(part, folder, run)
-            for path in sorted((folder / "plots").glob("*.png")):
-                run.picture(path.stem, path)
             track(Report(artifacts=artifacts, summary=summary_of(winner)), folder, run)
 
 
-def _text(shown: Table, said: Sequence[str], width: int) -> str:
+def _text(shown: Table, sentences: Sequence[str], width: int) -> str:
     file = StringIO()
     console = Console(file=file, width=width, highlight=False, force_jupyter=False)
     console.print(shown.to_rich())
-    for sentence in said:
+    for sentence in sentences:
         console.print(sentence, markup=False, soft_wrap=True)
     return file.getvalue()

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Deployed:
-    """The aliases of a study's artifact."""
+    """The versions that the aliases of a study's artifact name."""
 
     export: str  # digest of the export's settings: the kind, the folder, whether it starts cold
-    trial: int | None  # trial that ``best`` decodes with; None if it decodes plainly
-    tree: int  # trial that ``best-tree`` decodes with
+    trial: int | None  # the trial in ``best``; None if it decodes plainly
+    tree: int  # the trial in ``best-tree``
     folder: str
 
 
@@ -42,16 +42,16 @@ class Deployed:
 class Exported:
     """The exported artifacts of a study."""
 
-    said: Sequence[str]
+    sentences: Sequence[str]
     gain: bool
-    deployed: Deployed | None = None  # the current aliases; None if no candidate is of the wanted kind
+    deployed: Deployed | None = None  # the current aliases; None if no candidate is of the configured kind
     written: Sequence[LoadedArtifact] = field(default=())  # new artifacts; empty if the earlier ones stay
 
 
 def payloads_of(
     kind: str, config: Config, attributes: Mapping[str, Any], state: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
-    """The payloads of a candidate's artifact; None if the candidate is not of this kind.
+    """Return the payloads of a candidate's artifact; None if the candidate is not of this kind.
 
     Args:
         attributes: Those of :class:`~specexp.sweep.trials.Candidate`.
@@ -62,16 +62,16 @@ def payloads_of(
 
 
 def specs_of(config: Config, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The specification of each of a candidate's four parts."""
+    """Return the specification of each of a candidate's four parts."""
     return {family: attributes["resolved"].get(family, config.get(family)) for family in Parts._fields}
 
 
 def promoted(
     candidates: Sequence[Confirmed], records: Sequence[PromptRecord], deployed: int | None = None
 ) -> Confirmed | None:
-    """The candidate to deploy, or None if plain decoding is to be deployed.
+    """Return the candidate to deploy, or None if plain decoding is to be deployed.
 
-    It is the fastest of those whose interval lies above plain decoding. A deployed one that still does stays until
+    It is the fastest candidate with an interval above plain decoding. A deployed one with such an interval stays until
     another one is faster than it, prompt by prompt, by the interval.
 
     Args:
@@ -81,9 +81,9 @@ def promoted(
     gains = [one for one in candidates if one.over_ar.is_faster]
     if not gains:
         return None
-    held = next((one for one in gains if one.trial == deployed), gains[0])
-    overtaken = held is not gains[0] and paired_speedup(records, gains[0].name, held.name).is_faster
-    return gains[0] if overtaken else held
+    kept = next((one for one in gains if one.trial == deployed), gains[0])
+    overtaken = kept is not gains[0] and paired_speedup(records, gains[0].name, kept.name).is_faster
+    return gains[0] if overtaken else kept
 
 
 class Exporter:
@@ -99,10 +99,10 @@ class Exporter:
 
     def run(self, before: Deployed | None) -> Exported:
         """Write artifacts unless the aliases of an earlier confirmation stay."""
-        winner, kind, folder = self.confirmation.winner, self.export.kind, self.folder
+        winner, kind, best_alias = self.confirmation.winner, self.export.kind, f"{self.folder}/best"
         candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]
         if not candidates:
-            nothing = f"{winner.label} is no {kind}, nor is another one, so nothing was exported."
+            nothing = f"Neither {winner.label} nor another candidate is a {kind}, so nothing was exported."
             return Exported([nothing], winner.over_ar.is_faster)
         export = digest_of(self.export.model_dump())
         if before is not None and (before.export != export or not Path(before.folder).is_dir()):
@@ -110,29 +110,30 @@ class Exporter:
         best = promoted(candidates, self.confirmation.records, None if before is None else before.trial)
         trial = None if best is None else best.trial
         if before is not None and before.trial == trial:
-            stays = "still decodes plainly" if best is None else f"stays {folder}/best"
-            named = f"{folder}/best" if best is None else best.label
-            return Exported([f"{named} {stays} ({before.folder})."], best is not None, before)
+            stays = (
+                f"{best_alias} still decodes plainly" if best is None else f"{best.label} stays {best_alias}"
+            )
+            return Exported([f"{stays} ({before.folder})."], best is not None, before)
         tree = best or candidates[0]
-        artifact, said = self._write(tree, ("latest", BEST_TREE, *(() if best is None else ("best",))))
+        artifact, sentences = self._write(tree, ("latest", BEST_TREE, *(() if best is None else ("best",))))
         written = [artifact]
         if best is None:
             written.insert(0, self._write_plain(tree, artifact))
-            said.append(
-                f"Speculating does not pay here, so {folder}/best decodes plainly ({written[0].folder}); "
-                f"{folder}/{BEST_TREE} is the best that was found."
+            sentences.append(
+                f"Speculating does not pay here, so {best_alias} decodes plainly ({written[0].folder}); "
+                f"{self.folder}/{BEST_TREE} is the best candidate that drafts."
             )
         elif self._payloads(winner) is None:
-            said.append(f"The winner, {winner.label}, is no {kind}; {best.label} is the best that is.")
+            sentences.append(f"The winner, {winner.label}, is not a {kind}; {best.label} is the best one.")
         now = Deployed(export, trial, tree.trial, str(written[0].folder))
-        return Exported(said, best is not None, now, written)
+        return Exported(sentences, best is not None, now, written)
 
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
         state = self._state(one) if self.study.warm_start_prompts else None
         return payloads_of(self.export.kind, self.study.config.config, one.attributes, state)
 
     def _state(self, one: Confirmed) -> dict[str, Any]:
-        """The state of a candidate's drafter and controller before the first prompt of the confirmation."""
+        """Return the state of a candidate's parts before the first prompt of the confirmation."""
         arm = self.confirmation.arms[one.name]
         return {"controller": arm.controller_state, "drafter": arm.drafter_state}
 
@@ -140,17 +141,18 @@ class Exporter:
         kind, payloads = self.export.kind, self._payloads(best) or {}
         metrics = _metrics(best, self.confirmation.records)
         learns = self.confirmation.arms[best.name].parts.keeps_learning and kind_named(kind).holds_state
-        why, artifact, about_cold = "as asked for", None, list[str]()
+        why, artifact, about_cold = "as configured", None, list[str]()
         if learns and not self.export.cold:
             try:
                 artifact = self._save(
                     kind, payloads | state_payloads(self._state(best)), best, metrics, aliases
                 )
             except ArtifactError as error:
-                why = f"for what it learned cannot be kept ({error})"
+                why = f"because its learned state cannot be kept ({error})"
         if artifact is None:
-            records = self.output.folder / "cold.jsonl"
-            cold = cold_figures(best, self.study.confirming, records) if learns else None
+            cold = None
+            if learns:
+                cold = cold_figures(best, self.study.confirming, self.output.folder / "cold.jsonl")
             if cold is not None:
                 metrics["cold_tokens_per_step"] = cold[0]
                 metrics |= _speedups({"cold_speedup_over_engine": cold[1]})
@@ -160,7 +162,7 @@ class Exporter:
                 ]
             artifact = self._save(kind, payloads, best, metrics, aliases)
         size = artifact.content.state_bytes
-        warm = f", with what it learned ({size_of(size)})" if size else ""
+        warm = f", with its learned state ({size_of(size)})" if size else ""
         return artifact, [f"{best.label} is in {artifact.folder}{warm}.", *about_cold]
 
     def _write_plain(self, tree: Confirmed, found: LoadedArtifact) -> LoadedArtifact:
@@ -180,23 +182,19 @@ class Exporter:
         config = self.study.config
         if kind == self.export.kind:
             metrics = self.study.exported_metrics(one, metrics)
+        provenance = {
+            "study": config.name,
+            "trial": one.trial,
+            "command": self.output.command,
+            "device": self.study.device,
+            "config": {**config.config.to_dict(), **one.attributes["resolved"]},
+            "confirmations": self.confirmation.confirmations,
+            "metrics": metrics,
+            **self.study.provenance(one),
+        }
+        fingerprint = self.study.confirming.backend.fingerprint()
         return save_artifact(
-            self.folder,
-            kind,
-            payloads,
-            provenance={
-                "study": config.name,
-                "trial": one.trial,
-                "command": self.output.command,
-                "device": self.study.device,
-                "config": {**config.config.to_dict(), **one.attributes["resolved"]},
-                "confirmations": self.confirmation.confirmations,
-                "metrics": metrics,
-                **self.study.provenance(one),
-            },
-            fingerprint=self.study.confirming.backend.fingerprint(),
-            name=config.name,
-            aliases=aliases,
+            self.folder, kind, payloads, provenance, fingerprint, name=config.name, aliases=aliases
         )
 
 

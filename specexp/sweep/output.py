@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from specexp.tracking import Tracker
 
 BEST_TREE = "best-tree"
-"""Alias of the fastest composition that drafts, whether it beats plain decoding or not."""
+"""Alias of the fastest composition that drafts, even if plain decoding is faster."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class StudyOutput:
 
 
 def next_steps(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
-    """The next command for an exported artifact; ``best`` may decode plainly, ``best-tree`` always drafts."""
+    """Return the next commands for an exported artifact; ``best`` may decode plainly, ``best-tree`` always drafts."""
     if settings.export is None:
         return {}
     config, to = study_config.config, settings.export.to
@@ -91,7 +91,7 @@ def track_trial(
 
 
 def summary_of(winner: Confirmed) -> dict[str, Any]:
-    """The confirmed figures of the winner, by which studies are compared."""
+    """Return the confirmed figures of the winner, by which studies are compared."""
     modelled = "" if winner.over_ar.clock == MEASURED else MODELLED
     return {
         "winner": winner.label,
@@ -105,13 +105,13 @@ def summary_of(winner: Confirmed) -> dict[str, Any]:
 
 
 def method_of(config: Config, winner: Confirmed) -> str:
-    """The method by which studies are grouped: the winner's choice, or the drafter or engine."""
+    """Return the method by which studies are grouped: the winner's choice, or the drafter or engine."""
     part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
     return winner.choice or str(part["class_path"]).rpartition(".")[2]
 
 
 def setting_of(config: Config) -> dict[str, Any]:
-    """Settings that must agree if figures of two studies are compared; passwords are hidden."""
+    """Return the settings that comparable studies share; passwords are hidden."""
     whole = config.to_dict()
     device = whole["pair"]["device"]
     sections = {name: whole.get(name) for name in ("pair", "verifier", "data", "generation", "latency")}

@@ -12,7 +12,7 @@ from specexp.core.context import Context
 from specexp.core.dialogue import Request
 from specexp.core.loop import Decoder
 from specexp.fit.command import main
-from specexp.fit.heads import EagleTraining, HeadTraining, MedusaTraining
+from specexp.fit.heads import EagleTraining, MedusaTraining
 from specexp.fit.suffix_corpus import SuffixCorpus
 from specexp.models.pair import load_pair
 
@@ -24,7 +24,7 @@ def pair():
     return load_pair("stdlib", target_dtype="float32", mode="eager")
 
 
-def trained(made: HeadTraining, steps: int) -> list[float]:
+def trained(made, steps):
     """Losses on the same rows."""
     optimizer, losses = made.configure_optimizers(), []
     made.log = lambda *arguments, **others: None

@@ -73,7 +73,7 @@ def test_the_command_says_where_the_artifact_lies(file, capsys, tmp_path):
 
     assert main([str(file), "--data.max_prompts", "2"]) == 0
     said = capsys.readouterr().out
-    assert "What it learned is in exported/v1, a q-table." in said
+    assert "Its learned state is in exported/v1, a q-table." in said
     assert (tmp_path / "runs" / "tiny" / "q_table.png").stat().st_size > 10_000
     assert load_artifact("exported").value["steps"] > 5
     assert load_artifact("exported").controller.learn is False

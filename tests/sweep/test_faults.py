@@ -2,13 +2,10 @@
 the export: no finished trial is lost or measured twice, and one worker confirms and exports.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -34,7 +31,7 @@ LEFT = ("Another worker confirms the best trials.", "The best trials were confir
 
 
 @pytest.fixture
-def study(tmp_path: Path, model_folder: str, url: str) -> WholeStudy:
+def study(tmp_path, model_folder, url):
     return WholeStudy(tmp_path, model_folder, url)
 
 
@@ -50,23 +47,23 @@ class Scene:
     disk: Path
 
 
-def kill(scene: Scene) -> None:
+def kill(scene):
     scene.workers[0].kill()
 
 
-def restart(scene: Scene) -> None:
+def restart(scene):
     scene.server.stop(scene.moments.choice(("immediate", "fast")))
     time.sleep(scene.moments.uniform(0, 3))
     scene.server.start()
 
 
-def cut(scene: Scene) -> None:
+def cut(scene):
     scene.proxy.cut()
     time.sleep(scene.moments.uniform(0, 4))
     scene.proxy.mend()
 
 
-def fill(scene: Scene) -> None:
+def fill(scene):
     filler = scene.disk / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
@@ -75,7 +72,7 @@ def fill(scene: Scene) -> None:
     filler.unlink(missing_ok=True)
 
 
-def begin(study: WholeStudy, folders: tuple[str, str], through: Proxy) -> list[subprocess.Popen[str]]:
+def begin(study, folders, through):
     """Two workers."""
     return [
         study.type("--output", folders[0], url=through.before(study.url)),
@@ -84,7 +81,7 @@ def begin(study: WholeStudy, folders: tuple[str, str], through: Proxy) -> list[s
 
 
 @pytest.fixture(scope="module")
-def life(tmp_path_factory: pytest.TempPathFactory, model_folder: str, server: Postgres) -> float:
+def life(tmp_path_factory, model_folder, server):
     """Seconds that two workers take to whom nothing happens."""
     study = WholeStudy(tmp_path_factory.mktemp("life"), model_folder, server.database("life"))
     begun = time.monotonic()
@@ -95,7 +92,7 @@ def life(tmp_path_factory: pytest.TempPathFactory, model_folder: str, server: Po
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path):
     """A small one."""
     small = tmp_path / "small"
     small.mkdir()
@@ -107,14 +104,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("round_", ROUNDS)
 @pytest.mark.parametrize("strike", [kill, restart, cut, fill])
-def test_a_study_outlives_a_fault_at_any_moment(
-    strike: Callable[[Scene], None],
-    round_: int,
-    study: WholeStudy,
-    life: float,
-    server: Postgres,
-    request: pytest.FixtureRequest,
-) -> None:
+def test_a_study_outlives_a_fault_at_any_moment(strike, round_, study, life, server, request):
     proxy, moments = Proxy(server.port), random.Random(round_)
     one = str(request.getfixturevalue("disk") / "one") if strike is fill else "one"
     folders = (one, "other" if strike is fill or round_ % 2 else "one")  # shared in every other round
@@ -137,9 +127,7 @@ def test_a_study_outlives_a_fault_at_any_moment(
 
 
 @pytest.fixture(scope="module")
-def searched(
-    tmp_path_factory: pytest.TempPathFactory, model_folder: str, server: Postgres
-) -> Callable[[Path], WholeStudy]:
+def searched(tmp_path_factory, model_folder, server):
     """Makes copies, in a folder and a new database, of a study that was searched and not confirmed."""
     first = WholeStudy(tmp_path_factory.mktemp("search"), model_folder, server.database("searched"))
     worker = first.type("--sweep.confirm", "null", "--sweep.export", "null", "--output", "search")
@@ -147,7 +135,7 @@ def searched(
     assert worker.returncode == 0, said
     numbers = count()
 
-    def copy(folder: Path) -> WholeStudy:
+    def copy(folder):
         shutil.copytree(first.folder / "search", folder / "search")
         # By the other strategy a sequence of the copy may fall back when the server stops at once, and repeat keys.
         made = f"copy_{next(numbers)} template searched strategy file_copy"
@@ -156,10 +144,10 @@ def searched(
     return copy
 
 
-def wait_for_confirmation(url: str) -> None:
+def wait_for_confirmation(url):
     """Return once a worker has claimed it."""
 
-    def claimed() -> bool:
+    def claimed():
         try:
             claims = optuna.load_study(study_name=f"sweep{CONFIRMATIONS}", storage=url).get_trials()
         except KeyError:
@@ -170,7 +158,7 @@ def wait_for_confirmation(url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def end(searched: Callable[[Path], WholeStudy], tmp_path_factory: pytest.TempPathFactory) -> float:
+def end(searched, tmp_path_factory):
     """Seconds from there to the end of a worker to whom nothing happens."""
     study = searched(tmp_path_factory.mktemp("end"))
     worker = study.type("--output", "one")
@@ -184,14 +172,7 @@ def end(searched: Callable[[Path], WholeStudy], tmp_path_factory: pytest.TempPat
 
 @pytest.mark.parametrize("round_", ROUNDS)
 @pytest.mark.parametrize("strike", [None, kill, restart])
-def test_of_two_confirmations_one_is_exported(
-    strike: Callable[[Scene], None] | None,
-    round_: int,
-    searched: Callable[[Path], WholeStudy],
-    end: float,
-    server: Postgres,
-    tmp_path: Path,
-) -> None:
+def test_of_two_confirmations_one_is_exported(strike, round_, searched, end, server, tmp_path):
     study, moments, proxy = searched(tmp_path), random.Random(round_), Proxy(server.port)
     folders = ("one", "other" if round_ % 2 else "one")
     workers = [study.type("--output", folders[0])]

@@ -2,8 +2,6 @@
 behind.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -56,7 +54,7 @@ SWEEP: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def target(tmp_path_factory):
     """A small random model with a tokenizer of bytes."""
     folder, tokenizer = tmp_path_factory.mktemp("model"), byte_tokenizer()
     tokenizer.save_pretrained(folder)
@@ -65,14 +63,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def experiment(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def experiment(tmp_path, target, monkeypatch):
     """A small experiment, to be written with :func:`write`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "disabled")
     return small_experiment(target)
 
 
-def small_experiment(target: Path) -> dict[str, Any]:
+def small_experiment(target):
     """The experiment, and its questions in the working directory."""
     questions = [{"question": f"What is {n} plus {n + 3}?", "answer": "#### 1"} for n in range(12)]
     Path("questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
@@ -93,24 +91,24 @@ def small_experiment(target: Path) -> dict[str, Any]:
     }
 
 
-def write(experiment: dict[str, Any]) -> str:
+def write(experiment):
     Path("small.yaml").write_text(yaml.safe_dump(experiment))
     return "small.yaml"
 
 
-def search(low: int, high: int, **others: Any) -> dict[str, Any]:
+def search(low, high, **others):
     """A search of the nodes alone, with nothing measured first."""
     nodes = {"builder.init_args.nodes": {"type": "int", "low": low, "high": high}}
     return {"space": nodes, "enqueue": [], "count_acceptances": None, **others}
 
 
-def trials() -> list[dict[str, str]]:
+def trials():
     """The rows of ``trials.csv``."""
     with Path("runs/small/trials.csv").open() as file:
         return list(csv.DictReader(file))
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def refused(capsys, *arguments):
     """What the command says, in one sentence and with an exit code, when it refuses its arguments."""
     assert main(list(arguments)) != 0
     captured = capsys.readouterr()
@@ -120,10 +118,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return sentence.removeprefix("error: ")
 
 
-@pytest.mark.usefixtures("plots")
-def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_ends_with_a_confirmed_and_exported_tree(experiment, capsys):
     assert main([write(experiment)]) == 0
     printed = capsys.readouterr().out
     for word in ("chain of 2", "80-node tree", "AR (engine)", "hf-eager", "prompt by prompt"):
@@ -131,7 +126,7 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
     folder = Path("runs/small")
     files = (
         "config.yaml environment.json journal.log trials.csv confirm.md confirm.csv acceptance_counts.json "
-        "reference.json confirm.jsonl tree.png plots/history.png plots/slice.png"
+        "reference.json confirm.jsonl tree.png"
     )
     for name in files.split():
         assert (folder / name).stat().st_size > 0, name
@@ -152,9 +147,7 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(
     assert (folder / "reference.json").read_text() == reference
 
 
-def test_a_study_does_not_replace_the_results_of_a_run(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_does_not_replace_the_results_of_a_run(experiment, capsys):
     folder = Path("runs/small")
     folder.mkdir(parents=True)
     (folder / "records.jsonl").write_text("")
@@ -165,9 +158,7 @@ def test_a_study_does_not_replace_the_results_of_a_run(
     assert [path.name for path in folder.iterdir()] == ["records.jsonl"]
 
 
-def test_an_export_goes_to_a_folder_of_the_studys_name_and_takes_no_other_studys_best(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_export_goes_to_a_folder_of_the_studys_name_and_takes_no_other_studys_best(experiment, capsys):
     experiment["sweep"] |= search(1, 2, n_trials=1, export={"kind": "static-tree"})
     assert main([write(experiment), "--name", "mine"]) == 0
     best = Path("artifacts/mine/best.json").read_text()
@@ -184,7 +175,7 @@ def test_an_export_goes_to_a_folder_of_the_studys_name_and_takes_no_other_studys
 
 
 @pytest.fixture
-def thresholds(experiment: dict[str, Any]) -> dict[str, Any]:
+def thresholds(experiment):
     """A search for a threshold; with a seed of noise the verifier draws what Hugging Face's loop cannot."""
     experiment["pair"]["draft"] = experiment["pair"]["target"]
     experiment["drafter"] = {"class_path": "DraftModel", "init_args": {"temperature": 0.6}}
@@ -204,9 +195,7 @@ def thresholds(experiment: dict[str, Any]) -> dict[str, Any]:
     return experiment
 
 
-def test_a_sweep_under_a_latency_profile_optimises_what_it_models(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_under_a_latency_profile_optimises_what_it_models(experiment, capsys, monkeypatch):
     from specexp.config.artifacts import load_artifact
 
     experiment["latency"] = {"name": "slow target", "target_ms": {1: 100, 11: 200}}
@@ -236,9 +225,7 @@ def test_a_sweep_under_a_latency_profile_optimises_what_it_models(
     assert not {"speedup_over_engine", "tokens_per_second"} & metrics.keys()
 
 
-def test_a_sweep_over_thresholds_leaves_an_artifact_that_decodes(
-    thresholds: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_over_thresholds_leaves_an_artifact_that_decodes(thresholds, capsys):
     assert main([write(thresholds)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "threshold=" in printed
@@ -265,9 +252,7 @@ def test_a_sweep_over_thresholds_leaves_an_artifact_that_decodes(
     assert 0 < result.drafted_nodes <= 12 * result.steps
 
 
-def test_where_the_winner_is_of_another_kind_the_best_of_the_kind_is_exported(
-    thresholds: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_the_winner_is_of_another_kind_the_best_of_the_kind_is_exported(thresholds, capsys):
     thresholds["sweep"]["export"]["kind"] = "static-tree"
     assert main([write(thresholds)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -281,7 +266,7 @@ def test_where_the_winner_is_of_another_kind_the_best_of_the_kind_is_exported(
 
 
 @pytest.fixture
-def schedules(experiment: dict[str, Any]) -> dict[str, Any]:
+def schedules(experiment):
     """A search for an execution strategy, whose drafts come from a thread: a process takes longer to start."""
     thread = {"class_path": "Scheduled", "init_args": {"workers": "thread"}}
     experiment["pair"]["draft"] = experiment["pair"]["target"]
@@ -312,15 +297,13 @@ def schedules(experiment: dict[str, Any]) -> dict[str, Any]:
     return experiment
 
 
-def test_a_sweep_over_executions_leaves_a_schedule_that_opens(
-    schedules: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_over_executions_leaves_a_schedule_that_opens(schedules, capsys, monkeypatch):
     import specexp
     from specexp.builders import KConfig
     from specexp.core.language_model import LanguageModel
     from specexp.scheduling import Job, Serial
 
-    def break_down(self: KConfig, root: int, plan: object) -> Any:
+    def break_down(self, root, plan):
         raise RuntimeError("the builder broke")
 
     monkeypatch.setattr(KConfig, "build", break_down)
@@ -337,8 +320,7 @@ def test_a_sweep_over_executions_leaves_a_schedule_that_opens(
     for row in rows.values():
         if row["execution.init_args.n"]:
             assert int(row["execution.init_args.verify_batch"]) <= int(row["execution.init_args.n"])
-    for name in ("time_line.png", "time_line.json"):
-        assert (Path("runs/small") / name).stat().st_size > 0
+    assert (Path("runs/small") / "time_line.png").stat().st_size > 0
     record = json.loads(Path("runs/small/confirm.jsonl").read_text().splitlines()[0])
     assert record["group"]["sequences"] == len(record["turn_tokens"]) == 3
 
@@ -356,9 +338,7 @@ def test_a_sweep_over_executions_leaves_a_schedule_that_opens(
         assert [result.token_ids for result in executor.run(jobs).results] == expected
 
 
-def test_candidates_that_decode_groups_start_from_what_they_learned_of_other_prompts(
-    schedules: dict[str, Any],
-) -> None:
+def test_candidates_that_decode_groups_start_from_what_they_learned_of_other_prompts(schedules):
     from specexp.bench.execution_arm import ExecutionArm
     from specexp.config import build_pair, load_config
     from specexp.sweep.study import live_study
@@ -383,10 +363,8 @@ def test_candidates_that_decode_groups_start_from_what_they_learned_of_other_pro
         arm.close()
 
 
-def test_a_confirmation_that_another_worker_took_over_leaves_nothing(
-    experiment: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(claim: Claim) -> None:
+def test_a_confirmation_that_another_worker_took_over_leaves_nothing(experiment, monkeypatch):
+    def lost(claim):
         raise TakenOverError
 
     monkeypatch.setattr(Claim, "check", lost)
@@ -398,9 +376,9 @@ def test_a_confirmation_that_another_worker_took_over_leaves_nothing(
 
 
 def test_a_database_that_does_not_come_back_is_told_in_a_sentence_also_at_the_end(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(*given: Any) -> None:
+    experiment, capsys, monkeypatch
+):
+    def lost(*given):
         raise OperationalError("select", {}, Exception("the server at postgresql://me:pa55@host is gone"))
 
     monkeypatch.setattr("specexp.sweep.session.Session._conclusion", lost)
@@ -413,13 +391,13 @@ def test_a_database_that_does_not_come_back_is_told_in_a_sentence_also_at_the_en
 
 
 def test_prompts_that_fail_while_the_best_are_confirmed_end_the_command_with_1(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    experiment, capsys, monkeypatch
+):
     from specexp.bench.decoder_arm import DecoderArm
 
     decode = DecoderArm.decode
 
-    def breaking(arm: DecoderArm, *given: Any, **named: Any) -> Any:
+    def breaking(arm, *given, **named):
         if arm.name == "chain of 2":  # in the search it is a trial
             raise RuntimeError("the builder broke")
         return decode(arm, *given, **named)
@@ -429,24 +407,18 @@ def test_prompts_that_fail_while_the_best_are_confirmed_end_the_command_with_1(
     assert main([write(experiment)]) == 1
     said = capsys.readouterr()
     assert "answers failed (chain of 2: all 3), e.g. chain of 2 on prompt" in said.err
-    assert "confirm.jsonl says why for each" in said.err
+    assert "the reasons are in runs/small/confirm.jsonl" in said.err
     assert "the figures are of the others" in " ".join(said.out.split())
     assert Path("artifacts/small/v1/artifact.json").exists()
 
 
-@pytest.mark.usefixtures("plots")
-def test_a_study_of_two_objectives_is_confirmed_from_its_front(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_of_two_objectives_is_confirmed_from_its_front(experiment, capsys):
     experiment["sweep"].update(n_trials=4, objectives={"speedup": "maximize", "nodes_per_step": "minimize"})
     assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 0
     assert "nodes per step" in capsys.readouterr().out
-    assert Path("runs/small/plots/pareto_front.png").exists()
 
 
-def test_dry_run_shows_what_would_be_searched_and_writes_nothing(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_shows_what_would_be_searched_and_writes_nothing(experiment, capsys):
     assert main([write(experiment), "--dry-run", "--n-trials", "9", "--builder.init_args.nodes", "6"]) == 0
     printed = capsys.readouterr().out
     for word in ("9 trials", "init_args.rank_decay", "float 0.5 to 3", "parametric, fitted", "80-node tree"):
@@ -454,7 +426,7 @@ def test_dry_run_shows_what_would_be_searched_and_writes_nothing(
     assert not Path("runs").exists()
 
 
-def test_paths_are_looked_at_before_transformers_or_lightning_are_imported() -> None:
+def test_paths_are_looked_at_before_transformers_or_lightning_are_imported():
     code = (
         "import sys; from specexp.sweep.command import main; status = main(sys.argv[1:]) - 2; "
         "heavy = {'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "
@@ -467,26 +439,7 @@ def test_paths_are_looked_at_before_transformers_or_lightning_are_imported() -> 
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--n-trials", "many"], "sweep.n_trials must be an integer, got 'many'"),
-        (["--sweep.space.builder.init_args.nodes.low", "0"], "builder.init_args.nodes"),
-        (["--sweep.space.builder.init_args.colour", "{type: int, low: 1, high: 2}"], "init_args.colour"),
-        (["--sweep.sampler.class_path", "optuna.samplers.TPE"], "optuna.samplers.TPE"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
-    sentence = refused(capsys, write(experiment), *arguments)
-    assert words in sentence
-    assert not Path("runs").exists()
-
-
-def test_a_mistake_found_with_models_and_prompts_leaves_nothing_behind(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_found_with_models_and_prompts_leaves_nothing_behind(experiment, capsys):
     file = write(experiment)
     Path("empty.jsonl").write_text("")
     Path("long.jsonl").write_text(12 * (json.dumps({"question": "long " * 40, "answer": "1"}) + "\n"))
@@ -498,54 +451,16 @@ def test_a_mistake_found_with_models_and_prompts_leaves_nothing_behind(
         (["--sweep.confirm.data.offset", "2"], "is one of the search's"),
         (["--sweep.confirm.data.offset", "99"], "offset"),
         (["--data.prompts.init_args.path", "long.jsonl"], "and the target holds 160"),
+        (
+            ["--sweep", "null"],
+            "has no sweep: section, so nothing is searched; run it with python -m specexp.run",
+        ),
     ):
         assert words in refused(capsys, file, *arguments)
         assert not Path("runs").exists()
 
 
-def test_the_wrong_command_names_the_right_one(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    del experiment["sweep"]
-    assert "python -m specexp.run small.yaml" in refused(capsys, write(experiment))
-    assert "missing.yaml does not exist" in refused(capsys, "missing.yaml")
-
-
-def test_an_output_folder_that_cannot_be_written_is_one_sentence(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("taken").write_text("a file")
-    assert "cannot be written" in refused(capsys, write(experiment), "--output", "taken/here")
-    assert "cannot be written" in refused(capsys, write(experiment), "--output", "/proc/nowhere")
-    sentence = refused(capsys, write(experiment), "--sweep.export.to", "taken/artifact")
-    assert sentence.startswith("command line: sweep.export.to: taken/artifact cannot be written")
-    assert not Path("runs").exists()
-    assert Path("taken").read_text() == "a file"
-
-
-def test_a_full_disk_is_one_sentence_and_the_journal_stays_readable(
-    experiment: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from specexp.sweep.storage import JournalFile
-
-    written = JournalFile.append_logs
-    budget = [60]
-
-    def append(self: JournalFile, logs: list[dict[str, Any]]) -> None:
-        budget[0] -= 1
-        if budget[0] < 0:
-            raise OSError(28, "No space left on device", str(self.path))
-        written(self, logs)
-
-    file = write(experiment)
-    monkeypatch.setattr(JournalFile, "append_logs", append)
-    sentence = refused(capsys, file)
-    assert "journal.log cannot be written (No space left on device)" in sentence
-    budget[0] = 10_000
-    assert main([file]) == 0
-
-
-def test_a_journal_on_a_full_disk_keeps_whole_lines_only(tmp_path: Path) -> None:
+def test_a_journal_on_a_full_disk_keeps_whole_lines_only(tmp_path):
     code = (
         "import pathlib, resource, signal, sys; from specexp.sweep.storage import JournalFile\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
