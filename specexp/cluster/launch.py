@@ -34,7 +34,7 @@ ends them."""
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Where and how many workers run."""
+    """The cluster, number and resources of workers."""
 
     on: str  # one of :data:`CLUSTERS`
     workers: int = 1
@@ -49,8 +49,7 @@ class ClusterOptions:
 def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[str]]:
     """Split the options of workers off a command line; the cluster is None without ``--on``.
 
-    Raises:
-        ConfigError: A value is not allowed, or a package is missing.
+    Raises ConfigError if a value is not allowed, or a package is missing.
     """
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--on", choices=sorted(CLUSTERS))
@@ -118,8 +117,7 @@ def run_workers(
         gpus: GPUs of each worker.
         threads: CPU cores of each worker.
 
-    Raises:
-        ConfigError: The cluster does not exist, or refuses the workers.
+    Raises ConfigError if the cluster does not exist, or refuses the workers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     jobs = {}

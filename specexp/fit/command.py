@@ -79,6 +79,7 @@ def fit(
     work = Path(work_dir)
     work.mkdir(parents=True, exist_ok=True)
     arguments = {
+        # The module ends the training, by its budget of tokens.
         "max_steps": -1,
         "max_epochs": -1,
         "enable_progress_bar": sys.stderr.isatty(),
@@ -102,12 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wants_help = not given or given[0].startswith("-") or not HELP.isdisjoint(given)
         if wants_help or _of_controller(given[0], overrides):
             return run_command(USAGE, given, _learn, after=GOES_ON)
-        resolved: dict[str, Any] = {}
-        values = read_fit(given[0], overrides, resolved)
+        shows = "--print-config" in given
+        values = read_fit(given[0], overrides, build=not shows)
     except ConfigError as error:
         return fail(error)
-    if "--print-config" in given:
-        return say(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), end="")
+    if shows:
+        return say(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
     if DRY_RUN in given:
         return 0
 
@@ -179,10 +180,8 @@ def _learn(config: Config, dry: bool) -> int:
     return fail(f"{why}; it learned from the others", 1) if module.failed else 0
 
 
-def read_fit(
-    path: str | Path, overrides: Sequence[str] = (), resolved: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the arguments of :func:`fit` from a file and overrides; ``resolved`` gets them as plain values.
+def read_fit(path: str | Path, overrides: Sequence[str] = (), *, build: bool = True) -> dict[str, Any]:
+    """Return the arguments of :func:`fit` from a file and overrides, with model and data as plain values or built.
 
     Raises:
         ConfigError: if a key is unknown, a value is not allowed, or model or data cannot be made.
@@ -191,10 +190,8 @@ def read_fit(
     checker = Checker(lambda key: layers.source_of(key, str(path)))
     values = checker.arguments(fit, layers.values, ())
     check_trainer(values["trainer"] or {}, checker)
-    if resolved is not None:
-        resolved.update(values)
     signature = arguments_of(fit) or {}
     built = {
         name: checker.build(values[name], signature[name].annotation, (name,)) for name in ("model", "data")
     }
-    return {**values, **built}
+    return {**values, **built} if build else values

@@ -153,7 +153,7 @@ class MedusaTraining(HeadTraining):
     def losses(
         self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        states, output = self.head(hidden), self.target.get_output_embeddings()
+        states, output = self.head(hidden), self.target.get_output_embeddings()  # [batch, length, heads, d]
         # Head i predicts the token i + 2 ahead; state t is compared with the logits at t + i + 1.
         return {
             f"head_{number}": self.decay**number
@@ -205,7 +205,8 @@ class EagleTraining(HeadTraining):
     ) -> dict[str, torch.Tensor]:
         embedded = self.target.get_input_embeddings()(batch[:, 1:])  # [batch, length - 1, d]
         positions = torch.arange(1, batch.shape[1], device=batch.device)
-        true = states = hidden[:, :-1]
+        # The input at t is the embedding of token t + 1 and the state at t, as in EAGLE.
+        true = states = hidden[:, :-1]  # [batch, length - 1, d]
         with torch.no_grad():
             for _ in range(self.rounds):
                 made = self.head(embedded, states, positions)[0]  # [batch, length - 1, d] next states

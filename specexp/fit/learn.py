@@ -97,7 +97,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     arguments: dict[str, Any] = {
         "max_steps": section["epochs"] * len(module.prompts),
         "max_epochs": -1,
-        "log_every_n_steps": 1,
+        "log_every_n_steps": 1,  # a step is a prompt
         "enable_progress_bar": False,
         "enable_checkpointing": True,
         "callbacks": [checkpoints_in(folder, section["checkpoint_every"])],
@@ -135,18 +135,11 @@ def report(config: Config, module: ControllerLearning) -> Report:
         kind = kind_for("controller", composition)
         assert kind is not None, "checked before learning"
         state = {"learned": {"controller": controller.state_dict()}}
+        payloads, metrics = kind.payloads_of(composition, state) or {}, {"steps": module.steps}
+        made_by = {"study": name, "config": config.to_dict(), "metrics": metrics, **provenance}
+        fingerprint = module.backend.fingerprint()
         artifact = save_artifact(
-            Path(export["to"]),
-            export["kind"],
-            kind.payloads_of(composition, state) or {},
-            {
-                "study": name,
-                "config": config.to_dict(),
-                "metrics": {"steps": module.steps},
-                **provenance,
-            },
-            module.backend.fingerprint(),
-            name=name,
+            Path(export["to"]), export["kind"], payloads, made_by, fingerprint, name=name
         )
         sentences.append(f"Its learned state is in {artifact.folder}, a {artifact.kind}.")
         artifacts.append(Attached(artifact.folder, name, artifact.kind))
@@ -178,7 +171,7 @@ def draw_table(table: QTable, title: str) -> Figure:
         counted = visits[cells].sum(axis=1).reshape(shape)  # [cost, confidence]
         gain = (values[cells, CONTINUE] - values[cells, STOP]).reshape(shape)
         gain = np.ma.masked_where(counted == 0, gain)
-        limit = max(float(np.abs(gain).max()) if gain.count() else 0.0, 1e-9)
+        limit = max(float(np.abs(gain).max()) if gain.count() else 0.0, 1e-9)  # TwoSlopeNorm needs a width
         image = decides.imshow(
             gain.T, cmap="PuOr", norm=TwoSlopeNorm(0.0, -limit, limit), origin="lower", aspect="auto"
         )

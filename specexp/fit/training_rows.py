@@ -116,6 +116,7 @@ class MixedRows(IterableDataset[torch.Tensor]):
         for document in self._stream():
             buffer += document
             while len(buffer) >= size:
+                # Skipped batches are built too, so that batch i is the same in every process.
                 if batch >= self.first_batch and (batch - self.first_batch) % self.every == 0:
                     yield torch.tensor(buffer[:size]).view(self.batch_size, self.row_length)
                 del buffer[:size]
@@ -180,6 +181,7 @@ class CorpusRows(lightning.LightningDataModule):
     def prepare_data(self) -> None:
         if not (self.cache_dir / "corpus").exists():
             self.cache_dir.mkdir(parents=True, exist_ok=True)
+            # Moved into place once it is whole, so that an interrupted build leaves no corpus.
             partial = self.cache_dir / f"corpus.{os.getpid()}"
             build_corpus(self.sources).save_to_disk(partial)
             partial.rename(self.cache_dir / "corpus")
@@ -258,8 +260,10 @@ def _marked(
     for token, (first, last) in zip(ids, offsets, strict=True):
         while spans and first >= end:
             begin, end = spans.pop()
+        # Special tokens have an empty span, and tokens across a border are not given.
         yield ~token if begin <= first < last <= end else token
 
 
 def _long_lines(text: str) -> list[str]:
+    # Short lines, such as a lone "return", occur in unrelated texts.
     return [line.strip() for line in text.splitlines() if len(line.strip()) > 20]

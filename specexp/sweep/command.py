@@ -50,11 +50,7 @@ NO_GAIN = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Returns:
-        The exit code: 1 for a study that cannot go on, 2 for a mistake, 3 for a study without a required gain.
-    """
+    """Run the command; returns 1 if the study cannot continue, 2 for a mistake, and 3 without a required gain."""
     try:
         cluster, arguments = take_options(sys.argv[1:] if argv is None else argv)
     except ConfigError as error:
@@ -178,12 +174,8 @@ def run_study_workers(
 ) -> tuple[int, Concluded | None]:
     """Run a study by workers on a cluster, and print its conclusion.
 
-    Returns:
-        The exit code, 1 if a worker failed; and the conclusion, if there is one.
-
-    Raises:
-        ConfigError: The cluster refuses the workers, or no database is set that all workers reach.
-        StudyError: The database is gone.
+    Returns the exit code, 1 if a worker failed, and the conclusion, if there is one. Raises ConfigError if the cluster
+    refuses the workers or they do not all reach the database, and StudyError if the database is gone.
     """
     from optuna import load_study
     from sqlalchemy import make_url

@@ -24,8 +24,17 @@ from specexp.bench.table import Table
 from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
 from specexp.sweep.confirmation import AR, BASELINES, Confirmation, answer, confirm, select, sentences, table
-from specexp.sweep.export import Deployed, Exported, Exporter
-from specexp.sweep.output import BEST_TREE, StudyOutput, method_of, next_steps, setting_of, summary_of
+from specexp.sweep.output import (
+    BEST_TREE,
+    Deployed,
+    Exported,
+    Exporter,
+    StudyOutput,
+    method_of,
+    next_steps,
+    setting_of,
+    summary_of,
+)
 from specexp.sweep.pictures import charts_of, pictures_of_winner
 from specexp.sweep.study import Study
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of

@@ -307,10 +307,11 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
         others |= {one.name: one for one in known if one is not winner}
     found = []
     for kind, other in others.items():
-        paired = paired_speedup(records, winner.name, other.name)
         if other is winner:
             found.append(f"The fastest {noun_of(confirmed, records)} is {kind}.")
-        elif paired.refused is not None:
+            continue
+        paired = paired_speedup(records, winner.name, other.name)
+        if paired.refused is not None:
             found.append(f"{winner.label} cannot be compared with {kind}: {paired.refused}.")
         else:
             verdict = "faster than" if paired.is_faster else "slower than" if paired.is_slower else None

@@ -13,7 +13,7 @@ from specexp.config import build_outline, build_pair
 from specexp.config.load import STAGES, awaits_counts
 from specexp.config.sweep import Categorical, Sweep
 from specexp.core.messages import first_line
-from specexp.sweep.export import payloads_of
+from specexp.sweep.output import payloads_of
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.space import Space
 from specexp.sweep.study import Study, live_study
@@ -116,11 +116,7 @@ def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = N
 
 
 def check_prompts(study: Study) -> None:
-    """Read the prompts of all stages before the first is decoded.
-
-    Raises:
-        ValueError: One does not fit the context, or the confirmation's are among the search's.
-    """
+    """Read the prompts of all stages; ValueError if one does not fit, or the confirmation's are among the search's."""
     config = study.config.config
     found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
     searched = {prompt.token_ids for prompt in study.data().prompts}

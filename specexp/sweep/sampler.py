@@ -59,11 +59,8 @@ def build_pruner(settings: Sweep, checker: Checker = _NO_FILE) -> BasePruner:
 
 
 def check_sampler(settings: Sweep, checker: Checker) -> None:
-    """Draw a few configurations without measuring them, because some samplers and pruners refuse a study only then.
-
-    Raises:
-        ConfigError: Sampler or pruner cannot be built, or cannot be used in this study.
-    """
+    """Draw a few configurations without measuring them; ConfigError if sampler or pruner cannot be used."""
+    # Some samplers and pruners refuse a study only when they draw.
     sampler, pruner = build_sampler(settings, checker=checker), build_pruner(settings, checker)
     ways = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
     used = "sampler"

@@ -48,11 +48,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, device: str) -> Study:
     """Create a study, or load the one of this name to continue it.
 
-    Args:
-        workload: Digest of the settings that all trials share.
-
-    Raises:
-        StudyError: The storage cannot hold a study, or has one of this name with another workload, space or device.
+    ``workload`` is the digest of the settings that all trials share. Raises StudyError if the storage cannot hold a
+    study, or has one of this name with another workload, space or device.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

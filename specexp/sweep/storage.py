@@ -118,10 +118,9 @@ def check_journal(path: Path) -> str:
 
 
 def check_storage(given: str, error: ConfigError) -> None:
-    """Raise if no study can be kept at a URL, without creating anything; ``error`` holds file and key.
+    """Raise ConfigError if a URL, its driver, file or server cannot be used; nothing is created.
 
-    Raises:
-        ConfigError: The URL, its driver, its file or its server cannot be used.
+    ``error`` holds file and key of the setting.
     """
     what = f"{error} is {masked(given)!r}"
     try:
@@ -168,13 +167,9 @@ def _fault_of_file(path: Path) -> str:
 def open_storage(
     given: str | None, folder: Path, requeue: Callable[[Study, FrozenTrial], None]
 ) -> BaseStorage:
-    """Open the storage of a study: the URL of a database, or None for the journal in ``folder``.
+    """Open the database at a URL, or the journal in ``folder`` if it is None; StudyError if it cannot be opened.
 
-    Args:
-        requeue: Called with each trial that failed because its heartbeat stopped.
-
-    Raises:
-        StudyError: It cannot be opened.
+    ``requeue`` is called with each trial that failed because its heartbeat stopped.
     """
     if given is None:
         return JournalStorage(JournalFile(folder / "journal.log"))

@@ -46,8 +46,7 @@ def sign_in(
             only dead processes of this machine are found, and the storage's heartbeat finds the others.
         stated: Attributes of the worker: its device, and the placement of its models.
 
-    Returns:
-        The number of dead processes' trials that are queued again.
+    Returns the number of dead processes' trials that are queued again.
     """
     begun = len(study.get_trials(deepcopy=False))
     own = f"{WORKER}{worker()}"
@@ -158,13 +157,9 @@ def open_confirmations(name: str, storage: BaseStorage) -> Study:
 def claim_confirmation(
     confirmations: Study, confirm: Callable[[Claim], Result], *, exclusive: bool
 ) -> Result:
-    """Return the result of ``confirm`` if no other worker has a claim. The claim of a dead worker ends by itself.
+    """Return the result of ``confirm``; TakenOverError if another worker confirms.
 
-    Args:
-        exclusive: Whether no other process can have a claim, so that every other claim is a dead process's.
-
-    Raises:
-        TakenOverError: Another worker confirms.
+    A dead worker's claim ends by itself. With ``exclusive`` no other process can have a claim, so others are dead.
     """
     number, results, problems = -1, list[Result](), list[Exception]()
 

@@ -76,8 +76,7 @@ def likely_starts(
 ) -> Starts:
     """Find the likeliest beginnings by a beam over exact probabilities, one tree pass a token in the first slot.
 
-    Raises:
-        ValueError: The target's logits are not finite.
+    Raises ValueError if the target's logits are not finite.
     """
     model.cache.truncate(0, 0)
     model.prefill(0, prompt[:-1])

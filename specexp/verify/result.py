@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from specexp.core.outcome import Outcome
-from specexp.verify.statistics import POWER, GoodnessOfFit
+from specexp.verify.statistics import GoodnessOfFit
 
 Decision = Literal["found", "excluded", "undecided"]
 
@@ -80,7 +80,7 @@ class LosslessCheck:
     decision: Decision
     samples: int  # compared outputs or tokens, or counted samples
     evidence: str  # the result as a clause of a verdict
-    # the deviation that is found with probability ``power``: a share of wrong tokens, or a total variation
+    # the deviation that is found with probability ``POWER``: a share of wrong tokens, or a total variation
     finds: float | None = None
     p_value: float | None = None  # one for all fits, to be compared with ``level``
     level: float | None = None  # probability that the test refuses an exact composition
@@ -89,7 +89,6 @@ class LosslessCheck:
     # tokens on the toy targets that differ: (continuation, index, token, expected token)
     wrong: tuple[tuple[int, int, int, int], ...] = ()
     branches: StepEndings | None = None
-    power: float = POWER
 
     @property
     def passed(self) -> bool:

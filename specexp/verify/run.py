@@ -88,10 +88,9 @@ class LosslessClaim:
 
 
 def our_arms(config: Config) -> tuple[Config, list[str]]:
-    """Return the file with our own arms alone, in float32 if it names no dtype, and the names of the other arms.
+    """Return the file with our own arms only, in float32 if it names no dtype, and the names of the other arms.
 
-    Raises:
-        ConfigError: It decodes groups of sequences.
+    Raises ConfigError if it decodes groups of sequences.
     """
     if is_multi_sequence(config):
         raise ConfigError(
@@ -113,11 +112,7 @@ def our_arms(config: Config) -> tuple[Config, list[str]]:
 
 
 def claims_of(config: Config) -> list[LosslessClaim]:
-    """Return every composition of a file, as of :func:`our_arms`, with its claim.
-
-    Raises:
-        ConfigError: A verifier does not state the law of its output.
-    """
+    """Return every composition of a file with its claim; ConfigError if a verifier does not declare its law."""
     claims = []
     for arm in arms_of(config):
         verifier = build_verifier(arm.config)

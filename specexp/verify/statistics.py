@@ -50,8 +50,7 @@ class GoodnessOfFit:
 def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64]) -> GoodnessOfFit:
     """Test counts ``[m]``, or ``[s, m]`` of strata that share one law, against probabilities ``[m]`` of any sum.
 
-    Raises:
-        ValueError: Nothing was counted.
+    Raises ValueError if nothing was counted.
     """
     strata = np.atleast_2d(counts)
     if strata.sum() == 0:

@@ -275,11 +275,7 @@ class ToyLaw:
 
 
 def compose(make_parts: PartsFactory, law: ToyLaw, manner: Manner = "open") -> tuple[Toy, Decoder]:
-    """Return the toy models and a decoder with new parts on them.
-
-    Raises:
-        ValueError: The parts do not go with the toy models.
-    """
+    """Return the toy models and a decoder on them; ValueError if the parts do not go with them."""
     toy = law.toy(manner)
     return toy, Decoder(toy.target, *make_parts(toy.draft))
 

@@ -63,9 +63,9 @@ def cluster(request):
 @everywhere
 def test_workers_end_in_their_environment_and_no_file_holds_the_password(cluster, tmp_path, request):
     starter = start(tmp_path, cluster, work(tmp_path, 0), work(tmp_path, 1))
-    said, errors = starter.communicate()
+    text, errors = starter.communicate()
     assert starter.returncode == 0, errors
-    assert {"w 0 ended", "w 1 ended"} <= {*said.splitlines()}
+    assert {"w 0 ended", "w 1 ended"} <= {*text.splitlines()}
     for number in range(2):
         (life,) = begun(tmp_path, number)
         assert life[1:3] == [PASSWORD, str(os.nice(0))]
@@ -82,9 +82,9 @@ def test_a_failed_worker_is_reported_with_its_error_and_the_others_go_on(cluster
     starter = start(tmp_path, cluster, FULL, work(tmp_path, 0), work(tmp_path, 1, lives=2))
     wait_for(lambda: processes(tmp_path, 1))
     os.kill(processes(tmp_path, 1)[0], signal.SIGKILL)
-    said, errors = starter.communicate()
+    text, errors = starter.communicate()
     assert starter.returncode == 1
-    assert "w 1 ended" in said
+    assert "w 1 ended" in text
     assert sorted(line for line in errors.splitlines() if line.startswith("error: ")) == [
         "error: w 0 failed: the disk is full; the same command runs what is missing",
         "error: w 2 failed: it was killed by SIGKILL; the same command runs what is missing",
@@ -185,7 +185,7 @@ def test_a_job_has_the_cores_and_the_setup_it_asks_for(slurm, tmp_path):
 @timed
 @slow
 @pytest.mark.parametrize(
-    ("given", "gpus", "said"),
+    ("given", "gpus", "text"),
     [
         ({"slurm_partition": "nosuch"}, 0, "SLURM refuses the workers (invalid partition"),
         ({}, 3, "generic resource"),
@@ -193,10 +193,10 @@ def test_a_job_has_the_cores_and_the_setup_it_asks_for(slurm, tmp_path):
         ({"slurm_time": "8:00:00"}, 0, "--slurm-time must be whole minutes, got '8:00:00'"),
     ],
 )
-def test_what_slurm_refuses_is_one_sentence(given, gpus, said, slurm, tmp_path):
+def test_a_refusal_of_slurm_is_one_sentence(given, gpus, text, slurm, tmp_path):
     starter = start(tmp_path, "slurm", FULL, gpus=gpus, **given)
     (error,) = starter.communicate()[1].splitlines()
-    assert said in error
+    assert text in error
     assert starter.returncode == 2
 
 

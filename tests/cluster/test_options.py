@@ -25,7 +25,7 @@ def test_a_worker_has_a_gpu_where_the_experiment_is_on_one():
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "text"),
     [
         ("--on kubernetes", "invalid choice: 'kubernetes'"),
         ("--workers 3", "--workers needs --on ray, slurm, local"),
@@ -36,10 +36,10 @@ def test_a_worker_has_a_gpu_where_the_experiment_is_on_one():
         ("--on ray --gpus-per-worker -1", "--gpus-per-worker must be an integer >= 0, got -1"),
     ],
 )
-def test_a_wrong_option_is_refused(typed, said):
+def test_a_wrong_option_is_refused(typed, text):
     with pytest.raises(ConfigError, match="command line: ") as caught:
         take_options(typed.split())
-    assert said in str(caught.value)
+    assert text in str(caught.value)
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):

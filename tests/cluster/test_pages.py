@@ -1,4 +1,4 @@
-"""The files that the page on many machines gives: they parse, and what they run is what the commands take."""
+"""The files of docs/cluster: they parse, and run valid commands."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_the_compose_file_starts_the_database_that_the_page_names():
     assert list(dashboard["depends_on"]) == ["postgres"]
 
 
-def test_what_the_page_types_is_what_the_commands_take():
+def test_the_commands_of_the_page_are_valid():
     page = (ROOT / "docs" / "cluster.md").read_text().replace("\\\n", " ")
     typed = [
         line.split("#")[0].split() for line in page.splitlines() if line.startswith("python -m specexp.")

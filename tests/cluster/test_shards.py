@@ -78,7 +78,7 @@ def test_a_recording_of_three_shards_is_that_of_one_machine_bit_by_bit(experimen
 
 
 @pytest.mark.slow
-def test_two_workers_record_and_the_last_of_them_puts_all_together(experiment, tmp_path):
+def test_the_last_of_two_recording_workers_assembles_the_whole(experiment, tmp_path):
     path = experiment(drafter=DRAFT, record={"live_sample": 1}, generation={"max_new_tokens": 4})
     recorded(path, tmp_path / "whole")
     recorded(path, tmp_path / "sharded", "--on", "local", "--workers", "2")
@@ -87,7 +87,7 @@ def test_two_workers_record_and_the_last_of_them_puts_all_together(experiment, t
     assert len([*(tmp_path / ".sharded-workers").glob("sharded_*_of_2.log")]) == 2
 
 
-def test_what_carries_over_from_prompt_to_prompt_is_not_split(experiment, tmp_path, capsys):
+def test_state_that_carries_over_prompts_is_not_split(experiment, tmp_path, capsys):
     carries = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}}
     path = experiment(drafter=carries, record={"live_sample": 0})
     assert record([path, "--record.to", str(tmp_path / "x"), "--shard", "0/2"]) == 2
@@ -96,7 +96,7 @@ def test_what_carries_over_from_prompt_to_prompt_is_not_split(experiment, tmp_pa
     assert "learns from prompt to prompt" in capsys.readouterr().err
 
 
-def test_an_evaluation_of_two_shards_tells_the_tokens_of_one_machine(experiment, tmp_path):
+def test_an_evaluation_of_two_shards_has_the_tokens_of_one_machine(experiment, tmp_path):
     path = experiment(generation={"max_new_tokens": 4})
     folder = tmp_path / "runs" / "tiny"
     assert run([path]) == 0
@@ -114,7 +114,7 @@ def test_an_evaluation_of_two_shards_tells_the_tokens_of_one_machine(experiment,
         shutil.rmtree(folder)
 
 
-def test_only_one_of_several_workers_that_end_at_once_puts_all_together(tmp_path):
+def test_only_one_of_several_workers_assembles_the_whole(tmp_path):
     for number in range(2):
         Shard(number, 2).folder(tmp_path).mkdir(parents=True)
     with ends_last(tmp_path, lambda part: part.name != "0-of-2") as last:

@@ -1,4 +1,4 @@
-"""Heads learn what their target says, and what is exported drafts for it and for no other."""
+"""Heads learn their target's distribution, and an exported head drafts for this target only."""
 
 import numpy as np
 import pytest
@@ -59,15 +59,15 @@ def test_a_head_learns_its_target_and_is_exported_for_it(make, pair, tmp_path):
         Decoder(pair.draft, load_artifact(tmp_path / "head").drafter, Chain(2))
 
 
-def test_medusas_heads_begin_as_what_the_target_says_next(pair):
+def test_unlearned_medusa_heads_repeat_the_next_token(pair):
     """Unlearned heads repeat the next token's distribution: their loss is its cross-entropy under the later one."""
     made = MedusaTraining("stdlib", heads=2, decay=0.5, tokens=1)
     with torch.no_grad():
         logits = pair.target(input_ids=ROWS).logits
         found = made._losses(ROWS)
         for number in range(2):
-            said, right = logits[:, : -number - 1].log_softmax(-1), logits[:, number + 1 :].softmax(-1)
-            expected = 0.5**number * float(-(right * said).sum(-1).mean())
+            predicted, right = logits[:, : -number - 1].log_softmax(-1), logits[:, number + 1 :].softmax(-1)
+            expected = 0.5**number * float(-(right * predicted).sum(-1).mean())
             assert float(found[f"head_{number}"]) == pytest.approx(expected, rel=1e-4)
 
 

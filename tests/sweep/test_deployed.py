@@ -1,7 +1,6 @@
-"""What a study leaves is what it measured: warm where it was measured warm, plain where nothing beats plain decoding.
+"""A study exports what it measured: a warm winner, or plain decoding if nothing is faster.
 
-Seconds are a latency profile's, so that what beats plain decoding does not depend on who else uses this machine: where
-drafts are free, a drafter that is seldom right is a gain.
+A latency profile models the seconds, so that the winner does not depend on the load of this machine.
 """
 
 import json
@@ -23,7 +22,7 @@ from specexp.config import build_data, load_config
 from specexp.config.load import with_prompts_of
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.sweep.command import main
-from specexp.sweep.export import promoted
+from specexp.sweep.output import promoted
 from specexp.sweep.trials import Confirmed
 
 FREE = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}
@@ -31,7 +30,7 @@ DEAR = {"name": "dear drafts", "target_ms": {1: 100, 4: 130}}
 
 
 def study(target, latency):  # noqa: F811
-    """A study of one tree for a drafter that carries what it learns from prompt to prompt."""
+    """A study of one tree for a drafter that learns from prompt to prompt."""
     found = small_experiment(target)
     found["latency"] = latency
     found["drafter"] = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}}
@@ -68,7 +67,7 @@ def gained(ended, tmp_path, monkeypatch):
 
 
 def answers(artifact, *, anew=False):
-    """What its decoder says to the prompts of the study's confirmation, in their order; ``anew`` loads it for each."""
+    """Its decoder's answers to the prompts of the confirmation; ``anew`` loads it for each."""
     config = load_config("runs/small/config.yaml")
     pair = specexp.load_pair(config.get("pair.target"), target_dtype="float32")
     data = build_data(with_prompts_of(config, "confirm"), pair.tokenizer)
@@ -114,8 +113,8 @@ def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_no
     before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert main([gained, "--require-gain"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    for said in ("AR (engine)", "artifacts/small/v1, with its learned state (", "so nothing was measured"):
-        assert said in printed
+    for text in ("AR (engine)", "artifacts/small/v1, with its learned state (", "so nothing was measured"):
+        assert text in printed
     after = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert {path for path in after if after[path] != before.get(path)} <= {
         Path("runs/small/.lock"),
@@ -145,7 +144,7 @@ def test_a_winner_exported_cold_states_what_a_first_request_gets(gained, capsys)
     assert tokens_per_step(answers(artifact, anew=True)) == pytest.approx(cold)
 
 
-def test_where_nothing_beats_plain_decoding_best_decodes_plainly_and_says_why(
+def test_best_decodes_plainly_if_nothing_is_faster(
     target,  # noqa: F811
     tmp_path,
     monkeypatch,
@@ -182,7 +181,7 @@ def test_where_nothing_beats_plain_decoding_best_decodes_plainly_and_says_why(
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "text"),
     [
         ({"drafter": {"matrix": {"tensor": "x"}}}, "names the tensor 'x', which state.safetensors does not"),
         ({"drafter": {"rows": {"tensor": "drafter.matrix"}}}, "state.json: drafter is no state of this part"),
@@ -190,12 +189,12 @@ def test_where_nothing_beats_plain_decoding_best_decodes_plainly_and_says_why(
         ({}, "must be an object with the states of drafter and controller"),
     ],
 )
-def test_a_state_that_is_not_the_parts_own_is_refused(gained, state, said):
+def test_a_state_that_is_not_the_parts_own_is_refused(gained, state, text):
     folder = Path("artifacts/small/v1")
     made.rewrite(folder, "state.json", json.dumps(state).encode())
     with pytest.raises(ArtifactError) as caught:
         specexp.load_artifact(folder)
-    assert said in str(caught.value)
+    assert text in str(caught.value)
 
 
 def candidates(**seconds):
@@ -222,7 +221,7 @@ def candidates(**seconds):
         ((1.1, 1.2, 0.9), (1.0, 1.1, 1.3), 0, None),
     ],
 )
-def test_what_is_deployed_moves_by_the_interval_alone(first, second, deployed, expected):
+def test_only_the_interval_changes_the_deployed_candidate(first, second, deployed, expected):
     found, records = candidates(first=first, second=second)
     best = promoted(found, records, deployed)
     assert (None if best is None else best.name) == expected

@@ -47,7 +47,7 @@ def of_engine(experiment, tmp_path, monkeypatch):
     (tmp_path / "prompts.txt").write_text("".join(f"ab{number} ab{number}\n" for number in range(6)))
 
     def write(choices, first=(), **sweep):
-        kind = choices[0]["class_path"]  # choices lie over it, so it says as little as it may
+        kind = choices[0]["class_path"]  # the choices override it
         plain = endpoint("")["init_args"] if kind == "OpenAIEndpoint" else {}
         return experiment(
             drafter=None,
@@ -73,9 +73,9 @@ def test_an_engine_that_fails_fails_its_trial_and_the_study_goes_on(of_engine, c
     assert main([path]) == 0
     with Path("runs/tiny/trials.csv").open() as file:
         rows = {row["name"] or row["trial"]: row for row in csv.DictReader(file)}
-    for fault, said in FAULTS.items():
+    for fault, reason in FAULTS.items():
         assert rows[fault]["state"] == "failed"
-        assert said in rows[fault]["reason"]
+        assert reason in rows[fault]["reason"]
     assert sum(row["state"] in ("complete", "pruned") for row in rows.values()) == 2
     assert (
         "crash: failed, EngineError: the server ended (the fake server crashed on purpose)"

@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROUNDS = range(10)
 FULL = "cannot be written (No space left on device)"
-NOBODY = "and the database cannot be used: "
-"""Is in what a command says that is typed while the database is away."""
+UNREACHABLE = "and the database cannot be used: "
+"""Printed by a command that starts while the database is away."""
 
 LEFT = ("Another worker confirms the best trials.", "The best trials were confirmed by ")
 
@@ -37,7 +37,7 @@ def study(tmp_path, model_folder, url):
 
 @dataclass
 class Scene:
-    """What a fault strikes: a study whose first worker reaches the database by a proxy."""
+    """A study in which a fault happens; its first worker reaches the database by a proxy."""
 
     study: WholeStudy
     server: Postgres
@@ -82,22 +82,22 @@ def begin(study, folders, through):
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory, model_folder, server):
-    """Seconds that two workers take to whom nothing happens."""
+    """Seconds of two workers without a fault."""
     study = WholeStudy(tmp_path_factory.mktemp("life"), model_folder, server.database("life"))
     begun = time.monotonic()
-    said = [one.communicate()[0] for one in begin(study, ("one", "other"), Proxy(server.port))]
+    printed = [one.communicate()[0] for one in begin(study, ("one", "other"), Proxy(server.port))]
     seconds = time.monotonic() - begun
-    study.check(said)
+    study.check(printed)
     return seconds
 
 
 @pytest.fixture
 def disk(tmp_path):
-    """A small one."""
+    """A small disk."""
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=False).returncode:
-        pytest.skip("nobody but root can mount a small disk")
+        pytest.skip("only root can mount a small disk")
     yield small
     subprocess.run(["umount", small], check=True)
 
@@ -113,17 +113,17 @@ def test_a_study_outlives_a_fault_at_any_moment(strike, round_, study, life, ser
     time.sleep(moments.uniform(0, life))
     before = finished(study.url, "sweep")
     strike(scene)
-    said = [worker.communicate()[0] for worker in workers]
+    printed = [worker.communicate()[0] for worker in workers]
     codes = [worker.returncode for worker in workers]
-    assert codes[1] == 0 or (strike is restart and NOBODY in said[1]), said[1]
-    assert codes[0] in {kill: (0, -9), fill: (0, 1, 2)}.get(strike, (0, 2)), said[0]
+    assert codes[1] == 0 or (strike is restart and UNREACHABLE in printed[1]), printed[1]
+    assert codes[0] in {kill: (0, -9), fill: (0, 1, 2)}.get(strike, (0, 2)), printed[0]
     if codes[0] > 0:
-        assert (FULL if strike is fill else NOBODY) in said[0]
+        assert (FULL if strike is fill else UNREACHABLE) in printed[0]
     if any(codes):
         again = study.type("--output", one)
-        said.append(again.communicate()[0])
-        assert again.returncode == 0, said[-1]
-    study.check(said, before, codes.count(-9))
+        printed.append(again.communicate()[0])
+        assert again.returncode == 0, printed[-1]
+    study.check(printed, before, codes.count(-9))
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +131,8 @@ def searched(tmp_path_factory, model_folder, server):
     """Makes copies, in a folder and a new database, of a study that was searched and not confirmed."""
     first = WholeStudy(tmp_path_factory.mktemp("search"), model_folder, server.database("searched"))
     worker = first.type("--sweep.confirm", "null", "--sweep.export", "null", "--output", "search")
-    said = worker.communicate()[0]
-    assert worker.returncode == 0, said
+    printed = worker.communicate()[0]
+    assert worker.returncode == 0, printed
     numbers = count()
 
     def copy(folder):
@@ -159,14 +159,14 @@ def wait_for_confirmation(url):
 
 @pytest.fixture(scope="module")
 def end(searched, tmp_path_factory):
-    """Seconds from there to the end of a worker to whom nothing happens."""
+    """Seconds from the claim to the end of a worker without a fault."""
     study = searched(tmp_path_factory.mktemp("end"))
     worker = study.type("--output", "one")
     wait_for_confirmation(study.url)
     begun = time.monotonic()
-    said = worker.communicate()[0]
+    printed = worker.communicate()[0]
     seconds = time.monotonic() - begun
-    study.check([said])
+    study.check([printed])
     return seconds
 
 
@@ -182,12 +182,14 @@ def test_of_two_confirmations_one_is_exported(strike, round_, searched, end, ser
         wait_for_confirmation(study.url)
         time.sleep(moments.uniform(0, end))
         strike(Scene(study, server, proxy, workers, moments, tmp_path))
-    said = [worker.communicate()[0] for worker in workers]
-    assert [worker.returncode for worker in workers] in ([0, 0], [-9, 0] if strike is kill else [0, 0]), said
+    printed = [worker.communicate()[0] for worker in workers]
+    assert [worker.returncode for worker in workers] in ([0, 0], [-9, 0] if strike is kill else [0, 0]), (
+        printed
+    )
     if strike is kill:
         again = study.type("--output", folders[1])
-        said.append(again.communicate()[0])
-        assert again.returncode == 0, said[-1]
+        printed.append(again.communicate()[0])
+        assert again.returncode == 0, printed[-1]
     if strike is None and folders[0] != folders[1]:
-        assert sum(any(words in one for words in LEFT) for one in said) == 1, said
-    study.check(said, killed=strike is kill)
+        assert sum(any(words in one for words in LEFT) for one in printed) == 1, printed
+    study.check(printed, killed=strike is kill)

@@ -96,11 +96,11 @@ def test_two_workers_search_and_one_of_them_confirms_and_exports(
     study = WholeStudy(tmp_path, model_folder, url)
     with started[on]() as cluster:
         leading = study.type("--on", on, "--workers", "2")
-        said = leading.communicate()[0]
-        assert leading.returncode == 0, said
+        printed = leading.communicate()[0]
+        assert leading.returncode == 0, printed
         logs = [
             *(files_with_the_password(Path(cluster.head_node.get_session_dir_path())) if on == "ray" else []),
             *(path for path in own.glob("*.log") if PASSWORD.encode() in path.read_bytes()),
         ]
-    study.check([said])
+    study.check([printed])
     assert logs == []

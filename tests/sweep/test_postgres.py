@@ -39,16 +39,16 @@ def start(url, folder, seconds=0.01, *host):
 
 def test_four_workers_measure_24_distinct_trials_and_none_twice(url, tmp_path):
     workers = [start(url, tmp_path / str(number)) for number in range(4)]
-    told = [worker.communicate()[0].split() for worker in workers]
+    lists = [worker.communicate()[0].split() for worker in workers]
     assert [worker.returncode for worker in workers] == [0] * 4
     check(url, 4)
-    measured = Counter(digest for own in told for digest in own)
+    measured = Counter(digest for own in lists for digest in own)
     assert set(measured.values()) == {1}
-    assert sum(bool(own) for own in told) > 1  # they did share it
+    assert sum(bool(own) for own in lists) > 1  # they did share it
 
 
 @pytest.mark.parametrize("round_", range(10))
-def test_a_worker_of_another_machine_that_is_killed_is_missed_by_its_heart(url, tmp_path, round_):
+def test_a_killed_worker_of_another_machine_is_found_by_its_heartbeat(url, tmp_path, round_):
     workers = [start(url, tmp_path / host, 0.02, host) for host in ("here", "there")]
     wait_for(lambda: len(finished(url)) > 1)
     time.sleep(random.Random(round_).uniform(0, 3))
@@ -58,7 +58,7 @@ def test_a_worker_of_another_machine_that_is_killed_is_missed_by_its_heart(url, 
     check(url, 2, before)
 
 
-def test_who_opens_a_study_while_the_server_restarts_waits_for_it(server, url, tmp_path):
+def test_opening_a_study_waits_for_a_restarting_server(server, url, tmp_path):
     server.stop()
     with ThreadPoolExecutor(1) as pool:
         opening = pool.submit(opened, settings(storage=url), tmp_path)
@@ -100,7 +100,7 @@ def run(study, chosen):
     return bench
 
 
-def test_what_cannot_be_reached_is_told_in_one_sentence_without_the_password(server):
+def test_an_unreachable_database_is_one_sentence_without_the_password(server):
     for url, words in (
         (server.url("wr0ng"), 'password authentication failed for user "me"'),
         (server.url() + "_not", 'database "postgres_not" does not exist'),

@@ -48,32 +48,32 @@ def shown(confirmed, records):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [
         ((0.5, 0.5, 0.5, 0.5), None),
         ((2.0, 2.0, 2.0, 2.0), "No tree is faster than plain decoding here: the best, "),
         ((0.5, 2.0, 0.5, 2.0), "is not told apart from plain decoding on these prompts"),
     ],
 )
-def test_a_winner_that_is_not_faster_than_plain_decoding_is_called_so(seconds, said):
+def test_the_first_note_states_that_no_candidate_is_faster(seconds, text):
     confirmed, records = measured(seconds)
     found = shown(confirmed, records)
     first = [row["tree"] for row in found.records()]
-    if said is None:
+    if text is None:
         assert first == [TREE, "AR (engine)", "hf-eager"]
         assert "plain decoding" not in found.notes[0]
     else:
         assert first == ["AR (engine)", "hf-eager", TREE]
-        assert said in found.notes[0]
+        assert text in found.notes[0]
 
 
 @pytest.mark.parametrize(("slowest", "fold"), [(37.0, "37-fold"), (2.0, None)])
-def test_a_headline_says_where_plain_decoding_varied_much_between_prompts(slowest, fold):
+def test_the_answer_warns_of_a_busy_machine(slowest, fold):
     confirmed, records = measured((0.5, 0.5, 0.5, 0.5))
     records[0] = record("engine", 0, slowest)
-    said = answer(confirmed, records)
+    text = answer(confirmed, records)
     sentence = f"time per token varied {fold} between prompts: the machine was busy, so read the intervals"
-    assert (sentence in said) == (fold is not None)
+    assert (sentence in text) == (fold is not None)
     assert any(sentence in note for note in shown(confirmed, records).notes) == (fold is not None)
 
 
@@ -85,7 +85,7 @@ def test_shares_of_eos_and_loops_and_equality_stand_under_the_table():
     assert "equal plain decoding's: 3/4, 1 DIFFER" in notes
 
 
-def test_settings_of_groups_are_compared_with_every_known_one_and_say_how_busy_the_target_is():
+def test_settings_of_groups_have_a_column_of_the_targets_use():
     records = [record("engine", prompt, 1.0) for prompt in range(4)]
     records += [record("trial 7", prompt, 0.5) for prompt in range(4)]
     records += [record("serial chain", prompt, 0.8) for prompt in range(4)]
@@ -137,8 +137,8 @@ def test_the_winner_is_compared_with_the_best_of_every_other_method():
         )
         for number, (name, method) in enumerate(methods)
     ]
-    said = sentences(confirmed, records)
-    assert said == [
+    text = sentences(confirmed, records)
+    assert text == [
         "trial 1 (chain) is faster than the best of bush (trial 2): 1.60x [1.60, 1.60], prompt by prompt."
     ]
     assert {row["method"] for row in shown(confirmed, records).records()} > {"trial 2 (bush)"}

@@ -114,7 +114,7 @@ def load_database(url):
         return None
 
 
-def test_parameters_of_a_killed_trial_are_asked_for_again(tmp_path):
+def test_a_killed_trial_is_queued_again(tmp_path):
     chosen = settings()
     study = search(tmp_path, FakeBench(), settings(n_trials=4))
     enqueue(study, {"builder": "chain", "builder.init_args.nodes": 41}, {})
@@ -128,7 +128,7 @@ def test_parameters_of_a_killed_trial_are_asked_for_again(tmp_path):
     assert again.params == {"builder": "chain", "builder.init_args.nodes": 41}
 
 
-def test_the_last_point_of_a_grid_is_asked_for_again(tmp_path):
+def test_the_last_point_of_a_grid_is_queued_again(tmp_path):
     """The sampler that enumerates ends a study when its last point fails, but not one that has not begun."""
     points = {"builder": ["chain"], "builder.init_args.nodes": [7]}
     grid = {"class_path": "optuna.samplers.GridSampler", "init_args": {"search_space": points, "seed": 0}}
@@ -145,7 +145,7 @@ def test_the_last_point_of_a_grid_is_asked_for_again(tmp_path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
-def test_a_trial_that_was_interrupted_or_whose_disk_was_full_is_asked_for_again(tmp_path, error):
+def test_an_interrupted_trial_and_one_on_a_full_disk_are_queued_again(tmp_path, error):
     class Interrupted(FakeBench):
         def measure(self, candidate, report, trial):
             if trial == 3:
@@ -162,7 +162,7 @@ def test_a_trial_that_was_interrupted_or_whose_disk_was_full_is_asked_for_again(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_worker_whose_trial_was_given_away_while_it_was_stopped_goes_on(tmp_path, fails):
+def test_a_stopped_worker_that_lost_its_trial_continues(tmp_path, fails):
     class Stopped(FakeBench):
         def measure(self, candidate, report, trial):
             if trial == 3:

@@ -112,15 +112,15 @@ def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path):
     study = opened(chosen, tmp_path)
     sign_in(study, chosen, exclusive=True)
     bench = FakeBench()
-    said = StudySearch(study, chosen, bench).run()
-    assert said.startswith(
+    sentence = StudySearch(study, chosen, bench).run()
+    assert sentence.startswith(
         "The space is exhausted: 3 distinct configurations were measured, 5 were requested"
     )
     assert len(bench.measured) == 3
     assert [state_of(trial) for trial in study.trials] == ["complete"] * 3 + ["duplicate"] * PATIENCE
 
 
-def test_what_a_sampler_repeats_is_replaced_by_what_is_new(tmp_path):
+def test_random_values_replace_repeated_suggestions(tmp_path):
     class Settled(RandomSampler):  # type: ignore[misc]
         """Has found its favourite."""
 

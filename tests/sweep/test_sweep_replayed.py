@@ -1,4 +1,4 @@
-"""Sweeps, fits and runs on a recording: what they search, confirm, learn and refuse."""
+"""Sweeps, fits and runs on a recording."""
 
 import csv
 import json
@@ -129,14 +129,14 @@ def exported():
 
 def test_a_study_on_a_recording_is_confirmed_live(here, capsys):
     assert main([write()]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
     rows = trials()
     assert rows["chain of 3"]["clock"] == "modelled: toy (assumed)"
     assert "asks for 12 candidates a node and 8 were recorded" in rows["too wide"]["reason"]
     assert "were not recorded; record with" in rows["not recorded"]["reason"]
     assert sum(row["state"] == "complete" for row in rows.values()) == 8  # the failed ones did not stop it
-    assert "Replayed speedups are off" not in said
-    assert "are exact." in said
+    assert "Replayed speedups are off" not in printed
+    assert "are exact." in printed
     header = Path("runs/tree/confirm.csv").read_text().splitlines()[0]
     assert "predicted speedup over AR" in header
     assert Path("runs/tree/tree.png").exists()
@@ -157,15 +157,15 @@ def test_a_study_by_a_wrong_profile_begins_with_both_speedups(here, capsys, offs
     if offset is not None:
         sweep["confirm"]["data"]["offset"] = offset
     assert main([write(latency=wrong, sweep=sweep)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
     first = r"Replayed speedups are off by more than 10 %: [^:]+ was predicted at \d{2,}\.\d+x \[[\d., ]+\]"
-    assert re.search(first + r", and live it is [\d.]+x \[", said)
-    assert ("predictions are of the search's prompts, because" in said) == (offset is not None)
-    assert "tokens/s of" not in said
+    assert re.search(first + r", and live it is [\d.]+x \[", printed)
+    assert ("predictions are of the search's prompts, because" in printed) == (offset is not None)
+    assert "tokens/s of" not in printed
 
 
 def test_without_the_models_nothing_is_confirmed_live(here, monkeypatch, capsys):
-    """The winner is exported with what was predicted alone, and the command says so."""
+    """The winner is exported with its predictions only, and a sentence states it."""
     from specexp.models import pair as models
     from specexp.models.sources import PairError
 
@@ -175,8 +175,8 @@ def test_without_the_models_nothing_is_confirmed_live(here, monkeypatch, capsys)
     monkeypatch.setattr(models, "load_pair", away)
     monkeypatch.setattr(models, "load_tokenizer", away)
     assert main([write()]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Nothing was confirmed live, because the models are not here" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Nothing was confirmed live, because the models are not here" in printed
     metrics = exported()["provenance"]["metrics"]
     assert metrics["predicted_tokens_per_step"]["value"] > 1
     assert not [name for name in metrics if not name.startswith("predicted_")]
@@ -252,10 +252,10 @@ def test_arms_of_the_engine_are_replayed_and_others_left_out(here, capsys):
     records = run(load_config(write(arms=arms, sweep=None)))
     assert {record.arm for record in records} == {"engine", "chain"}
     assert {record.clock for record in records} == {"modelled: toy (assumed)"}
-    said = " ".join(capsys.readouterr().out.split())
-    assert "The recording has no outputs of hf-eager, assisted: left out" in said
-    assert "Which tree?, replayed" in said
-    assert "Replayed counts of chain are exact." in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "The recording has no outputs of hf-eager, assisted: left out" in printed
+    assert "Which tree?, replayed" in printed
+    assert "Replayed counts of chain are exact." in printed
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_
     shown = capsys.readouterr().out
     assert shown.startswith("prompt ")
     assert "wrong, plain decoding prefers its own token by 8.99 in log-probability there, by the ser" in shown
-    assert shown.endswith(f"Next: {tmp_path}/endpoint.md belongs into an issue of the server\n")
+    assert shown.endswith(f"Next: attach {tmp_path}/endpoint.md to an issue of the server\n")
     report = Path(tmp_path, "endpoint.md").read_text()
     assert report.startswith("# Speculation on against off, temperature 0: 50 prompts, 400 tokens\n")
     assert "- on: `'" in report
@@ -112,7 +112,7 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
         (["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"], "did you mean 'fake'"),
     ],
 )
-def test_a_server_that_cannot_be_asked_is_a_sentence(arguments, sentence, serve, tmp_path, capsys) -> None:
+def test_an_unusable_server_is_one_sentence(arguments, sentence, serve, tmp_path, capsys) -> None:
     urls = {"{url}": [], "{broken}": ["--fault", "error"], "{empty}": ["--fault", "no-model"]}
     given = [serve(*urls[one]) if one in urls else one for one in arguments]
     assert main([*given, "--max-prompts", "1", "--output", str(tmp_path)]) == 2
@@ -122,7 +122,7 @@ def test_a_server_that_cannot_be_asked_is_a_sentence(arguments, sentence, serve,
 
 
 @pytest.mark.slow
-def test_our_own_server_is_asked_and_not_blamed(tmp_path) -> None:
+def test_our_own_server_is_not_blamed(tmp_path) -> None:
     from specexp.config.artifacts import save_artifact
 
     parts = {"drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chain"}}

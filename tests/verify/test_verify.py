@@ -50,7 +50,7 @@ class Lawless(Verifier):
 
 
 class Failing(Drafter):
-    """Fails when asked."""
+    """Fails at every request."""
 
     max_candidates = 8
 
@@ -163,9 +163,9 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
     controls = [finding["verifier"].partition("(")[0] for finding in found["plain"]]
     assert controls == ["RejectionSampling", "SampleMatch"]
     assert "first tokens" not in checks(found["findings"][3])
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"3 compositions: {EXCLUDED}. 1 composition: lossy, as labelled" in said
-    assert "1 of 4: drawn: toy joint, first tokens" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"3 compositions: {EXCLUDED}. 1 composition: lossy, as labelled" in printed
+    assert "1 of 4: drawn: toy joint, first tokens" in printed
 
 
 def test_a_false_claim_is_exit_code_1_and_needs_no_second_proof(experiment, report, capsys):
