@@ -6,7 +6,7 @@ import shlex
 import sys
 import warnings
 from contextlib import nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import optuna
@@ -151,8 +151,8 @@ class Session:
         with StageBar(self.output.console) as bar:
             study.tick = bar.prompt
             if self.settings.count_acceptances is not None:
-                bar.stage("counting acceptances", len(study.data("count_acceptances").prompts))
-                study.count_acceptances(self.settings.count_acceptances)
+                begin = partial(bar.stage, "counting acceptances")
+                study.count_acceptances(self.settings.count_acceptances, begin)
             for what, why in left_out.items():
                 self.output.say(f"{what} cannot be built, so it is not measured: {why}.")
             stated = {"device": self.config.clock, "placement": study.device}
@@ -163,7 +163,7 @@ class Session:
                 repeated = f"; {counted(again, 'interrupted trial')} will be repeated" if again else ""
                 self.output.say(f"Continuing study {self.config.name}: {of}{repeated}.")
             if not study.load_reference():
-                bar.stage("AR on every prompt", len(study.data().prompts))
+                bar.stage("plain decoding (AR) of every prompt", len(study.data().prompts))
                 study.measure_reference()
             busy = busy_machine(study.reference.seconds_per_token.values())
             if busy and study.latency is None:

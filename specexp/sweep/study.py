@@ -317,10 +317,11 @@ class Study:
         own = [record for record in module.records if record.arm == arm.name]
         return Measurement(log_speedups, {**figures_of(own), **drift})
 
-    def count_acceptances(self, stage: CountAcceptances) -> None:
+    def count_acceptances(self, stage: CountAcceptances, begin: Callable[[int], None]) -> None:
         """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted.
 
-        Nothing is decoded if an earlier process of this study has written the same counts.
+        Nothing is decoded if an earlier process of this study has written the same counts; otherwise ``begin`` is
+        called with the number of prompts.
         """
         path = self.config.acceptance_counts
         assert path is not None
@@ -329,10 +330,10 @@ class Study:
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return
-        counter = AcceptanceCounter()
-        config = self.config.with_overrides({"builder": stage.builder})
-        arm = self.compose("acceptance counts", config)
-        for prompt in self.data("count_acceptances").prompts:
+        counter, prompts = AcceptanceCounter(), self.data("count_acceptances").prompts
+        arm = self.compose("acceptance counts", self.config.with_overrides({"builder": stage.builder}))
+        begin(len(prompts))
+        for prompt in prompts:
             for sample in range(self.samples):
                 arm.decode_observed(prompt, sample, counter.observe)
             self.tick()

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.statistics import Speedup, bootstrap_interval
+from specexp.core.messages import counted
 from specexp.tracking.names import MODELLED
 
 _RESAMPLES = 1000
@@ -186,7 +187,7 @@ def _value_text(trial: FrozenTrial, objective: str, value: float) -> str:
 def trial_line(study: Study, trial: FrozenTrial, objectives: Sequence[str]) -> str:
     """Return the console line of a trial that has ended."""
     nodes = trial.user_attrs.get("attributes", {}).get("nodes")
-    what = f"{name_of_trial(trial)}{'' if nodes is None else f', {nodes} nodes'}"
+    what = name_of_trial(trial) + ("" if nodes is None else f", {counted(nodes, 'node')}")
     state = state_of(trial)
     if state == "duplicate":
         original = study.get_trials(deepcopy=False)[trial.user_attrs["duplicate_of"]]
