@@ -58,7 +58,7 @@ def _act(config: Config, dry_run: bool) -> int:
         for claim in claims_of(kept):
             print(f"{claim.arm.title}: {', '.join(claim.checks)}")
         if skipped:
-            print(f"not verified, since their loops are not ours: {', '.join(skipped)}")
+            print(f"not verified, because other programs decode them: {', '.join(skipped)}")
         return 0
     from specexp.verify.run import run
 

@@ -225,7 +225,7 @@ class EqualityTest:
             "toy equality",
             "found" if total.wrong else "excluded",
             total.compared,
-            f"no token differs, fewer than 1 in {1 / finds:,.0f} can (power {100 * POWER:.0f} %)",
+            f"no token differs, so fewer than 1 in {1 / finds:,.0f} are wrong (power {100 * POWER:.0f} %)",
             finds,
             outcomes={"wrong": len(total.wrong)},
             wrong=tuple(total.wrong),

@@ -120,7 +120,7 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
         assert equality["branches"]["steps"] > 0
         assert checks(finding)["toy equality"]["outcomes"] == {"wrong": 0}
     greedy, keyed, _ = found["findings"]
-    assert greedy["verdict"] == "no token differs, fewer than 1 in 321 can (power 95 %)"
+    assert greedy["verdict"] == "no token differs, so fewer than 1 in 321 are wrong (power 95 %)"
     assert checks(greedy)["toy equality"]["samples"] == 2 * 10 * 48
     assert keyed["verdict"] == f"{greedy['verdict']}; {EXCLUDED}"
     assert [*checks(keyed)] == ["token equality", "toy equality", "toy joint"]
@@ -132,9 +132,9 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     assert {path.name for path in folder.iterdir()} == set(files.split())
     written = (folder / "report.md").read_text()
     assert written.startswith(
-        "# 2 compositions: no token differs, fewer than 1 in 321 can (power 95 %). 1 comp"
+        "# 2 compositions: no token differs, so fewer than 1 in 321 are wrong (power 95 %). 1 c"
     )
-    assert "Not verified, since their loops are not ours: Hugging Face's lookup." in written
+    assert "Not verified, because other programs decode them: Hugging Face's lookup." in written
     assert "Is it lossless?" in capsys.readouterr().out
     assert main([str(folder / "config.yaml"), "--dry-run"]) == 0
 
@@ -269,7 +269,7 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
         "greedy: token equality, toy equality",
         "keyed: token equality, toy equality, toy joint",
         "sampled: toy joint, first tokens",
-        "not verified, since their loops are not ours: theirs",
+        "not verified, because other programs decode them: theirs",
         "Next: the same command without --dry-run",
     ]
     assert not (tmp_path / "runs").exists()
