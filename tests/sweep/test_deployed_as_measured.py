@@ -56,6 +56,7 @@ def study(tmp_path_factory):
     data.setup("test")
     records = read_records(folder / "runs" / "tree_shape" / "confirm.jsonl")
     plain = {record.prompt_id: record for record in records if record.arm == "engine"}
+    assert plain
     assert plain.keys() == {prompt.prompt_id for prompt in data.prompts}
     return Study(folder / "artifacts" / "tree_shape", config, pair, data.prompts, plain)
 

@@ -135,6 +135,7 @@ def test_random_values_replace_repeated_suggestions(tmp_path):
     assert bench.measured[0] == "Chain/64"
     assert len(set(bench.measured)) == len(bench.measured) == 20
     repeated = [trial for trial in study.trials if "duplicate_of" in trial.user_attrs]
+    assert repeated
     assert all(trial.values == study.trials[trial.user_attrs["duplicate_of"]].values for trial in repeated)
 
 
