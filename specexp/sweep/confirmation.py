@@ -268,8 +268,8 @@ def table(
     failed = failed_answers(records)
     pooled = "" if count == 1 else f" in {count} confirmations"
     warm = any(arm.parts.keeps_learning for arm in confirmation.arms.values())
-    learned = ", which includes learning from the search's prompts" if warm else ""
     states = " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"
+    state = f"state {states}{', learned also from the search prompts' if warm else ''}"
     names = [one.name for one in confirmed]
     equality = Equality.sum(token_equality(records, arm, AR) for arm in names)
     notes = [
@@ -278,10 +278,10 @@ def table(
         if any(one.predicted is not None and one.predicted.searched for one in confirmed)
         else None,
         None if pays else about_plain(best, noun),
-        f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, state {states}{learned}"
-        "; speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
-        f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "
-        "loop (which flatters every method)",
+        f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, {state}",
+        "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
+        f"{100 * own.eos_share:.0f} % of plain decoding's answers end by EOS, {100 * own.loop_share:.0f} % in a loop "
+        "(which flatters every method)",
         None if float32 is None else float32.sentence(names, AR),
         f"outputs of the {noun}s that equal plain decoding's: {equality}",
         near_tie_sentence(own.dtype) if equality.near_ties else None,

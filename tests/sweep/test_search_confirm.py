@@ -81,7 +81,7 @@ def test_shares_of_eos_and_loops_and_equality_stand_under_the_table():
     confirmed, records = measured((0.5, 0.5, 0.5, 0.5))
     records[-1] = record(TREE, 3, 0.5, (5, 6, 7, 9))
     notes = "\n".join(shown(confirmed, records).notes)
-    assert "25 % end by EOS, 0 % in a loop" in notes
+    assert "25 % of plain decoding's answers end by EOS, 0 % in a loop" in notes
     assert "equal plain decoding's: 3/4, 1 DIFFER" in notes
 
 
