@@ -105,10 +105,6 @@ def leads_to(
 
 
 class TestSweep:
-    @pytest.fixture(autouse=True)
-    def _no_plots(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("specexp.sweep.pictures.save_plots", lambda *study: [])
-
     @pytest.mark.parametrize(("latency", "kind"), [(DEAR, "plain-decoding"), (FREE, "static-tree")])
     def test_whatever_wins_its_tree_can_be_proved_and_the_winner_served(
         self,

@@ -11,12 +11,12 @@ import socket
 import subprocess
 import time
 from argparse import ArgumentError, ArgumentParser
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, redirect_stderr
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from specexp.config.command import fail
 from specexp.config.layers import COMMAND_LINE, ConfigError
@@ -25,7 +25,7 @@ from specexp.core.messages import counted, first_line
 from specexp.core.start import SIGNALS
 
 CLUSTERS = {"ray": "ray", "slurm": "submitit", "local": None}
-"""The package that each needs."""
+"""Package needed by each value of ``--on``."""
 
 USAGE = """--on ray|slurm|local [--workers N] [--gpus-per-worker G] starts identical workers on the Ray cluster at
 RAY_ADDRESS, as a SLURM array, or as processes of this machine; --slurm-KEY VALUE is a parameter of submitit's. Ctrl-C
@@ -34,7 +34,7 @@ ends them."""
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """The place of workers."""
+    """The cluster, number and resources of workers."""
 
     on: str  # one of :data:`CLUSTERS`
     workers: int = 1
@@ -42,15 +42,14 @@ class ClusterOptions:
     slurm: dict[str, str | int] = field(default_factory=dict)  # parameters of submitit
 
     def gpus_on(self, device: str) -> int:
-        """GPUs of each worker of an experiment on this device."""
+        """Return the GPUs of each worker of an experiment on this device."""
         return int(device.startswith("cuda")) if self.gpus is None else self.gpus
 
 
 def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[str]]:
     """Split the options of workers off a command line; the cluster is None without ``--on``.
 
-    Raises:
-        ConfigError: A value is not allowed, or a package is missing.
+    Raises ConfigError if a value is not allowed, or a package is missing.
     """
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--on", choices=sorted(CLUSTERS))
@@ -90,9 +89,9 @@ def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[
 GRACE = 20.0
 """Seconds between SIGTERM and SIGKILL for a worker."""
 POLL = 0.5
-"""Seconds between two looks at the workers."""
+"""Seconds between two checks of the workers."""
 RETRIES = 3
-"""A worker on Ray whose node is lost starts again this often; a SLURM job whose time is up is requeued this often."""
+"""Restarts of a worker on Ray after its node is lost, and requeues of a SLURM job after its time limit."""
 KILL_WAIT = 60.0
 """Seconds in which SLURM kills a job after SIGTERM; its own default for KillWait is 30."""
 MINUTES = 24 * 60
@@ -100,9 +99,9 @@ MINUTES = 24 * 60
 PASSED_ON = ("PG", "HF_", "WANDB_", "SPECEXP_", "OMP_", "MKL_", "TOKENIZERS_", "PYTHON", "TORCH", "NCCL_")
 """Prefixes of the environment variables that workers on Ray inherit. A database's password is in PGPASSWORD."""
 
+Worker = TypeVar("Worker")
 Jobs: TypeAlias = Mapping[str, tuple[Sequence[str], str, str]]
-"""Command, working directory and log of each worker by its name."""
-
+"""Command, working directory and log of each worker by name."""
 Outcomes: TypeAlias = Generator[tuple[str, int | Exception], None, None]
 """Name and exit code of each worker that ended, or the exception if it was lost. Closing it ends the others."""
 
@@ -113,21 +112,20 @@ def run_workers(
     """Run workers to their end; an interrupt ends them. Return 1 if one failed, after one sentence on stderr for each.
 
     Args:
-        commands: Program and arguments of each worker by its name; they must not contain passwords.
+        commands: Program and arguments of each worker by name, without passwords.
         folder: Folder of the logs, which all machines share.
         gpus: GPUs of each worker.
         threads: CPU cores of each worker.
 
-    Raises:
-        ConfigError: The cluster does not exist, or refuses the workers.
+    Raises ConfigError if the cluster does not exist, or refuses the workers.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    logs = {name: (folder / f"{name.replace(' ', '_')}.log").resolve() for name in commands}
-    for log in logs.values():
+    jobs = {}
+    for name, command in commands.items():
+        log = (folder / f"{name.replace(' ', '_')}.log").resolve()
         log.write_bytes(b"")  # an error of an earlier run must not explain a failure of this one
-    here = str(Path.cwd())
-    jobs = {name: (list(command), here, str(logs[name])) for name, command in commands.items()}
-    print(f"{counted(len(jobs), 'worker')} on {options.on}, whose logs are in {folder}", flush=True)
+        jobs[name] = (list(command), str(Path.cwd()), str(log))
+    print(f"{counted(len(jobs), 'worker')} on {options.on}; logs are in {folder}", flush=True)
     outcomes = {
         "local": lambda: _local(jobs, gpus),
         "slurm": lambda: _slurm(jobs, gpus, threads, folder, options.slurm),
@@ -139,13 +137,13 @@ def run_workers(
             if outcome == 0:
                 print(f"{name} ended", flush=True)
             else:
-                why = _reason(logs[name], outcome)
-                status = fail(f"{name} failed: {why}; the same command does what is missing", 1)
+                why = _reason(Path(jobs[name][2]), outcome)
+                status = fail(f"{name} failed: {why}; the same command runs what is missing", 1)
     return status
 
 
 def run_worker(command: Sequence[str], folder: str, log: str, environment: Mapping[str, str]) -> int:
-    """Run one worker on its machine; returns its exit code."""
+    """Run one worker on its machine, and return its exit code."""
     with _started(command, folder, log, environment) as worker:
         try:
             return worker.wait()
@@ -164,7 +162,7 @@ def _started(
 
 
 def _reason(log: Path, outcome: int | Exception) -> str:
-    """The last ``error:`` line of a worker, else how it was lost or killed, else its last line."""
+    """Return the last ``error:`` line of a worker, else how it was lost or killed, else its last line."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if errors:
@@ -176,16 +174,23 @@ def _reason(log: Path, outcome: int | Exception) -> str:
     return (lines or [f"its exit code is {outcome}"])[-1]
 
 
+def _as_they_end(running: dict[str, Worker], outcome: Callable[[Worker], int | Exception | None]) -> Outcomes:
+    """Yield the outcome of each worker once it is not None."""
+    while running:
+        for name, worker in list(running.items()):
+            if (found := outcome(worker)) is not None:
+                del running[name]
+                yield name, found
+        time.sleep(POLL)
+
+
 def _local(jobs: Jobs, gpus: int) -> Outcomes:
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for number, (name, job) in enumerate(jobs.items()):
             own = ",".join(str(gpu) for gpu in range(number * gpus, (number + 1) * gpus))
             running[name] = _started(*job, {"CUDA_VISIBLE_DEVICES": own})
-        while running:
-            for name in [name for name, worker in running.items() if worker.poll() is not None]:
-                yield name, running.pop(name).returncode
-            time.sleep(POLL)
+        yield from _as_they_end(running, subprocess.Popen.poll)
     finally:
         supervisor.end(*running.values())
 
@@ -211,7 +216,7 @@ def _slurm(jobs: Jobs, gpus: int, threads: int, folder: Path, given: Mapping[str
         )
     if not isinstance(given.get("slurm_time", 0), int):
         raise ConfigError(f"{COMMAND_LINE}: --slurm-time must be whole minutes, got {given['slurm_time']!r}")
-    # From SLURM 22.05 on, srun binds a worker to one core unless this variable repeats what sbatch was asked for.
+    # From SLURM 22.05 on, srun binds a worker to one core unless this variable repeats the request to sbatch.
     setup = ["export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}", str(given.get("slurm_setup", ""))]
     srun = shlex.split(str(given.get("slurm_srun_args", "")))
     executor = submitit.AutoExecutor(folder / "jobs" / "%j", cluster="slurm", slurm_max_num_timeout=RETRIES)
@@ -232,11 +237,7 @@ def _slurm(jobs: Jobs, gpus: int, threads: int, folder: Path, given: Mapping[str
         ) from error
     running = dict(zip(jobs, submitted, strict=True))
     try:
-        while running:
-            for name in [name for name, job in running.items() if job.done()]:
-                job = running.pop(name)
-                yield name, job.exception() or job.result()
-            time.sleep(POLL)
+        yield from _as_they_end(running, lambda job: job.exception() or job.result() if job.done() else None)
     finally:
         for job in running.values():
             job.cancel(check=False)
@@ -277,14 +278,18 @@ def _ray(jobs: Jobs, gpus: int, threads: int) -> Outcomes:
         )
         # An argument, because Ray writes a runtime environment into its logs, and PGPASSWORD is a password.
         environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-        running = {task.remote(*job, environment): name for name, job in jobs.items()}
-        while running:
-            for ended in ray.wait([*running], num_returns=len(running), timeout=0)[0]:
-                try:
-                    outcome: int | Exception = ray.get(ended)
-                except RayError as error:
-                    outcome = error
-                yield running.pop(ended), outcome
-            time.sleep(POLL)  # here and not in ray.wait, which hides the signal that interrupts it
+        running = {name: task.remote(*job, environment) for name, job in jobs.items()}
+
+        def outcome(worker: ray.ObjectRef) -> int | Exception | None:
+            # With a timeout above 0 ray.wait would hide the signal that interrupts it.
+            if not ray.wait([worker], timeout=0)[0]:
+                return None
+            try:
+                found: int | Exception = ray.get(worker)
+            except RayError as error:
+                found = error
+            return found
+
+        yield from _as_they_end(running, outcome)
     finally:
         ray.shutdown()  # which kills the tasks, and each ends its worker

@@ -1,4 +1,4 @@
-"""Trainings that continue from their last checkpoint: of a model by a budget of tokens, of a controller by prompts."""
+"""Trainings that continue from their last checkpoint: a model on a budget of tokens, a controller on prompts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WARM_UP = 60
 
 
 class BudgetedTraining(lightning.LightningModule):
-    """A training that ends with its budget. Its state depends on the batches seen alone, not on time or on restarts.
+    """A training that ends with its budget. Its state depends only on its batches, not on time or on restarts.
 
     Batches are rows of token ids ``[batch, length]``, all of one size.
 
@@ -71,6 +71,7 @@ class BudgetedTraining(lightning.LightningModule):
 
     def lr_scale(self) -> float:
         """Return the factor on the peak learning rates of the next step."""
+        # Warm-up, a plateau, and a linear fall that ends at 0.5 % of the peak.
         rise = min(1.0, (self.global_step + 1) / WARM_UP)
         if self.plateau == 1.0 or self.progress < self.plateau:
             return rise
@@ -91,15 +92,10 @@ class BudgetedTraining(lightning.LightningModule):
         self.log("train/lr_scale", self.lr_scale())
         step_ends = (batch_idx + 1) % self.accumulated == 0
         if step_ends and self.global_step % 20 == 0 and self.trainer.is_global_zero:
-            train, validation = (
-                float(self.trainer.callback_metrics.get(f"{split}/loss", math.nan))
-                for split in ("train", "validation")
-            )
-            print(
-                f"step {self.global_step}  tokens {self.tokens_done}  loss {train:.3f}  "
-                f"validation {validation:.4f}",
-                flush=True,
-            )
+            found = self.trainer.callback_metrics
+            train, validation = (float(found.get(f"{one}/loss", math.nan)) for one in ("train", "validation"))
+            line = f"step {self.global_step}  tokens {self.tokens_done}  loss {train:.3f}"
+            print(f"{line}  validation {validation:.4f}", flush=True)
         if self.progress >= 1.0:
             self.trainer.should_stop = True
 
@@ -118,13 +114,11 @@ _STATE = "specexp"
 class ControllerLearning(lightning.LightningModule):
     """Decodes prompt after prompt; the arm's drafter and controller learn while decoding.
 
-    A step is a prompt: Lightning counts the steps of an optimiser without effect. The next prompt is counted here,
-    since Lightning restarts its loader when it resumes. The models are not submodules. The learned state is in the
-    checkpoint, as tensors and plain values.
+    A step is a prompt. The models are not submodules. A checkpoint has the learned state, as tensors and plain values.
 
     Attributes:
         done: Prompts decoded, including those that failed.
-        steps: Decoding steps of all of them.
+        steps: Decoding steps of all prompts.
         failed: Records of the prompts that could not be decoded.
     """
 
@@ -136,6 +130,7 @@ class ControllerLearning(lightning.LightningModule):
         self.backend = backend
         self.done, self.steps = 0, 0.0
         self.failed: list[PromptRecord] = []
+        # Lightning counts steps of an optimizer, so there is one without effect.
         self._clock = torch.nn.Parameter(torch.zeros(()))
 
     @override
@@ -144,10 +139,11 @@ class ControllerLearning(lightning.LightningModule):
 
     @override
     def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
-        return batch  # has no tensor
+        return batch  # it has no tensor
 
     @override
     def training_step(self, batch: Prompt, batch_idx: int) -> None:
+        # Not ``batch``, because Lightning restarts its loader when a training resumes.
         record = decode_safely(self.arm, self.prompts[self.done % len(self.prompts)])
         self.done += 1
         self.steps += record.steps
@@ -162,32 +158,32 @@ class ControllerLearning(lightning.LightningModule):
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        strategy = self.arm.parts
+        parts = self.arm.parts
         checkpoint[_STATE] = {
             "done": self.done,
             "steps": self.steps,
-            "controller": strategy.controller.state_dict(),
-            "drafter": {} if strategy.drafter is None else strategy.drafter.state_dict(),
+            "controller": parts.controller.state_dict(),
+            "drafter": {} if parts.drafter is None else parts.drafter.state_dict(),
         }
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        state, strategy = checkpoint[_STATE], self.arm.parts
+        state, parts = checkpoint[_STATE], self.arm.parts
         self.done, self.steps = int(state["done"]), float(state["steps"])
-        strategy.controller.load_state_dict(state["controller"])
-        if strategy.drafter is not None:
-            strategy.drafter.load_state_dict(state["drafter"])
+        parts.controller.load_state_dict(state["controller"])
+        if parts.drafter is not None:
+            parts.drafter.load_state_dict(state["drafter"])
 
 
 def checkpoints_in(folder: Path, every: int) -> ModelCheckpoint:
-    """Return the callback that writes ``folder/checkpoints/last.ckpt`` every so many steps."""
+    """Return the callback that writes ``folder/checkpoints/last.ckpt`` every ``every`` steps."""
     return ModelCheckpoint(
         folder / "checkpoints", "last", every_n_train_steps=every, enable_version_counter=False
     )
 
 
 def run(trainer: lightning.Trainer, module: lightning.LightningModule, folder: Path, **data: Any) -> None:
-    """Train from ``folder/checkpoints/last.ckpt`` on, if it exists, and write it again at the end."""
+    """Train, continuing from ``folder/checkpoints/last.ckpt`` if it exists, and write it again at the end."""
     last = folder / "checkpoints" / "last.ckpt"
     with interruptible():
         trainer.fit(module, ckpt_path=str(last) if last.exists() else None, weights_only=True, **data)

@@ -1,4 +1,4 @@
-"""``python -m specexp.fit CONFIG.yaml [--key value]``: trains a model or a controller, with Lightning's Trainer."""
+"""``python -m specexp.fit CONFIG.yaml [--key value]``: train a model or a controller, with Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from specexp.data.prompt_set import PromptSetError
 
 USAGE = """usage: python -m specexp.fit CONFIG.yaml [--dry-run] [--key value ...]
 
-An experiment with a fit: section lets its controller learn on the prompts of data; the run continues from the last
+The controller of an experiment with a fit: section learns on the prompts of data. The run continues from the last
 checkpoint in its output folder.
 
 Any other CONFIG.yaml trains a model. It names model and data (class_path, init_args), trainer (arguments of
-lightning.Trainer), work_dir and export_to; --dotted.key overrides the file, e.g. --model.init_args.tokens 1000000
+lightning.Trainer), work_dir and export_to. --dotted.key overrides the file, e.g. --model.init_args.tokens 1000000
 --trainer.precision 32-true. The run continues from the last checkpoint in work_dir, if there is one. Lightning
-shares it out over devices and machines: --trainer.devices 4 --trainer.num_nodes 2 --trainer.strategy ddp
+distributes it over devices and machines: --trainer.devices 4 --trainer.num_nodes 2 --trainer.strategy ddp
 
-W&B logs offline unless WANDB_MODE says otherwise."""
+W&B logs offline unless WANDB_MODE is set."""
 
 
 def fit(
@@ -63,7 +63,7 @@ def fit(
         data: A LightningDataModule with a method ``tokenizer()``.
         work_dir: Folder of checkpoints and logs.
         trainer: Arguments of `lightning.Trainer`.
-        export_to: Folder of the result, a model as a Hugging Face folder; by default nothing is exported.
+        export_to: Folder of the result; by default nothing is exported.
         checkpoint_every: Steps between two checkpoints.
         name: Name of the Weights & Biases run.
 
@@ -79,6 +79,7 @@ def fit(
     work = Path(work_dir)
     work.mkdir(parents=True, exist_ok=True)
     arguments = {
+        # The module ends the training, by its budget of tokens.
         "max_steps": -1,
         "max_epochs": -1,
         "enable_progress_bar": sys.stderr.isatty(),
@@ -95,19 +96,19 @@ def fit(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; returns its exit code."""
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         overrides = [argument for argument in given[1:] if argument not in OPTIONS]
-        asks_help = not given or given[0].startswith("-") or not HELP.isdisjoint(given)
-        if asks_help or _of_controller(given[0], overrides):
+        wants_help = not given or given[0].startswith("-") or not HELP.isdisjoint(given)
+        if wants_help or _of_controller(given[0], overrides):
             return run_command(USAGE, given, _learn, after=GOES_ON)
-        resolved: dict[str, Any] = {}
-        values = read_fit(given[0], overrides, resolved)
+        shows = "--print-config" in given
+        values = read_fit(given[0], overrides, build=not shows)
     except ConfigError as error:
         return fail(error)
-    if "--print-config" in given:
-        return say(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), end="")
+    if shows:
+        return say(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
     if DRY_RUN in given:
         return 0
 
@@ -118,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return fail(error)
         if (to := values.get("export_to")) is not None and runner.is_global_zero:
             current_result().folder = str(to)
-            # A model is a study's target; heads and corpora are named where an experiment asks for them.
+            # A model can be a study's target; heads and corpora are arguments of drafters.
             if Path(to, "config.json").exists():
                 current_result().next = command_line("init", "my-study", "--target", to)
         return 0
@@ -179,10 +180,8 @@ def _learn(config: Config, dry: bool) -> int:
     return fail(f"{why}; it learned from the others", 1) if module.failed else 0
 
 
-def read_fit(
-    path: str | Path, overrides: Sequence[str] = (), resolved: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the arguments of :func:`fit` from a file and overrides; ``resolved`` gets them as plain values.
+def read_fit(path: str | Path, overrides: Sequence[str] = (), *, build: bool = True) -> dict[str, Any]:
+    """Return the arguments of :func:`fit` from a file and overrides, with model and data as plain values or built.
 
     Raises:
         ConfigError: if a key is unknown, a value is not allowed, or model or data cannot be made.
@@ -191,10 +190,8 @@ def read_fit(
     checker = Checker(lambda key: layers.source_of(key, str(path)))
     values = checker.arguments(fit, layers.values, ())
     check_trainer(values["trainer"] or {}, checker)
-    if resolved is not None:
-        resolved.update(values)
     signature = arguments_of(fit) or {}
     built = {
         name: checker.build(values[name], signature[name].annotation, (name,)) for name in ("model", "data")
     }
-    return {**values, **built}
+    return {**values, **built} if build else values

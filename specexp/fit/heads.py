@@ -1,4 +1,4 @@
-"""Training of heads that draft from a target's hidden states; the target is frozen and is their teacher."""
+"""Training of heads that draft from a target's hidden states, with the frozen target as their teacher."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ class HeadTraining(BudgetedTraining):
     def _losses(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
         batch, _ = given_tokens(batch)
         with torch.no_grad():
-            hidden = self.target.base_model(input_ids=batch, use_cache=False)[0]
-            logits = self.target.get_output_embeddings()(hidden)
+            hidden = self.target.base_model(input_ids=batch, use_cache=False)[0]  # [batch, length, d]
+            logits = self.target.get_output_embeddings()(hidden)  # [batch, length, V]
         return self.losses(hidden, batch, logits)
 
 
@@ -153,7 +153,8 @@ class MedusaTraining(HeadTraining):
     def losses(
         self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        states, output = self.head(hidden), self.target.get_output_embeddings()
+        states, output = self.head(hidden), self.target.get_output_embeddings()  # [batch, length, heads, d]
+        # Head i predicts the token i + 2 ahead; state t is compared with the logits at t + i + 1.
         return {
             f"head_{number}": self.decay**number
             * divergence(output(states[:, : -number - 1, number]), logits[:, number + 1 :])
@@ -202,12 +203,13 @@ class EagleTraining(HeadTraining):
     def losses(
         self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        embedded = self.target.get_input_embeddings()(batch[:, 1:])
+        embedded = self.target.get_input_embeddings()(batch[:, 1:])  # [batch, length - 1, d]
         positions = torch.arange(1, batch.shape[1], device=batch.device)
-        true = states = hidden[:, :-1]
+        # The input at t is the embedding of token t + 1 and the state at t, as in EAGLE.
+        true = states = hidden[:, :-1]  # [batch, length - 1, d]
         with torch.no_grad():
             for _ in range(self.rounds):
-                made = self.head(embedded, states, positions)[0]
+                made = self.head(embedded, states, positions)[0]  # [batch, length - 1, d] next states
                 chosen = torch.rand(made[:, :-1, :1].shape, device=made.device) < self.replaced
                 states = torch.cat((true[:, :1], torch.where(chosen, made[:, :-1], true[:, 1:])), dim=1)
         made = self.head(embedded, states, positions)[0]

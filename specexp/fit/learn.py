@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specexp.fit.budgeted import ControllerLearning
     from specexp.models.pair import ModelPair
 
-_MOST_BLOCKS = 4  # of a table with extra signals are drawn
+_MOST_BLOCKS = 4  # drawn of a table with extra signals
 
 
 def check_learning(config: Config) -> None:
@@ -39,7 +39,7 @@ def check_learning(config: Config) -> None:
     if controller is None or not controller.learns:
         raise ConfigError(f"{where}, which does not learn; name one that does, such as QLearning")
     if config.get("fit")["export"] is not None and kind_for("controller", composition_of(config)) is None:
-        raise ConfigError(f"{where}, whose state no artifact kind holds: leave fit.export out")
+        raise ConfigError(f"{where}, and no artifact kind holds its state: leave fit.export out")
 
 
 def composition_of(config: Config) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     arguments: dict[str, Any] = {
         "max_steps": section["epochs"] * len(module.prompts),
         "max_epochs": -1,
-        "log_every_n_steps": 1,
+        "log_every_n_steps": 1,  # a step is a prompt
         "enable_progress_bar": False,
         "enable_checkpointing": True,
         "callbacks": [checkpoints_in(folder, section["checkpoint_every"])],
@@ -122,39 +122,32 @@ def report(config: Config, module: ControllerLearning) -> Report:
     arm, name = module.arm, config.get("name")
     controller: Any = arm.parts.controller
     answers = f"{module.done} answers to {min(module.done, len(module.prompts))} prompts"
-    knows = controller.learned()
-    said = [f"Learned from {module.steps:.0f} steps of {answers}{f'; {knows}' if knows else ''}."]
+    learned = controller.learned()
+    sentences = [f"Learned from {module.steps:.0f} steps of {answers}{f'; {learned}' if learned else ''}."]
     provenance = module.backend.provenance(arm)
     if "recording" in provenance:
         where, worth = provenance["recording"]["folder"], provenance["recording"]["fidelity"]
-        said.append(f"It was learned on {where}, a recording: {worth}.")
+        sentences.append(f"It was learned on {where}, a recording: {worth}.")
     artifacts = []
     export = config.get("fit")["export"]
     if export is not None:
         composition = composition_of(config)
         kind = kind_for("controller", composition)
         assert kind is not None, "checked before learning"
-        learned = {"learned": {"controller": controller.state_dict()}}
+        state = {"learned": {"controller": controller.state_dict()}}
+        payloads, metrics = kind.payloads_of(composition, state) or {}, {"steps": module.steps}
+        made_by = {"study": name, "config": config.to_dict(), "metrics": metrics, **provenance}
+        fingerprint = module.backend.fingerprint()
         artifact = save_artifact(
-            Path(export["to"]),
-            export["kind"],
-            kind.payloads_of(composition, learned) or {},
-            {
-                "study": name,
-                "config": config.to_dict(),
-                "metrics": {"steps": module.steps},
-                **provenance,
-            },
-            module.backend.fingerprint(),
-            name=name,
+            Path(export["to"]), export["kind"], payloads, made_by, fingerprint, name=name
         )
-        said.append(f"What it learned is in {artifact.folder}, a {artifact.kind}.")
+        sentences.append(f"Its learned state is in {artifact.folder}, a {artifact.kind}.")
         artifacts.append(Attached(artifact.folder, name, artifact.kind))
     figures = {}
     if controller.table is not None:
         title = f"{name}: {module.steps:.0f} steps of {answers}"
         figures["q_table"] = draw_table(controller.table, title)
-    return Report(figures=figures, sentences=said, artifacts=artifacts)
+    return Report(figures=figures, sentences=sentences, artifacts=artifacts)
 
 
 def draw_table(table: QTable, title: str) -> Figure:
@@ -174,11 +167,11 @@ def draw_table(table: QTable, title: str) -> Figure:
     figure.suptitle(title)
     axes = figure.subplots(len(starts), 2, squeeze=False)
     for (decides, counts), start in zip(axes, starts, strict=True):
-        cells = slice(start + 1, start + size)
-        seen = visits[cells].sum(axis=1).reshape(shape)
+        cells = slice(start + 1, start + size)  # the first row of a block is the start of a step
+        counted = visits[cells].sum(axis=1).reshape(shape)  # [cost, confidence]
         gain = (values[cells, CONTINUE] - values[cells, STOP]).reshape(shape)
-        gain = np.ma.masked_where(seen == 0, gain)
-        limit = max(float(np.abs(gain).max()) if gain.count() else 0.0, 1e-9)
+        gain = np.ma.masked_where(counted == 0, gain)
+        limit = max(float(np.abs(gain).max()) if gain.count() else 0.0, 1e-9)  # TwoSlopeNorm needs a width
         image = decides.imshow(
             gain.T, cmap="PuOr", norm=TwoSlopeNorm(0.0, -limit, limit), origin="lower", aspect="auto"
         )
@@ -186,15 +179,19 @@ def draw_table(table: QTable, title: str) -> Figure:
         begins = values[start, CONTINUE] - values[start, STOP]
         what = "drafts" if begins >= 0 else "stays off"
         decides.set_title(f"a step {what} (CONTINUE worth {begins:+.2f}); ■ CONTINUE, □ STOP", fontsize=10)
-        for column, row in zip(*np.nonzero(seen), strict=True):
+        for column, row in zip(*np.nonzero(counted), strict=True):
             mark = "■" if gain[column, row] >= 0 else "□"
             decides.text(column, row, mark, ha="center", va="center", fontsize=7, color="0.25")
-        shown = np.ma.masked_where(seen == 0, seen)
+        shown = np.ma.masked_where(counted == 0, counted)
         image = counts.imshow(
-            shown.T, cmap="viridis", norm=LogNorm(1, max(int(seen.max()), 2)), origin="lower", aspect="auto"
+            shown.T,
+            cmap="viridis",
+            norm=LogNorm(1, max(int(counted.max()), 2)),
+            origin="lower",
+            aspect="auto",
         )
         figure.colorbar(image, ax=counts, label="visits")
-        counts.set_title("how often it was learned", fontsize=10)
+        counts.set_title("visits", fontsize=10)
         for axis in (decides, counts):
             axis.set_xticks(range(shape[0]), cost, rotation=45, ha="right")
             axis.set_yticks(range(shape[1]), confidence)

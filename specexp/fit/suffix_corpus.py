@@ -1,4 +1,4 @@
-"""A corpus for lookups of token runs, collected from training rows."""
+"""A corpus that a drafter looks up runs of tokens in, collected from training rows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 class SuffixCorpus(lightning.LightningModule):
     """Keeps rows of token ids ``[batch, length]``, and exports them as a ``suffix-corpus``.
 
-    Nothing is trained; Lightning counts the steps of an optimiser without effect.
-
     Args:
         tokens: Tokens to keep; a drafter takes 8 bytes for each.
     """
@@ -30,6 +28,7 @@ class SuffixCorpus(lightning.LightningModule):
         self.automatic_optimization = False
         self.tokens = tokens
         self._rows: list[torch.Tensor] = []
+        # Lightning counts steps of an optimizer, so there is one without effect.
         self._clock = torch.nn.Parameter(torch.zeros(()))
 
     @property

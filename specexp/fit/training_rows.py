@@ -1,7 +1,7 @@
 """Training rows: a corpus of several text sources, as batches of token ids.
 
-A document is ``bos text eos``. Documents are drawn by source and joined into rows of equal length. A token that no loss
-is taken on, as those of questions drawn at random, stands in them as its complement, ``~id``.
+A document is ``bos text eos``. Documents are drawn by source and joined into rows of equal length. A token without a
+loss, such as those of questions drawn at random, is stored as its complement, ``~id``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def build_corpus(sources: Mapping[str, TextSource]) -> datasets.DatasetDict:
     """Return the three splits with the columns ``source`` (its key), ``name`` and ``text``.
 
-    What people wrote is no training text if it also occurs in a held-out text of any source. Of equal texts the
-    first source's is kept.
+    Written text is left out of training if it also occurs in a held-out text of any source. Of equal texts the first
+    source's is kept.
     """
     import datasets
 
@@ -64,31 +64,31 @@ def held_out_texts(source: TextSource, split: Split) -> list[Text]:
 
 
 def given_tokens(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ids of rows, and where they are given, so that no loss is taken on them."""
+    """Return the ids of rows, and a mask of the given tokens, which have no loss."""
     given = rows < 0
     return torch.where(given, ~rows, rows), given
 
 
 class Copies:
-    """A filter of copies of held-out texts and of texts seen before.
+    """A filter of copies of held-out texts and of earlier texts.
 
     A copy has an equal `fingerprint`, or at least 60 % of its longer lines are lines of held-out texts.
     """
 
     def __init__(self, held_out: Iterable[Text] = ()) -> None:
-        self._seen: set[str] = set()
+        self._known: set[str] = set()
         self._lines: set[str] = set()
         for text in held_out:
-            self._seen.add(fingerprint(text.text))
+            self._known.add(fingerprint(text.text))
             self._lines.update(_long_lines(text.text))
 
     def is_new(self, text: str) -> bool:
-        """Return whether a text is no copy, and count it as seen."""
+        """Return whether a text is new, and remember it."""
         mark, lines = fingerprint(text), _long_lines(text)
         copied = sum(line in self._lines for line in lines)
-        if mark in self._seen or (len(lines) >= 3 and copied >= 0.6 * len(lines)):
+        if mark in self._known or (len(lines) >= 3 and copied >= 0.6 * len(lines)):
             return False
-        self._seen.add(mark)
+        self._known.add(mark)
         return True
 
 
@@ -96,10 +96,9 @@ class Copies:
 class MixedRows(IterableDataset[torch.Tensor]):
     """An endless, reproducible stream of batches ``[batch_size, row_length]`` of token ids.
 
-    A source is drawn for every document so that the *token* shares approach ``weights``. Each source is
-    passed through in a new shuffled order every time. Batch ``i`` depends on the arguments alone, so a stream
-    that starts at ``first_batch`` continues an earlier one exactly, and processes that take every ``every``-th batch
-    from a first one of their own share the stream.
+    A source is drawn for every document so that the *token* shares approach ``weights``. Each pass through a source has
+    a new shuffled order. Batch ``i`` depends only on the arguments, so a stream from ``first_batch`` on continues an
+    earlier one exactly. Processes share the stream by taking every ``every``-th batch from different first ones.
     """
 
     documents: dict[str, list[list[int]]]
@@ -117,6 +116,7 @@ class MixedRows(IterableDataset[torch.Tensor]):
         for document in self._stream():
             buffer += document
             while len(buffer) >= size:
+                # Skipped batches are built too, so that batch i is the same in every process.
                 if batch >= self.first_batch and (batch - self.first_batch) % self.every == 0:
                     yield torch.tensor(buffer[:size]).view(self.batch_size, self.row_length)
                 del buffer[:size]
@@ -127,7 +127,7 @@ class MixedRows(IterableDataset[torch.Tensor]):
         passes = {origin: self._passes(origin) for origin in sorted(self.documents) if self.documents[origin]}
         taken = dict.fromkeys(passes, 0.0)
         while True:
-            # The origin furthest behind its share, with a little noise so that there is no fixed cycle.
+            # The source that is furthest behind its share, with a little noise to avoid a fixed cycle.
             origin = min(taken, key=lambda name: taken[name] / self.weights.get(name, 1e-9) + rng.random())
             document = next(passes[origin])
             taken[origin] += len(document)
@@ -181,6 +181,7 @@ class CorpusRows(lightning.LightningDataModule):
     def prepare_data(self) -> None:
         if not (self.cache_dir / "corpus").exists():
             self.cache_dir.mkdir(parents=True, exist_ok=True)
+            # Moved into place once it is whole, so that an interrupted build leaves no corpus.
             partial = self.cache_dir / f"corpus.{os.getpid()}"
             build_corpus(self.sources).save_to_disk(partial)
             partial.rename(self.cache_dir / "corpus")
@@ -222,7 +223,7 @@ class CorpusRows(lightning.LightningDataModule):
 
     @override
     def train_dataloader(self) -> DataLoader[torch.Tensor]:
-        """Return the stream from the first batch that the module has not seen; processes share its batches."""
+        """Return the stream from the module's next batch on; processes share its batches."""
         module: Any = self.trainer.lightning_module if self.trainer else None
         rank, processes = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         rows = MixedRows(
@@ -249,7 +250,7 @@ class CorpusRows(lightning.LightningDataModule):
 def _marked(
     text: str, given: Iterable[str], ids: Sequence[int], offsets: Sequence[tuple[int, int]]
 ) -> Iterator[int]:
-    """Yield the ids of a text, those wholly in what is given as their complements."""
+    """Yield the ids of a text; tokens wholly inside a given piece become their complements."""
     spans, start = [(-1, -1)], 0
     for piece in given:
         start = text.index(piece, start)
@@ -259,8 +260,10 @@ def _marked(
     for token, (first, last) in zip(ids, offsets, strict=True):
         while spans and first >= end:
             begin, end = spans.pop()
+        # Special tokens have an empty span, and tokens across a border are not given.
         yield ~token if begin <= first < last <= end else token
 
 
 def _long_lines(text: str) -> list[str]:
+    # Short lines, such as a lone "return", occur in unrelated texts.
     return [line.strip() for line in text.splitlines() if len(line.strip()) > 20]

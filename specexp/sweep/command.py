@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--n-trials N] [--storage URL] [--key value ...]
 
 Searches the space of an experiment's sweep: section with Optuna, measures the best few again on prompts the search did
-not see, and exports the winner; the same command goes on where it stopped, and of a study that has ended it prints the
-result.
---dry-run checks the file and shows what would be searched; --n-trials N ends with that many finished, distinct trials;
---storage URL names a database, so that several workers share the study; --confirm-again confirms the best of a study
-that has ended once more and pools the measurements; --cold exports the winner without what it learned;
---require-gain ends with 3 where nothing is faster than plain decoding; any other --dotted.key overrides the file,
-e.g. --data.max_prompts 8 --sweep.confirm.best 5 --tracking.mode disabled."""
+not see, and exports the winner. The same command continues a study that was interrupted, and prints the result of one
+that has ended.
+--dry-run checks the file and shows the space. --n-trials N ends with that many finished, distinct trials. --storage URL
+names a database, so that several workers share the study. --confirm-again confirms the best of an ended study once more
+and pools both confirmations. --cold exports the winner without its learned state. --require-gain exits with 3 unless
+the winner is faster than plain decoding. Any other --dotted.key overrides the file, e.g. --data.max_prompts 8
+--sweep.confirm.best 5 --tracking.mode disabled."""
 
 FLAGS = {
     "--confirm-again": "sweep.confirm.again",
     "--cold": "sweep.export.cold",
     "--require-gain": "sweep.require_gain",
 }
-"""Options without a value, by the key that they set to true."""
+"""Keys that are set to true by options without a value."""
 
 SHORT = {"n-trials": "sweep.n_trials", "storage": "sweep.storage"}
 
@@ -50,11 +50,7 @@ NO_GAIN = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Returns:
-        The exit code: 1 for a study that cannot go on, 2 for a mistake, 3 for a study without a required gain.
-    """
+    """Run the command; returns 1 if the study cannot continue, 2 for a mistake, and 3 without a required gain."""
     try:
         cluster, arguments = take_options(sys.argv[1:] if argv is None else argv)
     except ConfigError as error:
@@ -81,7 +77,7 @@ def _act(config: Config, dry_run: bool, cluster: ClusterOptions | None, typed: S
         possible, impossible = rehearse(study_config, settings)
         show(study_config, possible, console)
     for name, why in impossible.items():
-        console.print(f"Cannot be built, so it is not measured: {name}: {why}", markup=False)
+        console.print(f"{name} cannot be built, so it is not measured: {why}", markup=False)
     for sentence in _remarks(config, study_config, settings):
         console.print(sentence, markup=False)
     if dry_run:
@@ -102,11 +98,7 @@ def _act(config: Config, dry_run: bool, cluster: ClusterOptions | None, typed: S
 
 
 def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
-    """Read an experiment's study and sweep section.
-
-    Raises:
-        ConfigError: The file has no sweep section.
-    """
+    """Return an experiment's study and sweep section; ConfigError if the file has no sweep section."""
     sweep = build_sweep(config)
     if sweep is None:
         command = "specexp.what_if" if config.get("what_if") is not None else "specexp.run"
@@ -128,13 +120,13 @@ def _check_folders(config: Config, study_config: StudyConfig, settings: Sweep) -
     try:
         best = read_artifact(f"{folder}/best")
     except ArtifactError:
-        return  # there is none, or no readable one
+        return  # missing or unreadable
     if best.name != name:
-        raise config.checker.error(
-            ("sweep", "export", "to"),
+        why = (
             f": {folder}/best is the artifact of {best.name!r}, another study: choose another folder "
-            f"(--sweep.export.to artifacts/{name})",
+            f"(--sweep.export.to artifacts/{name})"
         )
+        raise config.checker.error(("sweep", "export", "to"), why)
 
 
 def _remarks(config: Config, study_config: StudyConfig, settings: Sweep) -> Iterator[str]:
@@ -148,18 +140,17 @@ def _remarks(config: Config, study_config: StudyConfig, settings: Sweep) -> Iter
             yield f"{known.name}: {at} is {value}, {where}, so it is measured and compared only."
     again = settings.confirm is not None and settings.confirm.again
     if again and settings.storage is None and not (study_config.folder / "journal.log").exists():
-        raise ConfigError(
-            f"--confirm-again: there is no study in {study_config.folder}, so there is nothing to confirm again"
-        )
+        why = f"there is no study in {study_config.folder}, so there is nothing to confirm again"
+        raise ConfigError(f"--confirm-again: {why}")
     if config.get("arms"):
         yield f"The section arms: is used by python -m specexp.run {config.file} only."
 
 
 def show(study_config: StudyConfig, settings: Sweep, console: Console) -> None:
-    """Print what a sweep would do."""
+    """Print the plan of a sweep."""
     from rich.table import Table
 
-    console.print(f"study {study_config.name}: {settings.n_trials} trials, known configurations included")
+    console.print(f"study {study_config.name}: {settings.n_trials} trials, including known configurations")
     goals = [f"{name} ({way})" for name, way in directions_of(settings).items()]
     console.print(f"objectives: {', '.join(goals)}")
     table, space = Table("key", "values", title="space", title_justify="left"), Space(settings)
@@ -183,12 +174,8 @@ def run_study_workers(
 ) -> tuple[int, Concluded | None]:
     """Run a study by workers on a cluster, and print its conclusion.
 
-    Returns:
-        The exit code, 1 if a worker failed; and the conclusion, if there is one.
-
-    Raises:
-        ConfigError: The cluster refuses the workers, or no database is set that all workers reach.
-        StudyError: The database is gone.
+    Returns the exit code, 1 if a worker failed, and the conclusion, if there is one. Raises ConfigError if the cluster
+    refuses the workers or they do not all reach the database, and StudyError if the database is gone.
     """
     from optuna import load_study
     from sqlalchemy import make_url
@@ -204,12 +191,11 @@ def run_study_workers(
             if storage is None
             else "an SQLite file serves one machine only"
         )
-        raise ConfigError(
-            f"{COMMAND_LINE}: --on {options.on} needs a database, because {why}: --storage postgresql://user@host/name"
-        )
+        needs = f"--on {options.on} needs a database, because {why}: --storage postgresql://user@host/name"
+        raise ConfigError(f"{COMMAND_LINE}: {needs}")
     password = make_url(storage).password
     if password is not None:
-        # By libpq's variable: no command and no file of a job contains it.
+        # By libpq's variable, so that no command and no file of a job contains it.
         os.environ["PGPASSWORD"] = str(password)
         bare = make_url(storage)._replace(password=None).render_as_string()
         typed = [one.replace(storage, bare) for one in typed]
@@ -227,6 +213,6 @@ def run_study_workers(
         kept = Concluded.last(load_study(study_name=study, storage=open_storage(storage, folder, requeue)))
     except KeyError:
         kept = None
-    said = f"No worker has concluded the study; their logs are in {folder}\n" if kept is None else kept.said
-    console.print(said, end="", markup=False, highlight=False, soft_wrap=True)
+    text = f"No worker has concluded the study; their logs are in {folder}\n" if kept is None else kept.text
+    console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
     return status, kept

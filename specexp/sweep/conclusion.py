@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import optuna
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 from pydantic import TypeAdapter
 from rich.console import Console
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.bench.drawings import draw_time_line, draw_tree
 from specexp.bench.equality import divergence
-from specexp.bench.page.sections import prompts_shown, texts_of
+from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
+from specexp.bench.page.sections import folding_tree, prompts_shown, texts_of
 from specexp.bench.progress import StageBar
 from specexp.bench.publish import Attached, Report, publish, track
 from specexp.bench.record import PromptRecord, line_of, read_records
@@ -23,10 +26,19 @@ from specexp.bench.report import failed_answers
 from specexp.bench.table import Table
 from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
+from specexp.core.tree import RankPath, TreeShape
 from specexp.sweep.confirmation import AR, BASELINES, Confirmation, answer, confirm, select, sentences, table
-from specexp.sweep.export import Deployed, Exported, Exporter
-from specexp.sweep.output import BEST_TREE, StudyOutput, method_of, next_steps, setting_of, summary_of
-from specexp.sweep.pictures import charts_of, pictures_of_winner
+from specexp.sweep.output import (
+    BEST_TREE,
+    Deployed,
+    Exported,
+    Exporter,
+    StudyOutput,
+    method_of,
+    next_steps,
+    setting_of,
+    summary_of,
+)
 from specexp.sweep.study import Study
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 from specexp.sweep.trials import confirmable, trial_row
@@ -40,9 +52,14 @@ from specexp.sweep.workers import (
     worker,
 )
 
+if TYPE_CHECKING:
+    from specexp.data import Prompt
+
 CONFIRM = "confirm.jsonl"
 POLL_SECONDS = 2.0
 """Pause between two checks whether other workers still measure."""
+SECONDS_SHOWN = 0.5
+"""Length of a time line in a picture, so that single passes can be seen; the file for Perfetto holds all."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +67,9 @@ class Concluded:
     """The conclusion of a study, as the claim of its confirmation keeps it for all workers."""
 
     of: str  # digest of the study, its confirmed trials, and the settings of the export
-    measured_on: str  # digest of what confirmations must share to be pooled
+    measured_on: str  # digest of everything that pooled confirmations must share
     confirmations: int
-    said: str  # table and sentences, as they were printed
+    text: str  # table and sentences, as they were printed
     gain: bool  # whether the deployed composition is faster than plain decoding, by the interval
     answer: str
     deployed: Deployed | None  # None if nothing was exported
@@ -61,36 +78,20 @@ class Concluded:
 
     @staticmethod
     def last(confirmations: optuna.Study) -> Concluded | None:
-        """The last conclusion of a study; None if it has not ended yet."""
+        """Return the last conclusion of a study; None if it has not ended yet."""
         ends = [one.user_attrs.get(CONCLUDED) for one in confirmations.get_trials(deepcopy=False)]
         kept = next(filter(None, reversed(ends)), None)
         return None if kept is None else TypeAdapter(Concluded).validate_python(kept)
 
 
-def earlier_records(
-    folder: Path, kept: Concluded | None, measured_on: str, samples: int
-) -> list[PromptRecord]:
-    """Records of the confirmations that a new one is pooled with; each took ``samples`` further ones of a prompt."""
-    path = folder / CONFIRM
-    if kept is None or kept.measured_on != measured_on or not path.exists():
-        return []
-    return [record for record in read_records(path) if record.sample < kept.confirmations * samples]
+def earlier_records(folder: Path, pooled: Concluded | None, samples: int) -> list[PromptRecord]:
+    """Return the records of the confirmations that a new one is pooled with.
 
-
-def keep_records(
-    folder: Path, kept: Concluded | None, measured_on: str, records: Iterable[PromptRecord]
-) -> None:
-    """Write the records of all pooled confirmations to ``confirm.jsonl``, whole or not at all.
-
-    An earlier file with records of other prompts, models or lengths is renamed, to ``confirm.1.jsonl``.
+    Each of them decoded ``samples`` further samples of every prompt. Records of one that was killed have later numbers.
     """
-    path = folder / CONFIRM
-    if kept is not None and kept.measured_on != measured_on and path.exists():
-        number = 1
-        while (aside := folder / f"confirm.{number}.jsonl").exists():
-            number += 1
-        path.rename(aside)
-    atomic_write(path, "".join(map(line_of, records)))
+    if pooled is None or not (folder / CONFIRM).exists():
+        return []
+    return [one for one in read_records(folder / CONFIRM) if one.sample < pooled.confirmations * samples]
 
 
 class Conclusion:
@@ -109,7 +110,7 @@ class Conclusion:
         self.config, self.output, self._stage = config, output, settings.confirm
 
     def unchanged(self) -> Concluded | None:
-        """The kept conclusion if nothing has changed since; None if there is something to measure."""
+        """Return the kept conclusion if nothing has changed since; None if there is something to measure."""
         kept = Concluded.last(self.confirmations)
         return kept if kept is not None and kept.of == self._digest() and not self._stage.again else None
 
@@ -138,13 +139,13 @@ class Conclusion:
             return found
 
         try:
-            return claim_confirmation(self.confirmations, claimed, alone=not shared)
+            return claim_confirmation(self.confirmations, claimed, exclusive=not shared)
         except TakenOverError:
             say("Another worker confirms the best trials.")
             return None
 
     def conclude(self, study: Study, claim: Claim) -> Concluded:
-        """Confirm the best trials, export the winner, publish both, and keep what was printed.
+        """Confirm the best trials, export the winner, publish both, and keep the printed text.
 
         Earlier confirmations on the same prompts are pooled with this one. The worker must still hold its claim once
         all is measured and again before the export.
@@ -155,24 +156,23 @@ class Conclusion:
         """
         folder, confirming = self.output.folder, study.confirming
         kept, measured_on = Concluded.last(self.confirmations), self._measured_on()
-        earlier = earlier_records(folder, kept, measured_on, confirming.samples)
-        pooled = None if kept is None or kept.measured_on != measured_on else kept
-        confirmation = self._confirm(study, pooled, earlier)
+        pooled = kept if kept is not None and kept.measured_on == measured_on else None
+        confirmation = self._confirm(study, pooled)
         confirmed, records, winner = confirmation.confirmed, confirmation.records, confirmation.winner
         claim.check()
-        keep_records(folder, kept, measured_on, records)
+        atomic_write(folder / CONFIRM, "".join(map(line_of, records)))
         float32 = confirming.in_float32(confirmed, records)
         shown = table(self.config.name, self.config.question, confirmation, study.predict(None), float32)
         data = confirming.data("confirm")
         texts, preparation = texts_of(data.prompts), data.workload.preparation
         shown.notes += preparation.notes()
         titles = {**{one.name: one.label for one in confirmed}, AR: BASELINES[AR]}
-        said = [*sentences(confirmed, records), *study.sentences(winner)]
+        found = [*sentences(confirmed, records), *study.sentences(winner)]
         report = Report(
             tables={"confirm": shown},
             data={"confirm": shown},
             files=preparation.files(),
-            sentences=said,
+            sentences=found,
             answer=answer(confirmed, records),
             charts=charts_of(self.trials, self.settings, confirmation, texts),
             next_steps=next_steps(self.settings, self.config),
@@ -191,13 +191,13 @@ class Conclusion:
         if self.settings.export is not None:
             exporter = Exporter(self.settings.export, confirmation, study, self.output)
             exported = exporter.run(None if pooled is None else pooled.deployed)
-        for sentence in exported.said:
+        for sentence in exported.sentences:
             self.output.say(sentence)
-        found = Concluded(
+        concluded = Concluded(
             self._digest(),
             measured_on,
             confirmation.confirmations,
-            _text(shown, [*said, *exported.said], self.output.console.width),
+            _text(shown, [*found, *exported.sentences], self.output.console.width),
             exported.gain,
             report.answer,
             exported.deployed,
@@ -206,17 +206,18 @@ class Conclusion:
         )
         failed = failed_answers(records)
         if failed is None:
-            claim.sign(CONCLUDED, asdict(found))  # before W&B: a worker that dies meanwhile has exported
+            claim.sign(CONCLUDED, asdict(concluded))  # before W&B: a worker that dies meanwhile has exported
         self._track(report, exported, confirmation)
         if failed is not None:
-            why = f"{folder / CONFIRM} says why for each"
-            raise StudyError(f"{failed}; the confirmation is of the others, and {why}")
+            reasons = f"the reasons are in {folder / CONFIRM}"
+            raise StudyError(f"{failed}; the confirmation is of the others, and {reasons}")
         current_result().summary = summary_of(winner)
-        return found
+        return concluded
 
-    def _confirm(self, study: Study, kept: Concluded | None, earlier: Sequence[PromptRecord]) -> Confirmation:
-        trials, confirming = self._selected(kept), study.confirming
-        confirmations = 1 if kept is None or not earlier else kept.confirmations + 1
+    def _confirm(self, study: Study, pooled: Concluded | None) -> Confirmation:
+        trials, confirming = self._selected(pooled), study.confirming
+        earlier = earlier_records(self.output.folder, pooled, confirming.samples)
+        confirmations = 1 if pooled is None or not earlier else pooled.confirmations + 1
         with StageBar(self.output.console) as bar:
             prompts = len(confirming.data("confirm").prompts)
             bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * confirming.samples)
@@ -226,13 +227,13 @@ class Conclusion:
         ]
         return replace(found, confirmed=predicted)
 
-    def _selected(self, kept: Concluded | None) -> list[FrozenTrial]:
+    def _selected(self, pooled: Concluded | None) -> list[FrozenTrial]:
+        """Return the trials to confirm, with those that are deployed already."""
         trials = select(self.trials, self._stage.best, self._stage.of_each)
         if not trials:
-            raise StudyError(
-                "no trial was measured on every prompt within the constraints, so none can be confirmed"
-            )
-        deployed = kept.deployed if kept is not None else None
+            why = "no trial was measured on every prompt within the constraints, so none can be confirmed"
+            raise StudyError(why)
+        deployed = None if pooled is None else pooled.deployed
         numbers = set() if deployed is None else {deployed.trial, deployed.tree}
         numbers -= {trial.number for trial in trials}
         return [*trials, *(trial for trial in confirmable(self.trials) if trial.number in numbers)]
@@ -255,20 +256,75 @@ class Conclusion:
         ]
         setting = {**config.to_dict(), **setting_of(config), "method": method_of(config, winner)}
         with self.output.tracker.study(config=setting) as run:
-            run.table(
-                "trials", [trial_row(one, objectives) for one in self.trials.get_trials(deepcopy=False)]
-            )
+            rows = [trial_row(one, objectives) for one in self.trials.get_trials(deepcopy=False)]
+            run.table("trials", rows)
             for part in report.whole():
                 track(part, folder, run)
-            for path in sorted((folder / "plots").glob("*.png")):
-                run.picture(path.stem, path)
             track(Report(artifacts=artifacts, summary=summary_of(winner)), folder, run)
 
 
-def _text(shown: Table, said: Sequence[str], width: int) -> str:
+def _text(shown: Table, sentences: Sequence[str], width: int) -> str:
     file = StringIO()
     console = Console(file=file, width=width, highlight=False, force_jupyter=False)
     console.print(shown.to_rich())
-    for sentence in said:
+    for sentence in sentences:
         console.print(sentence, markup=False, soft_wrap=True)
     return file.getvalue()
+
+
+def charts_of(
+    study: optuna.Study, settings: Sweep, confirmation: Confirmation, texts: Mapping[str, str]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the charts of a study's page: the confirmation prompt by prompt, and the search."""
+    titles = {one.name: one.label for one in confirmation.confirmed}
+    rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
+    choice = None if settings.confirm is None else settings.confirm.of_each
+    searched = optuna.create_study(directions=study.directions)
+    complete = study.get_trials(states=(TrialState.COMPLETE,))
+    # Known configurations outside the space have no parameters.
+    searched.add_trials([one for one in complete if one.params and "duplicate_of" not in one.user_attrs])
+    try:
+        shares = optuna.importance.get_param_importances(searched, target=lambda trial: trial.values[0])
+    except (ValueError, RuntimeError, ZeroDivisionError):  # too few trials
+        shares = {}
+    found = {
+        "confirmation": ratios_chart(confirmation.records, AR, titles, texts),
+        "search": search_chart(rows, choice),
+        "importances": importances_chart(shares, len(searched.get_trials(deepcopy=False))),
+    }
+    return {name: chart for name, chart in found.items() if chart is not None}
+
+
+def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) -> Report:
+    """Draw the winner's tree and its time line in the confirmation.
+
+    A tree under several sequences was not observed, so it decodes ``prompts`` once more.
+    """
+    winner = confirmation.winner
+    figures, fragments, files = dict[str, Any](), dict[str, str](), dict[str, str]()
+    if "rank_paths" in winner.attributes:
+        shape = TreeShape.from_rank_paths(winner.attributes["rank_paths"])
+        rates = _acceptance_rates(confirmation, shape, prompts)
+        figures["tree"] = draw_tree(shape, rates, title=f"{winner.label}: {winner.over_ar} over AR")
+        fragments["tree"] = folding_tree(shape.rank_paths[1:], rates, f"The tree of {winner.label}")
+    if lines := confirmation.watch.time_lines:
+        from specexp.scheduling.timeline import chrome_trace
+
+        shown = {BASELINES[AR]: lines[AR], winner.label: lines[winner.name]}
+        title = f"prompt {prompts[0].prompt_id}: {winner.over_ar} over AR"
+        figures["time_line"] = draw_time_line(shown, title, SECONDS_SHOWN)
+        files["time_line.json"] = chrome_trace(shown)
+    return Report(figures=figures, files=files, fragments=fragments)
+
+
+def _acceptance_rates(
+    confirmation: Confirmation, shape: TreeShape, prompts: Sequence[Prompt]
+) -> dict[RankPath, float]:
+    winner = confirmation.winner
+    counter = confirmation.watch.acceptance_counts.get(winner.name)
+    if counter is None:
+        return {}
+    if not counter.steps:
+        for prompt in prompts:
+            confirmation.arms[winner.name].decode_observed(prompt, 0, counter.observe)
+    return {path: counter.counts[path] / counter.steps for path in shape.rank_paths[1:]}

@@ -1,6 +1,4 @@
-"""The confirmation: the best few trials measured again on prompts the search did not see, as a table and in
-sentences.
-"""
+"""The confirmation: the best few trials measured again on prompts the search did not see, as a table and sentences."""
 
 from __future__ import annotations
 
@@ -13,25 +11,25 @@ import optuna
 from optuna.trial import FrozenTrial
 from typing_extensions import override
 
+from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench import clock
 from specexp.bench.analysis import AcceptanceCounter, Analysis
-from specexp.bench.arm import Arm, EngineArm
-from specexp.bench.equality import Equality, InFloat32, near_tie_sentence, token_equality
+from specexp.bench.arm import EngineArm, decode_safely
+from specexp.bench.equality import Equality, InFloat32, compare, near_tie_sentence, token_equality
 from specexp.bench.experiment import EAGER
 from specexp.bench.module import EvaluationModule
 from specexp.bench.publish import Report
-from specexp.bench.record import MEASURED, PromptRecord
+from specexp.bench.record import MEASURED, PromptRecord, line_of
 from specexp.bench.report import busy_machine_of, clock_notes, failed_answers, short_answers
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
 from specexp.bench.table import Cell, Column, Table
 from specexp.core.latency import MOST_OFF
-from specexp.sweep.study import Study
+from specexp.sweep.study import WARM_UP_TOKENS, Study
 from specexp.sweep.trials import Confirmed, Predicted, confirmable, name_of_trial
 
 if TYPE_CHECKING:
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Parts
-    from specexp.data import Prompt
     from specexp.scheduling import TimeLine
 
 AR = "engine"
@@ -68,7 +66,7 @@ class Watch(Analysis):
 
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
-        return Report()  # pictures are drawn of the winner alone
+        return Report()  # only the winner is drawn
 
 
 @dataclass(frozen=True)
@@ -76,23 +74,22 @@ class Confirmation:
     """The result of a confirmation."""
 
     confirmed: Sequence[Confirmed]  # fastest first
-    records: Sequence[PromptRecord]  # records of all arms, of this confirmation and those it is pooled with
+    records: Sequence[PromptRecord]  # of all arms, in this confirmation and those it is pooled with
     arms: Mapping[str, EngineArm]  # the candidates' arms by name, closed
     watch: Watch
     confirmations: int = 1
 
     @property
     def winner(self) -> Confirmed:
-        """The fastest."""
+        """The fastest candidate."""
         return self.confirmed[0]
 
 
 def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[FrozenTrial]:
-    """The trials to confirm: the ``best`` fastest of the search, then the fastest of every choice of the key
-    ``of_each`` or, without such a key, every known configuration.
+    """Return the trials to confirm: the ``best`` fastest, then the fastest of each choice of the key ``of_each``.
 
-    Only trials measured on every prompt and within the constraints are taken. If a study has several objectives, the
-    trials that none dominates come first.
+    Without such a key every known configuration follows. Only trials measured on every prompt and within the
+    constraints are taken. If a study has several objectives, the trials of the Pareto front come first.
     """
     finished = confirmable(study)
     several = len(study.directions) > 1
@@ -117,8 +114,8 @@ def confirm(
 ) -> Confirmation:
     """Decode the prompts of the confirmation by every candidate, interleaved with plain decoding.
 
-    Every candidate starts as a deployment of it would, see :meth:`~specexp.sweep.study.Study.deployed`. A further
-    confirmation takes further samples of the same prompts, each paired with plain decoding of the same time.
+    Every candidate starts like its deployment, see :meth:`~specexp.sweep.study.Study.deployed`. A further confirmation
+    takes further samples of the same prompts, each paired with plain decoding of the same time.
 
     Args:
         tick: Called after every prompt.
@@ -145,49 +142,38 @@ def confirm(
         module.close()
     records = [*earlier, *module.records]
     confirmed = [_confirmed(trial, arm, records, of_each) for trial, arm in zip(trials, arms, strict=True)]
-    # Fastest first; those whose speedup was refused last.
+    # Fastest first; refused speedups, which are NaN, last.
     confirmed.sort(key=lambda one: (one.over_ar.refused is not None, -one.over_ar.mean_log_ratio))
     return Confirmation(confirmed, records, arms, watch, confirmations)
 
 
-def cold_figures(one: Confirmed, study: Study, records_path: Path) -> tuple[float, Speedup] | None:
-    """Return the tokens per step of a candidate that has learned nothing before a prompt, and its speedup over plain
-    decoding, on the prompts of the confirmation; None if it does not learn from prompt to prompt.
+def cold_figures(one: Confirmed, study: Study, path: Path) -> tuple[float, Speedup] | None:
+    """Return tokens per step and speedup of a candidate that forgets before every prompt, as for a first request.
+
+    The prompts are the confirmation's, and their records are written to ``path``. None if the candidate does not learn
+    from prompt to prompt.
     """
-    arm = study.compose(one.name, study.config_of(one))
+    arm, plain = study.compose(f"{one.name}, cold", study.config_of(one)), study.plain()
     if not arm.parts.keeps_learning:
         arm.close()
         return None
-    records_path.unlink(missing_ok=True)
-    cold = _FirstAnswers(study.warm_started(arm))
-    module = EvaluationModule(
-        [study.plain(), cold], baseline=AR, records_path=records_path, samples=study.samples
-    )
+    records: list[PromptRecord] = []
     try:
-        study.test(module, "confirm")
+        study.warm_started(arm)
+        prompts = study.data("confirm").prompts
+        for warmed in (plain, arm):
+            decode_safely(warmed, prompts[0], 0, WARM_UP_TOKENS)
+        for prompt in prompts:
+            for sample in range(study.samples):
+                arm.reset()
+                reference = decode_safely(plain, prompt, sample)
+                own = replace(decode_safely(arm, prompt, sample), state="cold")
+                records += [reference, compare(own, reference, plain, prompt)]
     finally:
-        module.close()
-    speedup = paired_speedup(module.records, cold.name, AR)
-    return summarise(module.records, cold.name).tokens_per_step, speedup
-
-
-class _FirstAnswers(Arm):
-    """A candidate that forgets what it learned before every prompt, as a deployment answers its first request."""
-
-    def __init__(self, arm: EngineArm) -> None:
-        self.arm = arm
-        self.name = f"{arm.name}, cold"
-        self.generation, self.verifier, self.latency = arm.generation, arm.verifier, arm.latency
-        self.dtype, self.device, self.state = arm.dtype, arm.device, "cold"
-
-    @override
-    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
-        self.arm.reset()
-        return replace(self.arm.decode(prompt, sample, max_new_tokens), arm=self.name, state=self.state)
-
-    @override
-    def close(self) -> None:
-        self.arm.close()
+        arm.close()
+        plain.close()
+    atomic_write(path, "".join(map(line_of, records)))
+    return summarise(records, arm.name).tokens_per_step, paired_speedup(records, arm.name, AR)
 
 
 def _confirmed(
@@ -202,7 +188,7 @@ def _confirmed(
         chosen=tuple(
             value if isinstance(value, str) else f"{key.rpartition('.')[2]}={value:.3g}"
             for key, value in params.items()
-            # The numbers of a fixed tree are in its columns.
+            # The columns have the numbers of a fixed tree.
             if isinstance(value, str) or not fixed_tree or key.startswith("execution.")
         ),
         attributes=attributes,
@@ -221,7 +207,7 @@ def table(
     predicted_ar: Predicted | None = None,
     float32: InFloat32 | None = None,
 ) -> Table:
-    """The candidates, fastest first, and the baselines, which come first if no candidate is faster than plain decoding.
+    """Return the candidates, fastest first, and the baselines, which come first if no candidate is faster.
 
     Args:
         predicted_ar: Replay's figures of plain decoding; None if nothing was replayed.
@@ -249,19 +235,20 @@ def table(
         over = f"{adjective}speedup over {'AR' if arm == AR else arm}"
         columns[arm] = Column(over, interval=True)
 
-    def row(arm: str, label: str, predicted: Predicted | None, nodes: Cell, depth: Cell) -> dict[str, Cell]:
-        summary, cells = summarise(records, arm), dict[str, Cell]()
+    def row(arm: str, label: str, predicted: Predicted | None, nodes: Cell, depth: Cell) -> list[Cell]:
+        summary = summarise(records, arm)
+        cells: dict[str, Cell] = {noun: label, "nodes": nodes, "depth": depth}
+        cells |= {"tokens per step": summary.tokens_per_step, "tokens/s": summary.tokens_per_second}
         if predicted is not None:
             over_ar = None if predicted.over_ar is None else predicted.over_ar.unlabelled
             figures = (predicted.tokens_per_step, predicted.tokens_per_second, over_ar)
-            cells = dict(zip(predictions, figures, strict=True))
+            cells |= dict(zip(predictions, figures, strict=True))
         if several:
             groups = [record.group for record in records if record.arm == arm and record.group is not None]
             wall = sum(group.wall_seconds for group in groups)
             cells["target busy"] = sum(group.busy_seconds for group in groups) / wall if wall else None
         cells |= {one: 1 if one == arm else paired_speedup(records, arm, one) for one in baselines}
-        cells |= {noun: label, "nodes": nodes, "depth": depth}
-        return cells | {"tokens per step": summary.tokens_per_step, "tokens/s": summary.tokens_per_second}
+        return [cells.get(key) for key in columns]
 
     candidates = []
     for one in confirmed:
@@ -274,27 +261,27 @@ def table(
         for arm, label in baselines.items()
     ]
     pays = best.over_ar.is_faster
-    shown = Table(
-        clock.titled(question or f"{name}: confirmed on prompts the search did not see", own.clock),
-        list(columns.values()),
-    )
-    rows = [*candidates, *plain] if pays else [*plain, *candidates]
-    shown.rows = [[cells.get(key) for key in columns] for cells in rows]
+    title = clock.titled(question or f"{name}: confirmed on prompts the search did not see", own.clock)
+    shown = Table(title, list(columns.values()))
+    shown.rows = [*candidates, *plain] if pays else [*plain, *candidates]
     prompts, count = len({record.prompt_id for record in records}), confirmation.confirmations
     failed = failed_answers(records)
     pooled = "" if count == 1 else f" in {count} confirmations"
     warm = any(arm.parts.keeps_learning for arm in confirmation.arms.values())
-    taught = ", begun with what the search's prompts taught" if warm else ""
     states = " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"
+    state = f"state {states}{', learned also from the search prompts' if warm else ''}"
     names = [one.name for one in confirmed]
     equality = Equality.sum(token_equality(records, arm, AR) for arm in names)
     notes = [
         misprediction(confirmed),
+        "predictions are of the search's prompts, because the confirmation's were not recorded"
+        if any(one.predicted is not None and one.predicted.searched for one in confirmed)
+        else None,
         None if pays else about_plain(best, noun),
-        f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, state {states}{taught}"
-        "; speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
-        f"of plain decoding's answers {100 * own.eos_share:.0f} % end by EOS, {100 * own.loop_share:.0f} % in a "
-        "loop (which flatters every method)",
+        f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, {state}",
+        "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
+        f"{100 * own.eos_share:.0f} % of plain decoding's answers end by EOS, {100 * own.loop_share:.0f} % in a loop "
+        "(which flatters every method)",
         None if float32 is None else float32.sentence(names, AR),
         f"outputs of the {noun}s that equal plain decoding's: {equality}",
         near_tie_sentence(own.dtype) if equality.near_ties else None,
@@ -308,9 +295,7 @@ def table(
 
 
 def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
-    """Compare the winner with the best of every other choice; if no choices are compared, with the best chain, and with
-    every known tree that is not a chain.
-    """
+    """Compare the winner with the best of every other choice, or with the best chain and every known configuration."""
     winner = confirmed[0]
     if winner.choice is not None:
         best = {one.choice: one for one in reversed(confirmed) if one.choice != winner.choice}
@@ -319,24 +304,24 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
         chains = [] if _is_multi_sequence(records) else [one for one in confirmed if one.is_chain]
         others = {f"the best chain ({one.name})": one for one in chains[:1]}
         known = [one for one in confirmed if not one.name.startswith("trial ") and one not in chains]
-        others |= {f"the {one.name}": one for one in known}
+        others |= {one.name: one for one in known if one is not winner}
     found = []
     for kind, other in others.items():
         if other is winner:
-            found.append(f"The fastest {noun_of(confirmed, records)} is {kind} itself.")
+            found.append(f"The fastest {noun_of(confirmed, records)} is {kind}.")
             continue
         paired = paired_speedup(records, winner.name, other.name)
         if paired.refused is not None:
             found.append(f"{winner.label} cannot be compared with {kind}: {paired.refused}.")
-            continue
-        verdict = "faster" if paired.is_faster else "slower" if paired.is_slower else None
-        verdict = verdict or "not told apart on these prompts"
-        found.append(f"{winner.label} against {kind}, prompt by prompt: {paired}, {verdict}.")
+        else:
+            verdict = "faster than" if paired.is_faster else "slower than" if paired.is_slower else None
+            verdict = verdict or "not told apart from"
+            found.append(f"{winner.label} is {verdict} {kind}: {paired}, prompt by prompt.")
     return found
 
 
 def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
-    """Return the verdict: first a warning if replay mispredicted, then the winner, then a warning of a busy machine."""
+    """Return the verdict: a warning if replay mispredicted, the winner, and a warning if the machine was busy."""
     best = confirmed[0]
     verdict = (
         f"{best.label} decodes {best.over_ar} as fast as plain decoding, with the same output."
@@ -347,9 +332,7 @@ def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> s
 
 
 def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
-    """Return a sentence if a replayed speedup differs from the confirmed one by more than 10 %: the winner's, or else
-    the one furthest off.
-    """
+    """Return a sentence if a replayed speedup is more than 10 % off: the winner's, or else the one furthest off."""
     wrong = [one for one in confirmed if abs(one.predicted_error or 0.0) > MOST_OFF]
     if not wrong:
         return None
@@ -360,18 +343,6 @@ def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
     return (
         f"Replayed speedups are off by more than {100 * MOST_OFF:.0f} %: {worst.label} was predicted at "
         f"{worst.predicted.over_ar.unlabelled}, and {_clocked(worst)} it is {worst.over_ar}."
-    )
-
-
-def predicted_sentence(one: Confirmed, predicted: Predicted) -> str:
-    """Compare the speedup and the tokens per step that replay predicted with the confirmed ones."""
-    where = " on the search's prompts, because these were not recorded" if predicted.searched else ""
-    off = one.predicted_error
-    difference = "" if off is None else f" (off by {100 * off:+.1f} %)"
-    return (
-        f"Replay predicted a speedup of {predicted.over_ar} for {one.label}{where}; {_clocked(one)} it is "
-        f"{one.over_ar}{difference}. Tokens per step: {predicted.tokens_per_step:.3f} predicted, "
-        f"{one.tokens_per_step:.3f} live."
     )
 
 
@@ -390,7 +361,7 @@ def about_plain(best: Confirmed, noun: str) -> str:
 
 
 def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
-    """The noun for the candidates."""
+    """Return the noun for the candidates."""
     if any(one.choice is not None for one in confirmed):
         return "method"
     return "setting" if _is_multi_sequence(records) else "tree"

@@ -13,7 +13,7 @@ from specexp.config import build_outline, build_pair
 from specexp.config.load import STAGES, awaits_counts
 from specexp.config.sweep import Categorical, Sweep
 from specexp.core.messages import first_line
-from specexp.sweep.export import payloads_of
+from specexp.sweep.output import payloads_of
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.space import Space
 from specexp.sweep.study import Study, live_study
@@ -78,10 +78,9 @@ def _whole_parts(sweep: Sweep) -> dict[str, Categorical]:
 def branches(
     config: StudyConfig, sweep: Sweep, chosen: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[dict[str, Any]]:
-    """Overrides of every combination of whole parts, its numbers as small and as large as the space allows.
+    """Yield overrides of every combination of whole parts, its numbers as small and as large as the space allows.
 
-    Args:
-        chosen: Labels by key that are the same in all of them.
+    ``chosen`` are labels by key that all combinations share.
     """
     others = {key: list(entry.by_label) for key, entry in _whole_parts(sweep).items() if key not in chosen}
     for labels in product(*others.values()):
@@ -91,7 +90,7 @@ def branches(
 
 
 class _Fixed:
-    """Takes the place of a trial: the labels that are given, and one end of every other range: 0 low, 1 high."""
+    """A trial that draws nothing: the given labels, and the low (0) or high (1) end of every other range."""
 
     def __init__(self, labels: Mapping[str, Any], end: int) -> None:
         self._labels, self._end = labels, end
@@ -107,7 +106,7 @@ class _Fixed:
 
 
 def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Study:
-    """A study on a recording, or on models; ConfigError if they cannot be loaded."""
+    """Return a study on a recording, or on models; ConfigError if they cannot be loaded."""
     latency = config.latency()
     if latency is None or not config.replayed:
         return live_study(config, pair or build_pair(config.config), latency)
@@ -117,19 +116,15 @@ def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = N
 
 
 def check_prompts(study: Study) -> None:
-    """Read the prompts of all stages before the first is decoded.
-
-    Raises:
-        ValueError: One does not fit the context, or the confirmation's are among the search's.
-    """
+    """Read the prompts of all stages; ValueError if one does not fit, or the confirmation's are among the search's."""
     config = study.config.config
     found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
     searched = {prompt.token_ids for prompt in study.data().prompts}
     for prompt in found["confirm"].prompts if "confirm" in found else ():
         if prompt.token_ids in searched:
             raise ValueError(
-                f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's, so it cannot confirm "
-                "what the search found: give an offset of at least data.offset + data.max_prompts, or other prompts"
+                f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's, so it cannot confirm the "
+                "search's result: set an offset of at least data.offset + data.max_prompts, or other prompts"
             )
 
 
@@ -137,7 +132,7 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[st
     """Read the prompts of all stages and compose every branch of the space, with models that have no weights.
 
     Returns as :func:`without_impossible`; raises ValueError if a part of the experiment cannot be used, or no candidate
-    can leave the artifact that ``sweep.export`` names.
+    is of the kind that ``sweep.export`` names.
     """
     config = study_config.config
     check_sampler(settings, config.checker)
@@ -151,8 +146,8 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[st
 
 
 def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
-    config = study.config
-    fitting: set[str] = set()
+    """Raise ConfigError if no candidate is of this kind, unless one awaits acceptance counts and may be."""
+    config, kinds = study.config, set[str]()
     for overrides in (*branches(config, sweep), *(known.overrides for known in sweep.known)):
         if awaits_counts(config.with_overrides(overrides), sweep):
             return
@@ -161,17 +156,15 @@ def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
         except ValueError:  # choices that do not go together
             continue
         drafter, controller = candidate.arm.parts.drafter, candidate.arm.parts.controller
-        state = {
-            "controller": controller.state_dict(),
-            "drafter": None if drafter is None else drafter.state_dict(),
-        }
+        drafted = None if drafter is None else drafter.state_dict()
+        learned = {"controller": controller.state_dict(), "drafter": drafted} if sweep.learn else None
         candidate.arm.close()
-        given = (config.config, candidate.attributes, None if sweep.learn is None else state)
-        fitting |= {one for one in get_args(StudyKind) if payloads_of(one, *given) is not None}
-        if kind in fitting:
+        given = (config.config, candidate.attributes, learned)
+        kinds |= {one for one in get_args(StudyKind) if payloads_of(one, *given) is not None}
+        if kind in kinds:
             return
     part = kind_named(kind).learned
     needs = f"; a {part} is kept only with sweep.learn" if part and sweep.learn is None else ""
-    allowed = ", ".join(sorted(fitting)) or "none"
+    allowed = ", ".join(sorted(kinds)) or "none"
     why = f" is {kind!r}, and no candidate of this space is one; allowed are {allowed}{needs}"
     raise config.config.checker.error(("sweep", "export", "kind"), why)

@@ -1,19 +1,25 @@
-"""The outputs of a study: console, folder, W&B runs of its trials, and the next commands."""
+"""The outputs of a study: console, W&B runs, next commands, and artifacts of the winner or of plain decoding."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial
 from rich.console import Console
 
+from specexp.artifacts import ArtifactError, kind_named
 from specexp.artifacts.environment import device_name, package_versions
+from specexp.artifacts.kinds.compositions import VERDICT, PlainDecodingArtifact
+from specexp.artifacts.parts import PARTS, state_payloads
+from specexp.bench import clock
 from specexp.bench.record import MEASURED
+from specexp.bench.statistics import metric_interval, paired_speedup
 from specexp.config import Config, build_engine
+from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.next_step import (
     artifact_again,
     command_line,
@@ -22,16 +28,22 @@ from specexp.config.next_step import (
     trust_options,
     trusted_packages,
 )
-from specexp.config.sweep import Sweep
-from specexp.sweep.study_config import StudyConfig
+from specexp.config.sweep import Export, Sweep
+from specexp.core.messages import size_of
+from specexp.core.parts import Parts
+from specexp.sweep.confirmation import Confirmation, about_plain, cold_figures, noun_of
+from specexp.sweep.study import Study
+from specexp.sweep.study_config import StudyConfig, digest_of
 from specexp.sweep.trials import Confirmed, trial_row
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 
 if TYPE_CHECKING:
+    from specexp.bench.record import PromptRecord
+    from specexp.bench.statistics import Speedup
     from specexp.tracking import Tracker
 
 BEST_TREE = "best-tree"
-"""Alias of the fastest composition that drafts, whether it beats plain decoding or not."""
+"""Alias of the fastest composition that drafts, even if plain decoding is faster."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class StudyOutput:
 
 
 def next_steps(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
-    """The next command for an exported artifact; ``best`` may decode plainly, ``best-tree`` always drafts."""
+    """Return the next commands for an exported artifact; ``best`` may decode plainly, ``best-tree`` always drafts."""
     if settings.export is None:
         return {}
     config, to = study_config.config, settings.export.to
@@ -91,7 +103,7 @@ def track_trial(
 
 
 def summary_of(winner: Confirmed) -> dict[str, Any]:
-    """The confirmed figures of the winner, by which studies are compared."""
+    """Return the confirmed figures of the winner, by which studies are compared."""
     modelled = "" if winner.over_ar.clock == MEASURED else MODELLED
     return {
         "winner": winner.label,
@@ -105,13 +117,13 @@ def summary_of(winner: Confirmed) -> dict[str, Any]:
 
 
 def method_of(config: Config, winner: Confirmed) -> str:
-    """The method by which studies are grouped: the winner's choice, or the drafter or engine."""
+    """Return the method by which studies are grouped: the winner's choice, or the drafter or engine."""
     part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
     return winner.choice or str(part["class_path"]).rpartition(".")[2]
 
 
 def setting_of(config: Config) -> dict[str, Any]:
-    """Settings that must agree if figures of two studies are compared; passwords are hidden."""
+    """Return the settings that comparable studies share; passwords are hidden."""
     whole = config.to_dict()
     device = whole["pair"]["device"]
     sections = {name: whole.get(name) for name in ("pair", "verifier", "data", "generation", "latency")}
@@ -122,3 +134,195 @@ def setting_of(config: Config) -> dict[str, Any]:
         "device_name": device_name(device),
         "versions": package_versions(),
     }
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """The versions that the aliases of a study's artifact name."""
+
+    export: str  # digest of the export's settings: the kind, the folder, whether it starts cold
+    trial: int | None  # the trial in ``best``; None if it decodes plainly
+    tree: int  # the trial in ``best-tree``
+    folder: str
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The exported artifacts of a study."""
+
+    sentences: Sequence[str]
+    gain: bool
+    deployed: Deployed | None = None  # the current aliases; None if no candidate is of the configured kind
+    written: Sequence[LoadedArtifact] = field(default=())  # new artifacts; empty if the earlier ones stay
+
+
+def payloads_of(
+    kind: str, config: Config, attributes: Mapping[str, Any], state: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """Return the payloads of a candidate's artifact; None if the candidate is not of this kind.
+
+    Args:
+        attributes: Those of :class:`~specexp.sweep.trials.Candidate`.
+        state: State of controller and drafter; None if nothing was learned before the prompts.
+    """
+    learned = {} if state is None else {"learned": state}
+    return kind_named(kind).payloads_of(specs_of(config, attributes), {**attributes, **learned})
+
+
+def specs_of(config: Config, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specification of each of a candidate's four parts."""
+    return {family: attributes["resolved"].get(family, config.get(family)) for family in Parts._fields}
+
+
+def promoted(
+    candidates: Sequence[Confirmed], records: Sequence[PromptRecord], deployed: int | None = None
+) -> Confirmed | None:
+    """Return the candidate to deploy, or None if plain decoding is to be deployed.
+
+    It is the fastest candidate with an interval above plain decoding. A deployed one with such an interval stays until
+    another one is faster than it, prompt by prompt, by the interval.
+
+    Args:
+        candidates: The confirmed candidates that can be exported, fastest first.
+        deployed: Trial that is deployed already.
+    """
+    gains = [one for one in candidates if one.over_ar.is_faster]
+    if not gains:
+        return None
+    kept = next((one for one in gains if one.trial == deployed), gains[0])
+    overtaken = kept is not gains[0] and paired_speedup(records, gains[0].name, kept.name).is_faster
+    return gains[0] if overtaken else kept
+
+
+class Exporter:
+    """Writes the artifacts of a study.
+
+    The alias ``best-tree`` names the fastest composition found. ``best`` is for deployments: it names the same version,
+    or one that decodes plainly and holds the reason.
+    """
+
+    def __init__(self, export: Export, confirmation: Confirmation, study: Study, output: StudyOutput) -> None:
+        self.export, self.confirmation, self.study, self.output = export, confirmation, study, output
+        self.folder = Path(export.to)
+
+    def run(self, before: Deployed | None) -> Exported:
+        """Write artifacts unless the aliases of an earlier confirmation stay."""
+        winner, kind, best_alias = self.confirmation.winner, self.export.kind, f"{self.folder}/best"
+        candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]
+        if not candidates:
+            nothing = f"Neither {winner.label} nor another candidate is a {kind}, so nothing was exported."
+            return Exported([nothing], winner.over_ar.is_faster)
+        export = digest_of(self.export.model_dump())
+        if before is not None and (before.export != export or not Path(before.folder).is_dir()):
+            before = None
+        best = promoted(candidates, self.confirmation.records, None if before is None else before.trial)
+        trial = None if best is None else best.trial
+        if before is not None and before.trial == trial:
+            stays = (
+                f"{best_alias} still decodes plainly" if best is None else f"{best.label} stays {best_alias}"
+            )
+            return Exported([f"{stays} ({before.folder})."], best is not None, before)
+        tree = best or candidates[0]
+        artifact, sentences = self._write(tree, ("latest", BEST_TREE, *(() if best is None else ("best",))))
+        written = [artifact]
+        if best is None:
+            written.insert(0, self._write_plain(tree, artifact))
+            sentences.append(
+                f"Speculating does not pay here, so {best_alias} decodes plainly ({written[0].folder}); "
+                f"{self.folder}/{BEST_TREE} is the best candidate that drafts."
+            )
+        elif self._payloads(winner) is None:
+            sentences.append(f"The winner, {winner.label}, is not a {kind}; {best.label} is the best one.")
+        now = Deployed(export, trial, tree.trial, str(written[0].folder))
+        return Exported(sentences, best is not None, now, written)
+
+    def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
+        state = self._state(one) if self.study.warm_start_prompts else None
+        return payloads_of(self.export.kind, self.study.config.config, one.attributes, state)
+
+    def _state(self, one: Confirmed) -> dict[str, Any]:
+        """Return the state of a candidate's parts before the first prompt of the confirmation."""
+        arm = self.confirmation.arms[one.name]
+        return {"controller": arm.controller_state, "drafter": arm.drafter_state}
+
+    def _write(self, best: Confirmed, aliases: Sequence[str]) -> tuple[LoadedArtifact, list[str]]:
+        kind, payloads = self.export.kind, self._payloads(best) or {}
+        metrics = _metrics(best, self.confirmation.records)
+        learns = self.confirmation.arms[best.name].parts.keeps_learning and kind_named(kind).holds_state
+        why, artifact, about_cold = "as configured", None, list[str]()
+        if learns and not self.export.cold:
+            try:
+                artifact = self._save(
+                    kind, payloads | state_payloads(self._state(best)), best, metrics, aliases
+                )
+            except ArtifactError as error:
+                why = f"because its learned state cannot be kept ({error})"
+        if artifact is None:
+            cold = None
+            if learns:
+                cold = cold_figures(best, self.study.confirming, self.output.folder / "cold.jsonl")
+            if cold is not None:
+                metrics["cold_tokens_per_step"] = cold[0]
+                metrics |= _speedups({"cold_speedup_over_engine": cold[1]})
+                about_cold = [
+                    f"It starts cold, {why}: a first request takes {cold[0]:.2f} tokens per step, {cold[1]} over "
+                    f"plain decoding, and {best.tokens_per_step:.2f}, {best.over_ar}, once it has learned."
+                ]
+            artifact = self._save(kind, payloads, best, metrics, aliases)
+        size = artifact.content.state_bytes
+        warm = f", with its learned state ({size_of(size)})" if size else ""
+        return artifact, [f"{best.label} is in {artifact.folder}{warm}.", *about_cold]
+
+    def _write_plain(self, tree: Confirmed, found: LoadedArtifact) -> LoadedArtifact:
+        verdict = {
+            "reason": about_plain(tree, noun_of(self.confirmation.confirmed, self.confirmation.records)),
+            "best_found": found.folder.name,
+            "several_sequences": self.study.config.multi_sequence,
+        }
+        verifier = specs_of(self.study.config.config, tree.attributes)["verifier"]
+        payloads = {VERDICT: verdict, PARTS: {"verifier": verifier}}
+        metrics = {f"best_tree_{name}": value for name, value in found.metrics.items()}
+        return self._save(PlainDecodingArtifact.kind, payloads, tree, metrics, ("latest", "best"))
+
+    def _save(
+        self, kind: str, payloads: dict[str, Any], one: Confirmed, metrics: Any, aliases: Sequence[str]
+    ) -> LoadedArtifact:
+        config = self.study.config
+        if kind == self.export.kind:
+            metrics = self.study.exported_metrics(one, metrics)
+        provenance = {
+            "study": config.name,
+            "trial": one.trial,
+            "command": self.output.command,
+            "device": self.study.device,
+            "config": {**config.config.to_dict(), **one.attributes["resolved"]},
+            "confirmations": self.confirmation.confirmations,
+            "metrics": metrics,
+            **self.study.provenance(one),
+        }
+        fingerprint = self.study.confirming.backend.fingerprint()
+        return save_artifact(
+            self.folder, kind, payloads, provenance, fingerprint, name=config.name, aliases=aliases
+        )
+
+
+def _metrics(best: Confirmed, records: Sequence[PromptRecord]) -> dict[str, Any]:
+    speedups = {"speedup_over_engine": best.over_ar}
+    if best.over_eager is not None:
+        speedups["speedup_over_hf_eager"] = best.over_eager
+    interval = metric_interval(records, best.name, "tokens_per_step")
+    ends = {} if interval is None else dict(zip(("low", "high"), interval, strict=True))
+    return {
+        "tokens_per_step": {"value": best.tokens_per_step, **ends},
+        f"{clock.metric_prefix(best.over_ar.clock)}tokens_per_second": best.tokens_per_second,
+        **_speedups(speedups),
+    }
+
+
+def _speedups(speedups: dict[str, Speedup]) -> dict[str, Any]:
+    found = {}
+    for name, speedup in speedups.items():
+        if speedup.refused is None:
+            interval = {"low": speedup.low, "high": speedup.high} if speedup.has_interval else {}
+            found[f"{clock.metric_prefix(speedup.clock)}{name}"] = {"value": speedup.ratio, **interval}
+    return found

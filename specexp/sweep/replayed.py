@@ -26,10 +26,9 @@ from specexp.replay.backend import (
 )
 from specexp.replay.play.fidelity import fidelity_note, static_shape
 from specexp.replay.play.ranks import RankTable
-from specexp.sweep.confirmation import predicted_sentence
 from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig
-from specexp.sweep.trials import Confirmed, Predicted
+from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, Report
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
@@ -64,7 +63,7 @@ class ReplayedStudy(Study):
             pair, self.no_models = None, str(error)
         if pair is not None:
             check_models(config.config, self.recording, pair)
-            self.live = live_study(config, pair, config.live_latency())
+            self.live = self.confirming = live_study(config, pair, config.live_latency())
 
     @property
     @override
@@ -74,7 +73,7 @@ class ReplayedStudy(Study):
 
     @override
     def _read_data(self, stage: str | None) -> PromptDataModule:
-        if stage == "confirm" and self.live is not None:  # to be confirmed live they need not be recorded
+        if stage == "confirm" and self.live is not None:  # a live confirmation needs no recorded prompts
             return self.live.data(stage)
         config, pair = self.config.config, None if self.live is None else self.live.pair
         tokenizer = tokenizer_of(config) if pair is None else pair.tokenizer
@@ -92,19 +91,20 @@ class ReplayedStudy(Study):
     def plain_seconds_per_token(self, prompt: Prompt) -> float:
         most = self.config.generation.max_new_tokens
         sizes = [(turn.prompt.size, min(turn.answer.size, most)) for turn in self._turns_of[prompt.prompt_id]]
-        seconds = sum(self.latency.plain_seconds(asked, tokens) for asked, tokens in sizes)
+        seconds = sum(self.latency.plain_seconds(before, tokens) for before, tokens in sizes)
         return seconds / sum(tokens for _, tokens in sizes)
 
     @override
-    def look_up(self, arm: EngineArm) -> tuple[list[float], dict[str, float]] | None:
-        parts = arm.parts
-        shape = static_shape(parts)
+    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+        shape = static_shape(candidate.arm.parts)
         if shape is None:
-            return None
-        counts = self.table.evaluate(shape, self.latency.of(parts.label))
+            return super().measure(candidate, report, trial)
+        # Looked up for all prompts at once, so pruning would save nothing and nothing is reported.
+        counts = self.table.evaluate(shape, self.latency.of(candidate.arm.parts.label))
         assert counts.seconds is not None
         starts = np.cumsum([0, *map(len, self._turns_of.values())])[:-1]
-        seconds_per_token = np.add.reduceat(counts.seconds, starts) / np.add.reduceat(counts.tokens, starts)
+        seconds = np.add.reduceat(counts.seconds, starts) / np.add.reduceat(counts.tokens, starts)
+        plain = [self.reference.seconds_per_token[prompt.prompt_id] for prompt in self.data().prompts]
         tokens = int(counts.tokens.sum())
         total = Counted(
             steps=int(counts.steps.sum()),
@@ -115,12 +115,8 @@ class ReplayedStudy(Study):
             decode_seconds=float(counts.seconds.sum()),
             decode_tokens=tokens,
         )
-        return seconds_per_token.tolist(), figures_of_counts(total, self.latency.label)
-
-    @property
-    @override
-    def confirming(self) -> Study:
-        return self if self.live is None else self.live
+        log_speedups = dict(enumerate(np.log(np.array(plain) / seconds).tolist()))
+        return Measurement(log_speedups, figures_of_counts(total, self.latency.label))
 
     @override
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
@@ -139,7 +135,7 @@ class ReplayedStudy(Study):
 
     @cached_property
     def _predicted_prompts(self) -> tuple[Sequence[Prompt], bool]:
-        """The confirmation's prompts and False, or the search's and True if those were not recorded."""
+        """The confirmation's prompts and False; the search's and True if the confirmation's were not recorded."""
         prompts = self.data("confirm").prompts
         searched = first_not_recorded(prompts, self.recording, self.samples) is not None
         return (self.data().prompts if searched else prompts), searched
@@ -154,16 +150,15 @@ class ReplayedStudy(Study):
     @override
     def sentences(self, winner: Confirmed) -> list[str]:
         note = fidelity_note(winner.attributes["fidelity"], self.recording.manifest)
-        said = [] if winner.predicted is None else [predicted_sentence(winner, winner.predicted)]
-        said.append(f"Replayed counts of {winner.label} are {note}.")
+        found = [f"Replayed counts of {winner.label} are {note}."]
         if self.live is None:
             why = f"the models are not here ({self.no_models})"
-            said.append(f"Nothing was confirmed live, because {why}: these figures are replayed too.")
-        return said
+            found.append(f"Nothing was confirmed live, because {why}: these figures are replayed too.")
+        return found
 
     @override
     def exported_metrics(self, best: Confirmed, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        if best.predicted is None:  # what was confirmed was replayed as well
+        if best.predicted is None:  # the confirmation was replayed as well
             return {f"predicted_{name}": value for name, value in metrics.items()}
         return {
             "predicted_tokens_per_step": best.predicted.tokens_per_step,

@@ -24,12 +24,10 @@ from specexp.sweep.trials import FINISHED
 
 ENUMERATING = (BruteForceSampler, GridSampler)
 """Samplers that never suggest the same parameters twice, and end a study by themselves."""
-
 NEAREST, FARTHER = 0.2, 0.1
 """Probability that a parameter is drawn at random after a repeat, and its increase with each further one."""
 FINISHED_PER_WORKER = 2
-"""With several workers, finished trials for each before the inner sampler is used: with fewer it is worse than chance.
-"""
+"""Finished trials per worker before several workers use the inner sampler: with fewer it is worse than chance."""
 
 _NO_FILE = Checker(lambda key: "sweep")
 _SAMPLER: dict[str, Any] = {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 0}}
@@ -39,7 +37,7 @@ _PRUNER: dict[str, Any] = {"class_path": "optuna.pruners.WilcoxonPruner", "init_
 def build_sampler(settings: Sweep, offset: int = 0, checker: Checker = _NO_FILE) -> BaseSampler:
     """Build the sampler, with ``offset`` added to a whole-number seed; ConfigError if its arguments are invalid.
 
-    One that does not enumerate the space is wrapped in :class:`ExploringSampler`.
+    A sampler that does not enumerate the space is wrapped in :class:`ExploringSampler`.
     """
     spec = settings.sampler or _SAMPLER
     seed = spec["init_args"].get("seed")
@@ -61,13 +59,9 @@ def build_pruner(settings: Sweep, checker: Checker = _NO_FILE) -> BasePruner:
 
 
 def check_sampler(settings: Sweep, checker: Checker) -> None:
-    """Draw a few configurations without measuring them, because some samplers and pruners refuse a study only then.
-
-    Raises:
-        ConfigError: Sampler or pruner cannot be built, or cannot be used in this study.
-    """
+    """Draw a few configurations without measuring them; ConfigError if sampler or pruner cannot be used."""
+    # Some samplers and pruners refuse a study only when they draw.
     sampler, pruner = build_sampler(settings, checker=checker), build_pruner(settings, checker)
-    space = Space(settings)
     ways = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
     used = "sampler"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -77,25 +71,23 @@ def check_sampler(settings: Sweep, checker: Checker) -> None:
             study = optuna.create_study(directions=ways, sampler=sampler, pruner=pruner)
             for _ in range(3):
                 used, trial = "sampler", study.ask()
-                space.suggest(trial, lambda key, overrides: True)
+                Space(settings).suggest(trial, lambda key, overrides: True)
                 for step in range(2 if settings.prunes else 0):
                     used = "pruner"
                     trial.report(0.0, step)
                     trial.should_prune()
                 study.tell(trial, [0.0] * len(ways))
     except Exception as error:  # of any sampler or pruner, and of packages that it needs
-        raise checker.error(
-            ("sweep", used), f": it cannot be used in this study ({first_line(error)})"
-        ) from error
+        why = f": it cannot be used in this study ({first_line(error)})"
+        raise checker.error(("sweep", used), why) from error
 
 
 class ExploringSampler(BaseSampler):
-    """Mixes random values into the suggestions of another sampler while these repeat what was tried before.
+    """Mixes random values into the suggestions of another sampler while these repeat earlier trials.
 
     Different parameters can lead to one configuration, such as a depth that a tree of few nodes never reaches, and a
-    sampler that has found the best keeps suggesting it. A repeated trial costs nothing, because it is given the values
-    measured before, but it teaches nothing either. Each one in a row makes it more likely that a parameter of the next
-    trial is drawn at random.
+    sampler that has found the best keeps suggesting it. A repeated trial costs nothing, because it gets the measured
+    values, but it teaches nothing either. Each repeat in a row makes random values more likely.
 
     Attributes:
         repeats: Number of trials in a row that measured nothing new.
@@ -125,7 +117,7 @@ class ExploringSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        # A parameter that is left out here is drawn by itself.
+        # Optuna draws a parameter that is left out here by ``sample_independent``.
         drawn = self.inner.sample_relative(study, trial, search_space)
         return {name: value for name, value in drawn.items() if not self._explores()}
 

@@ -1,4 +1,4 @@
-"""The search: a study opened or resumed, and its trials run to the number of distinct finished ones."""
+"""The search: a study is opened or resumed, and runs trials until enough distinct ones are finished."""
 
 from __future__ import annotations
 
@@ -41,18 +41,15 @@ if TYPE_CHECKING:
     from specexp.sweep.study import Study as OurStudy
 
 PATIENCE = 50
-"""Trials in a row without a new configuration after which a search ends: at least so many, and two for each trial."""
+"""Least number of trials in a row without a new configuration that end a search; it is at least 2 * n_trials."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, device: str) -> Study:
-    """Create a study, or load the one of this name to go on with it.
+    """Create a study, or load the one of this name to continue it.
 
-    Args:
-        workload: Digest of the settings that all trials share.
-
-    Raises:
-        StudyError: The storage cannot hold a study, or has one of this name with another workload, space or device.
+    ``workload`` is the digest of the settings that all trials share. Raises StudyError if the storage cannot hold a
+    study, or has one of this name with another workload, space or device.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -78,25 +75,25 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
         study.set_user_attr("made_of", wanted)
     if kept["device"] != device:
         raise StudyError(
-            f"the study {name!r} measures on {kept['device']}, and this worker has {device}: seconds of two kinds of "
-            "device cannot be compared; start it on the study's kind, or give this one another name (--name NEW)"
+            f"the study {name!r} measures on {kept['device']}, and this worker has {device}: seconds of different "
+            "devices cannot be compared; use the study's device, or give this study another name (--name NEW)"
         )
     if kept != wanted:
         changed = " and ".join(key for key in wanted if kept.get(key) != wanted[key])
         raise StudyError(
             f"the study {name!r} exists already with another {changed}: its trials cannot be compared with these; "
-            "give this one another name (--name NEW) or remove the old one"
+            "give this study another name (--name NEW) or remove the old one"
         )
     return study
 
 
 class StudySearch:
-    """The search of one worker; its call is Optuna's objective.
+    """The search of one worker; calling it measures one trial, as Optuna's objective.
 
-    A failing trial, and one whose parts do not go together, keeps its reason in the user attribute ``reason``. A trial
-    that resolves to a configuration already finished is not measured: values and intermediate values are copied, and
-    ``duplicate_of`` names the original. A pruned trial returns the mean so far, which helps the sampler, and carries
-    ``pruned_at``: it is never confirmed. Known configurations are not pruned.
+    A trial that fails keeps its reason in the user attribute ``reason``. A trial that resolves to a configuration
+    already finished is not measured: values and intermediate values are copied, and ``duplicate_of`` names the
+    original. A pruned trial returns the mean so far, which helps the sampler, and has the attribute ``pruned_at``. It
+    is never confirmed. Known configurations are not pruned.
 
     Args:
         after_trial: Called with every trial that has ended.
@@ -104,30 +101,28 @@ class StudySearch:
 
     def __init__(
         self,
-        study: Study,
+        trials: Study,
         settings: Sweep,
-        ours: OurStudy,
+        study: OurStudy,
         after_trial: Callable[[FrozenTrial], None] = lambda trial: None,
     ) -> None:
-        self._study, self._settings, self._ours = study, settings, ours
+        self._trials, self._settings, self._study = trials, settings, study
         self._after_trial = after_trial
         self._space = Space(settings)
         self._patience = max(PATIENCE, 2 * settings.n_trials)
-        self._current: int | None = None  # number of the trial that is running
+        self._current: int | None = None  # number of the running trial
         self._last: FrozenTrial | None = None
         self._barren = self._failed = (
-            0  # trials since the last new configuration, and the failed ones of them
+            0  # trials since the last new configuration, and how many of them failed
         )
-        self._full: OSError | None = None  # the error of a disk that is full
+        self._full: OSError | None = None  # the error of a full disk
         self._failures: dict[str, str] = {}  # why a configuration failed in this process, by digest
 
     def run(self) -> str:
         """Run trials until ``n_trials`` distinct ones are finished, or the space is exhausted.
 
-        Known configurations of workers that died are measured even then.
-
-        Returns:
-            A sentence about a space that holds fewer, or an empty string.
+        Known configurations of workers that died are measured even then. Return a sentence about a space that holds
+        fewer trials, or an empty string.
 
         Raises:
             StudyError: Nearly every trial fails.
@@ -137,13 +132,13 @@ class StudySearch:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             while not retry_lost(self._ended) and self._full is None:
                 try:
-                    self._study.optimize(self, catch=(Exception,), callbacks=[self._note])
+                    self._trials.optimize(self, catch=(Exception,), callbacks=[self._note])
                     break
                 except Exception as error:
                     self._recover(error)
         if self._full is not None:
             raise self._full
-        done, target = len(retry_lost(lambda: distinct_finished(self._study))), self._settings.n_trials
+        done, target = len(retry_lost(lambda: distinct_finished(self._trials))), self._settings.n_trials
         if done >= target:
             return ""
         if done == 0 or 0 < self._barren == self._failed:
@@ -153,15 +148,15 @@ class StudySearch:
                 f"({done} of {target} are finished)"
             )
         return (
-            f"The space is exhausted: {done} distinct configurations were measured, {target} were asked for, and "
+            f"The space is exhausted: {done} distinct configurations were measured, {target} were requested, and "
             "further suggestions repeat them."
         )
 
     def _ended(self) -> bool:
         enough = self._barren >= self._patience or (
-            len(distinct_finished(self._study)) >= self._settings.n_trials
+            len(distinct_finished(self._trials)) >= self._settings.n_trials
         )
-        return enough and not known_waiting(self._study)
+        return enough and not known_waiting(self._trials)
 
     def __call__(self, trial: Trial) -> list[float]:
         """Measure a trial, and return its values."""
@@ -171,14 +166,14 @@ class StudySearch:
         try:
             overrides = trial.user_attrs.get("overrides")
             if overrides is None:
-                overrides = self._space.suggest(trial, self._ours.config.applies)
-            candidate = self._ours.prepare(overrides)
+                overrides = self._space.suggest(trial, self._study.config.applies)
+            candidate = self._study.prepare(overrides)
             original = self._claim(trial, candidate)
             if original is not None:
                 return _copy(trial, original)
             self._refuse_too_large(trial, candidate)
             measured = candidate.digest
-            measurement = self._ours.measure(candidate, self._reporter(trial), trial.number)
+            measurement = self._study.measure(candidate, self._reporter(trial), trial.number)
             return self._values(trial, measurement)
         except TrialPruned:
             raise
@@ -190,61 +185,60 @@ class StudySearch:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
             retry_lost(lambda: trial.set_user_attr("reason", reason))
             if isinstance(error, OSError) and error.errno in _FULL:
-                self._full = error  # the next one could not be written either
-                self._study.stop()
+                self._full = error  # the next trial could not be written either
+                self._trials.stop()
             if self._full is error or is_lost(error):
                 retry_lost(lambda: self._requeue(trial))
             elif measured is not None:
-                self._failures[measured] = (
-                    f"trial {trial.number} failed with the same configuration: {reason}"
-                )
+                again = f"trial {trial.number} failed with the same configuration: {reason}"
+                self._failures[measured] = again
             raise
 
-    def _note(self, study: Study, trial: FrozenTrial) -> None:
+    def _note(self, trials: Study, trial: FrozenTrial) -> None:
         self._current, self._last = None, trial
         if "duplicate_of" not in trial.user_attrs and trial.state in FINISHED:
             self._barren = self._failed = 0
         else:
             self._barren += 1
             self._failed += "duplicate_of" not in trial.user_attrs
-        if isinstance(study.sampler, ExploringSampler):
-            study.sampler.repeats = self._barren
+        if isinstance(trials.sampler, ExploringSampler):
+            trials.sampler.repeats = self._barren
         self._after_trial(trial)
         if self._ended():
-            study.stop()
+            trials.stop()
 
     def _recover(self, error: Exception) -> None:
-        """Get ready to go on after an error of Optuna's loop.
+        """Get ready to continue after an error of Optuna's loop, or raise the storage's error.
 
-        The search can go on if the database was away for a while, or if another worker has failed the running trial
-        because this one was stopped for too long. Otherwise the storage's error is raised.
+        The search can continue if the database was away for a while, or if another worker has failed the running trial
+        because this one was stopped for too long.
         """
         number, self._current = self._current, None
         self._barren, self._failed = self._barren + 1, self._failed + 1
-        study = self._study
         if is_lost(error):
-            retry_lost(lambda: put_back(study, lambda trial: trial.number == number))
-            goes_on = True
+            retry_lost(lambda: put_back(self._trials, lambda trial: trial.number == number))
+            continues = True
         else:
-            goes_on = number is not None and study.get_trials(deepcopy=False)[number].state.is_finished()
-        if not goes_on or self._barren >= self._patience:
+            trials = self._trials.get_trials(deepcopy=False)
+            continues = number is not None and trials[number].state.is_finished()
+        if not continues or self._barren >= self._patience:
             # Optuna asserts that a trial was ended even if the storage has just raised.
             storage = (OSError, StorageInternalError, SQLAlchemyError)
             raise next((one for one in causes_of(error) if isinstance(one, storage)), error)
 
     def _requeue(self, trial: Trial) -> None:
-        requeue(self._study, self._study.get_trials(deepcopy=False)[trial.number])
+        requeue(self._trials, self._trials.get_trials(deepcopy=False)[trial.number])
 
     def _claim(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
         """Sign the trial with its digest, and return the trial that measured the same; None if none did."""
         same: list[FrozenTrial] = []
         # Of two workers that sign at the same moment the earlier trial goes on, unless the later one already does: it
-        # then has attributes. The second look finds an earlier trial that signed in between.
+        # then has attributes. The second round finds an earlier trial that signed in between.
         for name, value in (("digest", candidate.digest), ("attributes", dict(candidate.attributes))):
             trial.set_user_attr(name, value)
             same = [
                 one
-                for one in self._study.get_trials(deepcopy=False)
+                for one in self._trials.get_trials(deepcopy=False)
                 if one.user_attrs.get("digest") == candidate.digest and one.number != trial.number
             ]
             for one in same:
@@ -275,7 +269,7 @@ class StudySearch:
                 )
             trial.report(log_speedup, prompt)
             if "known" in trial.user_attrs or not trial.should_prune():
-                return False  # what others are compared with is measured on every prompt
+                return False  # other trials are compared with known ones, which are measured on every prompt
             trial.set_user_attr("pruned_at", prompt + 1)
             return True
 

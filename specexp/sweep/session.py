@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from contextlib import nullcontext
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import optuna
@@ -17,9 +15,9 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
 from rich.console import Console
+from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
-from specexp.artifacts.atomic_write import held
 from specexp.bench.experiment import use_threads
 from specexp.bench.progress import StageBar
 from specexp.bench.publish import PAGE, FolderBusyError, sole_writer, tracker_of
@@ -28,7 +26,7 @@ from specexp.bench.trainer import quiet_libraries
 from specexp.config import ConfigError, save_resolved
 from specexp.config.command import current_result, fail
 from specexp.config.sweep import Sweep
-from specexp.core.messages import first_line
+from specexp.core.messages import counted, first_line
 from specexp.core.start import masked
 from specexp.sweep.dry_run import check_prompts, open_models, without_impossible
 from specexp.sweep.output import StudyOutput, next_steps, setting_of, track_trial
@@ -37,7 +35,7 @@ from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.space import directions_of
 from specexp.sweep.storage import check_journal, open_storage, retry_lost
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
-from specexp.sweep.trials import ProgressTable, distinct_finished, trial_line, write_trials
+from specexp.sweep.trials import best_line, distinct_finished, trial_line, write_trials
 from specexp.sweep.workers import (
     CONFIRMATIONS,
     known_waiting,
@@ -52,8 +50,6 @@ if TYPE_CHECKING:
 
 WIDTH = 120
 """Width of tables in a redirected output, because 80 columns would break them up."""
-POLL_SECONDS = 0.2
-"""Pause between two checks whether another worker still prepares in the same folder."""
 
 
 def run_session(config: StudyConfig, settings: Sweep, command: str) -> tuple[int, Concluded | None]:
@@ -68,10 +64,9 @@ def run_session(config: StudyConfig, settings: Sweep, command: str) -> tuple[int
     try:
         check_sampler(settings, config.config.checker)
         tracker = tracker_of(config.config, config.name, config.folder)
-        output = StudyOutput(config.folder, console, tracker, command)
-        session = Session(config, settings, output)
-        shares = "wait for it, or give --storage an RDB URL to let several workers share a study"
-        with sole_writer(config.folder, shares) if session.alone else nullcontext():
+        session = Session(config, settings, StudyOutput(config.folder, console, tracker, command))
+        shares = "wait for it, or give --storage the URL of a database, which several workers can share"
+        with sole_writer(config.folder, shares) if session.exclusive else nullcontext():
             return 0, session.run()
     except (ConfigError, OSError):
         raise
@@ -85,20 +80,20 @@ def run_session(config: StudyConfig, settings: Sweep, command: str) -> tuple[int
 
 
 class Session:
-    """A sweep over one experiment; it is ``alone`` without a database."""
+    """A sweep over one experiment; without a database it has the study to itself (``exclusive``)."""
 
     def __init__(self, config: StudyConfig, settings: Sweep, output: StudyOutput) -> None:
         self.config, self.settings, self.output = config, settings, output
-        self.alone = settings.storage is None
+        self.exclusive = settings.storage is None
 
     def run(self) -> Concluded | None:
-        """Do what is missing; None if another worker concludes the study, or nothing is confirmed."""
+        """Run the missing stages; None if another worker concludes the study, or nothing is confirmed."""
         ended = self._ended()
         if ended is not None:
-            self.output.console.print(ended.said, end="", markup=False, highlight=False, soft_wrap=True)
+            self.output.console.print(ended.text, end="", markup=False, highlight=False, soft_wrap=True)
             self.output.say(
                 f"Study {self.config.name} has ended, so nothing was measured; --confirm-again confirms its best "
-                "once more, and pools both."
+                "trials once more, and pools both confirmations."
             )
         else:
             self._prepare()
@@ -111,16 +106,16 @@ class Session:
         return ended
 
     def _ended(self) -> Concluded | None:
-        """Return the conclusion of a study that has ended; None if there is something to do. No model is loaded."""
+        """Return the conclusion of a study that has ended; None if stages are missing. No model is loaded."""
         journal = self.output.folder / "journal.log"
-        if self.alone and (damage := check_journal(journal)):
+        if self.exclusive and (damage := check_journal(journal)):
             self.output.say(damage)
-        if self.settings.confirm is None or (self.alone and not journal.exists()):
+        if self.settings.confirm is None or (self.exclusive and not journal.exists()):
             return None
         try:
             names = retry_lost(lambda: get_all_study_names(self._storage))
         except (StorageInternalError, SQLAlchemyError):
-            return None  # tables of another make, about which ``open_study`` has a sentence
+            return None  # the tables of another program, which ``open_study`` reports
         if f"{self.config.name}{CONFIRMATIONS}" not in names:
             return None
         self._open()
@@ -153,75 +148,48 @@ class Session:
             self._open()
         self.settings = possible  # after the study was identified by its whole space
         save_resolved(self.config.config, self.output.folder, shlex.split(self.output.command))
-        with StageBar(self.output.console) as bar, self._only_worker_here():
+        with StageBar(self.output.console) as bar:
             study.tick = bar.prompt
-            self._count_acceptances(bar)
+            if self.settings.count_acceptances is not None:
+                begin = partial(bar.stage, "counting acceptances")
+                study.count_acceptances(self.settings.count_acceptances, begin)
             for what, why in left_out.items():
-                self.output.say(f"Cannot be built, so it is not measured: {what}: {why}.")
+                self.output.say(f"{what} cannot be built, so it is not measured: {why}.")
             stated = {"device": self.config.clock, "placement": study.device}
-            again = sign_in(self.trials, self.settings, alone=self.alone, stated=stated)
+            again = sign_in(self.trials, self.settings, exclusive=self.exclusive, stated=stated)
             done = len(distinct_finished(self.trials))
             if done or again:
-                cut = f", {again} had been cut off and {'is' if again == 1 else 'are'} repeated"
                 of = f"{done} of {self.settings.n_trials} trials are finished"
-                self.output.say(f"Going on with study {self.config.name}: {of}{cut if again else ''}.")
+                repeated = f"; {counted(again, 'interrupted trial')} will be repeated" if again else ""
+                self.output.say(f"Continuing study {self.config.name}: {of}{repeated}.")
             if not study.load_reference():
-                bar.stage("AR on every prompt", len(study.data().prompts))
+                bar.stage("plain decoding (AR) of every prompt", len(study.data().prompts))
                 study.measure_reference()
             busy = busy_machine(study.reference.seconds_per_token.values())
             if busy and study.latency is None:
                 self.output.say(busy)
 
-    @contextmanager
-    def _only_worker_here(self) -> Iterator[None]:
-        """Wait until no other worker prepares in the same folder."""
-        while True:
-            with nullcontext(True) if self.alone else held(self.output.folder / ".preparation") as is_mine:
-                if is_mine:
-                    yield
-                    return
-            time.sleep(POLL_SECONDS)
-
-    def _count_acceptances(self, bar: StageBar) -> None:
-        stage, path = self.settings.count_acceptances, self.config.acceptance_counts
-        if stage is None or path is None:
-            return
-        resolved = self.config.resolved(self.config.config)
-        made_of = digest_of([self.config.workload(), resolved, stage.model_dump()])
-        mark = path.with_suffix(".digest")
-        if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
-            return
-        bar.stage("counting acceptances", len(self.study.data("count_acceptances").prompts))
-        self.study.count_acceptances({"builder": stage.builder}, path)
-        mark.write_text(made_of, encoding="utf-8")
-
     def _search(self) -> None:
-        """Measure what is left, and write all trials."""
-        trials, study, folder = self.trials, self.study, self.output.folder
-        objectives = list(self.settings.objectives)
+        """Measure the missing trials, and write all of them."""
+        trials, study, objectives = self.trials, self.study, list(self.settings.objectives)
         setting = setting_of(self.config.config)
-        progress = ProgressTable(objectives, self.settings.n_trials)
 
         def after(trial: FrozenTrial) -> None:
             if study.tracks_trials:
                 track_trial(self.output.tracker, trial, setting, objectives)
-            progress.update(trials)
+            bar.show(Text(best_line(trials, objectives[0])))
             bar.trial(len(distinct_finished(trials)), trial_line(trials, trial, objectives))
 
         with StageBar(self.output.console) as bar:
             study.tick = bar.prompt
             done, prompts = len(distinct_finished(trials)), len(study.data().prompts)
             bar.stage("search", self.settings.n_trials, done=done, prompts=prompts)
-            progress.update(trials)
-            bar.show(progress)
+            bar.show(Text(best_line(trials, objectives[0])))
             exhausted = StudySearch(trials, self.settings, study, after).run()
         if exhausted:
             trials.set_user_attr("exhausted", True)
             self.output.say(exhausted)
-        from specexp.sweep.pictures import save_plots
-
-        write_trials(trials, objectives, folder / "trials.csv")
-        save_plots(trials, objectives, folder / "plots")
+        write_trials(trials, objectives, self.output.folder / "trials.csv")
 
     def _conclusion(self) -> Conclusion:
         from specexp.sweep.conclusion import Conclusion
@@ -229,14 +197,14 @@ class Session:
         return Conclusion(self.trials, self.confirmations, self.settings, self.config, self.output)
 
     def _report(self, ended: Concluded | None) -> None:
-        """Set the command's result, for its last line and for machines."""
-        found, folder, export = current_result(), self.output.folder, self.settings.export
-        found.answer = "" if ended is None else ended.answer
-        found.folder = str(folder)
+        """Set the command's result, for its last line and for programs."""
+        result, folder, export = current_result(), self.output.folder, self.settings.export
+        result.answer = "" if ended is None else ended.answer
+        result.folder = str(folder)
         if (folder / PAGE).exists():
-            found.page = str(folder / PAGE)
+            result.page = str(folder / PAGE)
         # If this worker did not conclude the study, another one does.
         exports = self.settings.confirm is not None if ended is None else ended.deployed is not None
-        if export is not None and found.answer and exports:
-            found.artifact = f"{export.to}/best"
-        found.next = next(iter(next_steps(self.settings, self.config).values()), "") if exports else ""
+        if export is not None and result.answer and exports:
+            result.artifact = f"{export.to}/best"
+        result.next = next(iter(next_steps(self.settings, self.config).values()), "") if exports else ""

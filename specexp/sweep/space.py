@@ -12,18 +12,14 @@ from specexp.core.messages import did_you_mean
 from specexp.tracking.names import MODELLED, SPEEDUP
 
 Applies = Callable[[str, Mapping[str, Any]], bool]
-"""Whether a dotted key exists in the composition once the overrides chosen so far are applied."""
+"""Returns whether a dotted key exists in the composition with the overrides that were chosen so far."""
 
 MAX_DRAFT_NODES = "max_draft_nodes"
 """Limit of a tree's nodes, the only constraint that is checked before anything is measured."""
 
 
 class Space:
-    """All keys of a study, whole parts before the keys inside them.
-
-    Attributes:
-        entries: How the value of each key is drawn, in the order of drawing.
-    """
+    """All keys of a study in the order of drawing, whole parts before the keys inside them."""
 
     def __init__(self, sweep: Sweep) -> None:
         self.entries: dict[str, SpaceEntry] = dict(
@@ -40,7 +36,7 @@ class Space:
         return overrides
 
     def params_of(self, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The study's parameters of a known configuration, or None if it lies outside the space."""
+        """Return the study's parameters of a known configuration, or None if it lies outside the space."""
         params: dict[str, Any] = {}
         if METHOD in self.entries:
             fitting = [
@@ -50,6 +46,7 @@ class Space:
             ]
             if not fitting:
                 return None
+            # The method with the most parts: one without a controller also fits if a controller is set.
             params[METHOD] = name = max(fitting, key=lambda one: len(self._methods[one]))
             overrides = {key: value for key, value in overrides.items() if key not in self._methods[name]}
         try:
@@ -77,8 +74,8 @@ def _flatten(overrides: Mapping[str, Any], keys: set[str], prefix: str = "") -> 
     flat: dict[str, Any] = {}
     for name, value in overrides.items():
         key = f"{prefix}{name}"
-        inside = isinstance(value, Mapping) and key not in keys
-        flat |= _flatten(value, keys, f"{key}.") if inside else {key: value}
+        nested = isinstance(value, Mapping) and key not in keys
+        flat |= _flatten(value, keys, f"{key}.") if nested else {key: value}
     return flat
 
 
@@ -98,7 +95,7 @@ def check_goals(settings: Sweep, checker: Checker) -> None:
 
 
 def directions_of(settings: Sweep) -> dict[str, str]:
-    """The direction of each objective: as stated, or by the metric."""
+    """Return the direction of each objective: as configured, or the metric's own."""
     given = settings.objectives
     ways = {**objectives(), SPEEDUP: settings.direction}
     stated: Mapping[str, str | None] = given if isinstance(given, Mapping) else dict.fromkeys(given)
@@ -106,5 +103,5 @@ def directions_of(settings: Sweep) -> dict[str, str]:
 
 
 def figure_of(name: str, figures: Mapping[str, float]) -> float | None:
-    """A metric's figure, measured or modelled; None if there is none."""
+    """Return a metric's figure, measured or modelled; None if there is none."""
     return figures.get(name, figures.get(f"{MODELLED}{name}"))

@@ -29,25 +29,27 @@ from sqlalchemy.exc import (
 )
 from typing_extensions import override
 
+from specexp.bench.publish import OF_A_STUDY
 from specexp.config.layers import ConfigError
 from specexp.core.messages import first_line
 from specexp.core.start import HIDDEN, masked
 from specexp.sweep.study_config import StudyError
 
 HEARTBEAT_SECONDS = 60
-GRACE_SECONDS = 330
-"""Longer than :data:`LOST_SECONDS`: a worker that reaches its database again goes on with its trial."""
 LOST_SECONDS = 300.0
 """Time for which a call is repeated while the database cannot be reached."""
+GRACE_SECONDS = 330
+"""Age of a heartbeat at which a trial counts as dead. It is longer than :data:`LOST_SECONDS`, because a worker that
+reaches its database again goes on with its trial."""
 LONGEST_PAUSE = 5.0
 """Maximum seconds between two attempts."""
 LOCK_SECONDS = 60
 """Time for which a worker waits while another one writes to an SQLite file."""
 ATTEMPTS = 6
-"""Attempts at making a database's tables while other workers make the same ones."""
+"""Attempts at creating tables while other workers create the same ones."""
 
 PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
-"""Packages of drivers whose modules have other names."""
+"""Packages that are named unlike the driver's module."""
 DATABASES = ("sqlite", "postgresql", "mysql", "mariadb", "redis", "rediss")
 EXAMPLES = "sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name or redis://host"
 _LIBPQ = {
@@ -57,7 +59,7 @@ _LIBPQ = {
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
-    # Text is Unicode whatever the database's own encoding is.
+    # Text is Unicode even if the database has another encoding.
     "client_encoding": "utf8",
 }
 
@@ -65,11 +67,11 @@ Made = TypeVar("Made")
 
 
 class JournalFile(JournalFileBackend):
-    """Optuna's journal file with whole lines only, for one process at a time; it is created in a folder that exists.
+    """Optuna's journal file with whole lines only, for one process at a time, in a folder that exists.
 
-    Optuna's lock waits thirty seconds for a dead process, so it is never taken here: the study's folder is locked. A
-    last line that was half written at the moment of death was never acknowledged. It is cut off, because Optuna could
-    not read the file otherwise.
+    Optuna's lock waits thirty seconds for a dead process, so it is never taken: the study's folder is locked instead.
+    A last line that was half written when a process died was never acknowledged. It is cut off, because Optuna cannot
+    read it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,39 +89,38 @@ class JournalFile(JournalFileBackend):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(before)  # entries are written all or none
+                file.truncate(before)  # all entries are written or none
                 raise
 
 
 def check_journal(path: Path) -> str:
-    """Return a sentence about a damage of a journal with which a study can go on; empty if there is none.
+    """Return a sentence about a damage of the journal that a study survives, or an empty string.
 
     Raises:
-        StudyError: A line in the middle is not an entry, so that its trial is unknown.
+        StudyError: A line in the middle is not an entry, so its trial is unknown.
     """
     if not path.exists() or path.stat().st_size == 0:
-        names = ("trials.csv", "reference.json", "records")
-        other = next((name for name in names if (path.parent / name).exists()), None)
+        other = next(
+            (name for name in OF_A_STUDY if name != path.name and (path.parent / name).exists()), None
+        )
         lost = "empty" if path.exists() else "gone"
-        return f"{path} is {lost}, though {other} is there: the study starts over." if other else ""
+        return f"{path} is {lost}, although {other} exists: the study starts over." if other else ""
     *lines, rest = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
             json.loads(line)
         except ValueError as error:
             raise StudyError(
-                f"{path}, line {number}, is no entry of a journal ({line[:40]!r}): put back a copy of the file, or "
+                f"{path}, line {number}, is no entry of a journal ({line[:40]!r}): restore a copy of the file, or "
                 "remove it and start the study over"
             ) from error
-    cut = f"{path} ended within a line, as a process that was killed leaves it: that line is dropped."
-    return cut if rest else ""
+    return f"{path} ended within a line, because a process was killed: that line is dropped." if rest else ""
 
 
 def check_storage(given: str, error: ConfigError) -> None:
-    """Raise if no study can be kept at a URL, without creating anything; ``error`` holds file and key.
+    """Raise ConfigError if a URL, its driver, file or server cannot be used; nothing is created.
 
-    Raises:
-        ConfigError: The URL, its driver, its file or its server cannot be used.
+    ``error`` holds file and key of the setting.
     """
     what = f"{error} is {masked(given)!r}"
     try:
@@ -130,7 +131,7 @@ def check_storage(given: str, error: ConfigError) -> None:
     if kind not in DATABASES:
         raise ConfigError(f"{what}; the URL of a database is expected, such as {EXAMPLES}")
     if url.password == HIDDEN:
-        raise ConfigError(f"{what}, as a run records it: give --storage the URL with its password")
+        raise ConfigError(f"{what}, and its password is hidden: give --storage the URL with the password")
     redis = kind.startswith("redis")
     try:
         _ = import_module("redis") if redis else url.get_dialect().import_dbapi()
@@ -138,9 +139,8 @@ def check_storage(given: str, error: ConfigError) -> None:
         raise ConfigError(f"{what}, and SQLAlchemy has no driver {url.drivername!r}") from why
     except ImportError as why:
         package = PACKAGES.get(str(why.name), why.name)
-        raise ConfigError(
-            f"{what}, and its driver {why.name} is not installed: pip install {package}"
-        ) from why
+        hint = f"its driver {why.name} is not installed: pip install {package}"
+        raise ConfigError(f"{what}, and {hint}") from why
     if kind == "sqlite":
         if fault := _fault_of_file(Path(url.database or ":memory:")):
             raise ConfigError(f"{what}, {fault}")
@@ -157,15 +157,9 @@ def check_storage(given: str, error: ConfigError) -> None:
 def _fault_of_file(path: Path) -> str:
     if str(path) == ":memory:":
         return "which is forgotten when the process ends: name a file, such as sqlite:///study.db"
-    if not path.parent.is_dir():
-        return f"and the folder {path.parent} does not exist: make it, or name another one"
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        return f"and {path} cannot be written: name a file that can"
-    begins = b""
-    if path.is_file():
-        with path.open("rb") as file:
-            begins = file.read(15)
-    if path.is_dir() or begins not in (b"", b"SQLite format 3"):
+    if not os.access(path if path.exists() else path.parent, os.W_OK):  # also if there is no such folder
+        return f"and {path} cannot be written: name a file in a folder that exists and can be written"
+    if path.exists() and (path.is_dir() or path.read_bytes()[:15] not in (b"", b"SQLite format 3")):
         return f"and {path} is no SQLite database: name another file, or a new one"
     return ""
 
@@ -173,13 +167,9 @@ def _fault_of_file(path: Path) -> str:
 def open_storage(
     given: str | None, folder: Path, requeue: Callable[[Study, FrozenTrial], None]
 ) -> BaseStorage:
-    """Open the storage of a study: the URL of a database, or None for the journal in ``folder``.
+    """Open the database at a URL, or the journal in ``folder`` if it is None; StudyError if it cannot be opened.
 
-    Args:
-        requeue: Called with each trial that failed because its heartbeat stopped.
-
-    Raises:
-        StudyError: It cannot be opened.
+    ``requeue`` is called with each trial that failed because its heartbeat stopped.
     """
     if given is None:
         return JournalStorage(JournalFile(folder / "journal.log"))
@@ -205,11 +195,7 @@ def open_storage(
 
 
 def retry_creation(make: Callable[[], Made]) -> Made:
-    """Call a function that creates tables or a study, again if another worker creates the same at the same moment.
-
-    Raises:
-        Exception: The error of the last attempt, or one that is not the database's.
-    """
+    """Call a function that creates tables or a study; repeat it if another worker creates the same at that moment."""
     for attempt in range(1, ATTEMPTS):
         try:
             return make()
@@ -219,8 +205,8 @@ def retry_creation(make: Callable[[], Made]) -> Made:
 
 
 def engine_arguments(url: str) -> dict[str, Any]:
-    """Arguments of SQLAlchemy's ``create_engine`` for connections that are tested before use, and made again once a
-    lost server is back.
+    """Return arguments of SQLAlchemy's ``create_engine``: connections are tested before use, and a new one is tried
+    until a lost server is back.
     """
     made = make_url(url)
     if made.get_backend_name() == "sqlite":
@@ -240,9 +226,6 @@ def retry_lost(call: Callable[[], Made], lost: type[Exception] | None = None) ->
 
     Args:
         lost: The driver's own error of a lost connection, for calls below SQLAlchemy.
-
-    Raises:
-        Exception: The call's error, if the database stays away or something else is wrong.
     """
     until, pause = time.monotonic() + LOST_SECONDS, 0.1
     while True:
@@ -256,7 +239,7 @@ def retry_lost(call: Callable[[], Made], lost: type[Exception] | None = None) ->
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error, or one that caused it, is the loss of a database server."""
+    """Return whether an error, or one that caused it, is the loss of a database server."""
     return any(
         (
             isinstance(one, OperationalError | PendingRollbackError)
@@ -268,7 +251,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def causes_of(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that led to it, the latest first."""
+    """Yield an error and the errors that led to it, the latest first."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

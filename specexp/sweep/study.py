@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import Backend
     from specexp.bench.equality import InFloat32
+    from specexp.config.sweep import CountAcceptances
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
     from specexp.data.prompts import PromptDataModule
@@ -56,15 +57,11 @@ CANDIDATES = {
     NodeKind.DRAWN_WITH_REPLACEMENT: "drawn with replacement",
 }
 """Meaning of a fixed shape's ranks."""
-
 REFERENCE = "reference.json"
 """File of plain decoding's seconds per token in a study's folder."""
-
 WARM_UP_TOKENS = 8
-
 WINDOW = 3
-"""Runs of plain decoding whose median is the machine's present speed: one disturbed run changes nothing."""
-
+"""Runs of plain decoding in the median that is the machine's present speed: one disturbed run changes nothing."""
 EVERY = 4
 """In a search, plain decoding runs on every fourth prompt too."""
 
@@ -73,9 +70,10 @@ class Study:
     """The candidates of an experiment and the prompts of its stages, on a backend that makes arms.
 
     Attributes:
-        latency: The profile by which seconds are modelled; None if they are measured.
+        latency: The profile that models seconds; None if they are measured.
         samples: Continuations, or searches, of every prompt, one after the other; a group of sequences is one.
         tracks_trials: Whether a trial takes long enough for a W&B run of its own.
+        confirming: The study that confirms the best few, on the models if they can be loaded.
         tick: Called after every prompt, for a progress bar.
         reference: Plain decoding's seconds per token, once :meth:`load_reference` or :meth:`measure_reference` has run.
     """
@@ -94,6 +92,7 @@ class Study:
         self.latency = latency
         self.pair = pair
         self.samples = config.generation.samples
+        self.confirming = self
         self.tick: Callable[[], None] = lambda: None
         self.reference = PlainSeconds({})
         self._data: dict[str | None, PromptDataModule] = {}
@@ -105,7 +104,7 @@ class Study:
         return placement(self.pair.target)
 
     def data(self, stage: str | None = None) -> PromptDataModule:
-        """The prompts of the search, or of a stage; ConfigError if one does not fit the target or was not recorded."""
+        """Return the prompts of the search, or of a stage; ConfigError if one does not fit or was not recorded."""
         if stage not in self._data:
             self._data[stage] = self._read_data(stage)
         return self._data[stage]
@@ -126,14 +125,14 @@ class Study:
         return self.data("learn").prompts if self.config.config.get("sweep.learn") else ()
 
     def compose(self, name: str, config: Config) -> EngineArm:
-        """A candidate in its initial state, to be closed; ValueError if its parts do not go together."""
+        """Return a candidate in its initial state, to be closed; ValueError if its parts do not go together."""
         if self.config.of_engine:
             return self._arm(name, self._plain_parts, engine=build_engine(config))
         parts = build_parts(config, self.backend.draft)
         return self._arm(name, parts, build_execution(config) if self.config.multi_sequence else None)
 
     def plain(self) -> EngineArm:
-        """Plain decoding, in our loop or by the engine that is tuned."""
+        """Return plain decoding, in our loop or by the engine that is tuned."""
         config = self.config.config
         try:
             engine = build_engine(config).plain() if self.config.of_engine else None
@@ -146,13 +145,13 @@ class Study:
         return Parts(verifier=build_verifier(self.config.config))
 
     def other_arms(self) -> list[Arm]:
-        """Hugging Face's plain ``generate``, if the verifier is deterministic and one sequence is decoded at a time."""
+        """Return Hugging Face's plain ``generate`` if it decodes the same tokens; it decodes no groups of sequences."""
         plain = self._plain_parts
-        follows = plain.verifier.sampling == "deterministic" and not self.config.multi_sequence
-        if self.config.of_engine or not follows or EAGER not in self.backend.references:
+        deterministic = plain.verifier.sampling == "deterministic"
+        if self.config.of_engine or self.config.multi_sequence or not deterministic:
             return []
         spec = ArmSpec(EAGER, self.config.generation, plain, latency=self.latency, reference=EAGER)
-        return [self.backend.arm(spec)]
+        return [self.backend.arm(spec)] if EAGER in self.backend.references else []
 
     def _arm(
         self, name: str, parts: Parts, execution: Execution | None = None, engine: Any = None
@@ -161,7 +160,7 @@ class Study:
             from specexp.scheduling import Serial, SerialSpeculative
 
             execution = Serial() if parts.drafter is None else SerialSpeculative()
-        latency = None if engine is not None else self.latency
+        latency = self.latency if engine is None else None
         spec = ArmSpec(
             name, self.config.generation, parts, execution=execution, latency=latency, engine=engine
         )
@@ -170,23 +169,23 @@ class Study:
         return arm
 
     def warm_started(self, arm: EngineArm) -> EngineArm:
-        """Teach the arm :attr:`warm_start_prompts`; later resets return to that state."""
+        """Let the arm learn from :attr:`warm_start_prompts`; later resets return to that state."""
         if self.warm_start_prompts:
             arm.reset()
-            self._teach(arm, self.warm_start_prompts)
+            self._learn(arm, self.warm_start_prompts)
         return arm
 
     def deployed(self, arm: EngineArm) -> EngineArm:
         """Bring the arm to the state in which a deployment starts: it learns from the search's prompts too."""
         self.warm_started(arm)
         if arm.parts.keeps_learning:
-            self._teach(arm, self.data().prompts)
+            self._learn(arm, self.data().prompts)
         return arm
 
-    def _teach(self, arm: EngineArm, prompts: Sequence[Prompt]) -> None:
+    def _learn(self, arm: EngineArm, prompts: Sequence[Prompt]) -> None:
         for prompt in prompts:
             if self.config.multi_sequence:
-                # One sequence after the other, so that what is learned does not depend on timing.
+                # One sequence after the other, so that the learned state does not depend on timing.
                 arm.decode_observed(prompt, 0, lambda outcome: None)
             else:
                 arm.decode(prompt)
@@ -208,7 +207,7 @@ class Study:
         if builder is not None:
             attributes["nodes"] = builder.max_nodes
         if builder is not None and builder.rank_paths is not None:
-            # Whatever class and arguments led to it, the same rank paths are the same tree.
+            # The same rank paths are the same tree, whichever class and arguments led to it.
             made_of["builder"] = attributes["rank_paths"] = builder.rank_paths
             attributes["candidates"] = CANDIDATES[builder.kind]
             if builder.kind is not NodeKind.POINT_MASS:
@@ -217,11 +216,11 @@ class Study:
         return Candidate(digest_of(made_of), attributes, arm)
 
     def try_to_compose(self, overrides: Mapping[str, Any]) -> None:
-        """Compose a candidate and stop what it keeps running; ValueError if its parts do not go together."""
+        """Compose a candidate and close it; ValueError if its parts do not go together."""
         self.compose("candidate", self.config.with_overrides(overrides)).close()
 
     def attributes_of(self, arm: EngineArm) -> dict[str, Any]:
-        """Attributes of a candidate for tables: the clock of its seconds, or its engine's settings."""
+        """Return attributes of a candidate for tables: the clock of its seconds, or its engine's settings."""
         if not self.config.of_engine:
             return {} if self.latency is None else {"clock": self.latency.label}
         engine = getattr(arm, "engine")  # noqa: B009
@@ -229,9 +228,7 @@ class Study:
         return {"engine": {"engine": engine.exported_as, "version": engine.version, "settings": settings}}
 
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:
-        """Seconds per token of plain decoding by the latency profile, for answers of full length; None if it must be
-        measured.
-        """
+        """Return plain decoding's modelled seconds per token of a full-length answer; None if they must be measured."""
         if self.latency is None or self.pair is None:
             return None
         size = len(prompt.token_ids)
@@ -242,12 +239,14 @@ class Study:
     def load_reference(self) -> bool:
         """Return whether a profile, a recording or an earlier process of this study has plain decoding's seconds."""
         found = {prompt.prompt_id: self.plain_seconds_per_token(prompt) for prompt in self.data().prompts}
-        seconds = {prompt_id: known for prompt_id, known in found.items() if known is not None}
-        kept = PlainSeconds(seconds)
-        if len(seconds) < len(found):
-            kept = PlainSeconds.load(self.config.folder / REFERENCE, digest_of(self.config.workload()))
-        self.reference = kept
-        return found.keys() <= kept.seconds_per_token.keys()
+        self.reference = PlainSeconds({one: known for one, known in found.items() if known is not None})
+        if None in found.values():
+            self.reference = PlainSeconds.load(self.config.folder / REFERENCE, self._workload)
+        return found.keys() <= self.reference.seconds_per_token.keys()
+
+    @property
+    def _workload(self) -> str:
+        return digest_of(self.config.workload())
 
     def measure_reference(self) -> None:
         """Measure plain decoding on every prompt, and keep it for a resumed study; StudyError if it fails on one."""
@@ -264,7 +263,7 @@ class Study:
                 ) from error
             self.tick()
         self.reference = PlainSeconds(seconds)
-        self.reference.save(self.config.folder / REFERENCE, digest_of(self.config.workload()))
+        self.reference.save(self.config.folder / REFERENCE, self._workload)
 
     @cached_property
     def _engine(self) -> EngineArm:
@@ -280,18 +279,8 @@ class Study:
             self._trainer.test(module, datamodule=self.data(stage), verbose=False)
 
     def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
-        """Decode the prompts in order until the last, or until ``report`` returns true.
-
-        A candidate that is looked up is not reported, because pruning would save nothing.
-        """
+        """Decode the prompts in order until the last, or until ``report`` returns true."""
         arm: EngineArm = candidate.arm
-        prompts = self.data().prompts
-        found = self.look_up(arm)
-        if found is not None:
-            seconds, metrics = found
-            plain = (self.reference.seconds_per_token[prompt.prompt_id] for prompt in prompts)
-            pairs = enumerate(zip(plain, seconds, strict=True))
-            return Measurement({place: log(slow / fast) for place, (slow, fast) in pairs}, metrics)
         arm.name = f"trial {trial}"
         # A modelled clock does not drift, and needs no warm machine.
         engine = [self._engine] if self.latency is None else []
@@ -316,7 +305,7 @@ class Study:
         )
         try:
             if engine:
-                arm.decode(prompts[0], max_new_tokens=WARM_UP_TOKENS)
+                arm.decode(self.data().prompts[0], max_new_tokens=WARM_UP_TOKENS)
             self.warm_started(arm)
             self.test(module)
         finally:
@@ -328,24 +317,28 @@ class Study:
         own = [record for record in module.records if record.arm == arm.name]
         return Measurement(log_speedups, {**figures_of(own), **drift})
 
-    def look_up(self, arm: EngineArm) -> tuple[list[float], dict[str, float]] | None:
-        """Seconds per token of each of the search's prompts, and metrics of all; None if they must be decoded."""
-        return None
+    def count_acceptances(self, stage: CountAcceptances, begin: Callable[[int], None]) -> None:
+        """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted.
 
-    def count_acceptances(self, overrides: Mapping[str, Any], path: Path) -> None:
-        """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted."""
-        counter = AcceptanceCounter()
-        arm = self.compose("acceptance counts", self.config.with_overrides(overrides))
-        for prompt in self.data("count_acceptances").prompts:
+        Nothing is decoded if an earlier process of this study has written the same counts; otherwise ``begin`` is
+        called with the number of prompts.
+        """
+        path = self.config.acceptance_counts
+        assert path is not None
+        resolved = self.config.resolved(self.config.config)
+        made_of = digest_of([self.config.workload(), resolved, stage.model_dump()])
+        mark = path.with_suffix(".digest")
+        if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
+            return
+        counter, prompts = AcceptanceCounter(), self.data("count_acceptances").prompts
+        arm = self.compose("acceptance counts", self.config.with_overrides({"builder": stage.builder}))
+        begin(len(prompts))
+        for prompt in prompts:
             for sample in range(self.samples):
                 arm.decode_observed(prompt, sample, counter.observe)
             self.tick()
         counter.save(path)
-
-    @property
-    def confirming(self) -> Study:
-        """The study that confirms the best few, on the models if they can be loaded."""
-        return self
+        atomic_write(mark, made_of)
 
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
         """Compare outputs that differ from plain decoding's at near ties once more in float32; None if none do."""
@@ -366,7 +359,7 @@ class Study:
         return in_float32(self.pair, arms_of, self.data("confirm").prompts, records, most)
 
     def config_of(self, one: Confirmed) -> Config:
-        """The configuration of a confirmed candidate."""
+        """Return the configuration of a confirmed candidate."""
         return self.config.with_overrides(one.attributes["resolved"])
 
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
@@ -374,33 +367,31 @@ class Study:
         return None
 
     def sentences(self, winner: Confirmed) -> list[str]:
-        """Sentences about a confirmed winner that only a replay needs."""
+        """Return sentences about a confirmed winner that only a replay needs."""
         return []
 
     def exported_metrics(self, best: Confirmed, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """The metrics of an artifact, from those of its confirmation."""
+        """Return the metrics of an artifact, given the confirmation's."""
         return dict(metrics)
 
     def provenance(self, best: Confirmed) -> dict[str, Any]:
-        """Further provenance of an artifact's figures."""
+        """Return further provenance of an artifact's figures."""
         own = isinstance(self.backend, LiveBackend) and not self.config.of_engine
         return self.backend.provenance(self._engine) if own else {}
 
 
 def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> Study:
-    """A study on models, loaded once for all candidates, or on an engine; ConfigError if they cannot be used."""
+    """Return a study on models, loaded once for all candidates, or on an engine; ConfigError if they cannot be used."""
     whole = config.config
     if config.multi_sequence and latency is not None:
-        raise whole.checker.error(
-            ("latency",),
-            f" {latency.name!r} cannot model the seconds of several sequences decoded for a prompt: leave it out",
-        )
+        why = f" {latency.name!r} cannot model several sequences decoded for a prompt: leave it out"
+        raise whole.checker.error(("latency",), why)
     problems = config.problems() if config.multi_sequence else None
     kind: type[LiveBackend] = LiveBackend
     if config.of_engine:
         from specexp.engines.served_arm import ServedBackend
 
-        build_engine(whole)
+        build_engine(whole)  # refuses wrong settings before models are loaded
         kind, latency = ServedBackend, None
     study = Study(config, kind.of(whole, pair, problems), latency, pair)
     if config.multi_sequence and not problems:
@@ -409,7 +400,7 @@ def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
 
 
 def seconds_per_token(records: Sequence[PromptRecord]) -> float:
-    """Decode seconds per token of a prompt, all its samples together; ValueError if nothing was decoded."""
+    """Return decode seconds per token of a prompt, all its samples together; ValueError if nothing was decoded."""
     found = metric_named("seconds_per_token").over(records)
     if not found:
         raise ValueError(f"prompt {records[0].prompt_id!r} gave no token with arm {records[0].arm!r}")
@@ -431,16 +422,16 @@ class PlainSeconds:
         self._ratios: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, prompt_id: str, seconds_per_token: float) -> None:
-        """Take in another run of plain decoding on a prompt."""
+        """Add another run of plain decoding on a prompt."""
         self._ratios.append(seconds_per_token / self.seconds_per_token[prompt_id])
 
     @property
     def drift(self) -> float:
-        """Median of the last ratios now / then; 1 before any."""
+        """Median of the last ratios of present to first seconds; 1 before any."""
         return statistics.median(self._ratios) if self._ratios else 1.0
 
     def now(self, prompt_id: str) -> float:
-        """Seconds per token on a prompt at the machine's present speed."""
+        """Return seconds per token on a prompt at the machine's present speed."""
         return self.seconds_per_token[prompt_id] * self.drift
 
     def save(self, path: Path, digest: str) -> None:
@@ -450,7 +441,7 @@ class PlainSeconds:
 
     @classmethod
     def load(cls, path: Path, digest: str) -> PlainSeconds:
-        """The kept seconds; none if they are of another workload."""
+        """Return the kept seconds; none if they are of another workload."""
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             return cls(kept["seconds_per_token"] if kept["digest"] == digest else {})

@@ -1,4 +1,4 @@
-"""The configuration of a study: what all its candidates share, and a candidate as overrides of it."""
+"""The configuration of a study: the settings that its candidates share, and each candidate as overrides of them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ SHARED = ("pair", "data", "verifier", "generation")
 
 
 class StudyError(RuntimeError):
-    """A study that cannot go on; the sentence gives the reason and the remedy."""
+    """A study that cannot continue; the sentence gives the reason and the remedy."""
 
 
 def digest_of(value: Any) -> str:
-    """A short digest of a JSON value, whatever the order of its keys."""
+    """Return a short digest of a JSON value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -51,13 +51,13 @@ class StudyConfig:
         self.name: str = config.get("name")
         self.question: str | None = config.get("question")
         self.folder: Path = Path(config.get("output")) / self.name
-        # A recording takes the place of the models, or another engine that of our parts.
+        # A recording replaces the models, and another engine our parts.
         self.replayed = is_replayed(config)
         self.of_engine: bool = config.get("engine") is not None
 
     @property
     def clock(self) -> str:
-        """The device whose seconds are compared."""
+        """The device that seconds are compared on."""
         return "a recording" if self.replayed else device_name(self.config.get("pair.device"))
 
     @cached_property
@@ -67,13 +67,13 @@ class StudyConfig:
 
     @cached_property
     def multi_sequence(self) -> bool:
-        """Whether at least one candidate decodes several sequences for every prompt; then all of them do."""
+        """True if at least one candidate decodes several sequences for every prompt; then all of them do."""
         space, known = self.config.get("sweep.space"), self.config.get("sweep.enqueue")
         keys = [*space, *(key for overrides in known for key in overrides)]
         return is_multi_sequence(self.config) or any(key.partition(".")[0] == "execution" for key in keys)
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
-        """Whether a dotted key exists in the composition with these overrides."""
+        """Return whether a dotted key exists in the composition with these overrides."""
         section = key.partition(".")[0]
         # Numbers bring no keys, and skipping them saves a validation for each.
         parts = {
@@ -86,7 +86,7 @@ class StudyConfig:
         return found.get(key, None) is not None if section == "engine" else has_key(found, key)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
-        """The configuration of a candidate; a fitted tree that names no acceptance counts gets the study's."""
+        """Return the configuration of a candidate; a fitted tree without acceptance counts gets the study's."""
         counts = self.acceptance_counts
         filled = {
             key: with_counts(value, str(counts)) if key == "builder" and counts else value
@@ -95,14 +95,13 @@ class StudyConfig:
         return apply_overrides(self.config, filled, "sweep")
 
     def resolved(self, config: Config) -> dict[str, Any]:
-        """The sections in which candidates may differ, with defaults filled in."""
+        """Return the sections in which candidates may differ, with defaults filled in."""
         if self.of_engine:
             return {"engine": config.get("engine")}
-        varied = (*VARIED, "execution") if self.multi_sequence else VARIED
-        found = {section: config.get(section) for section in varied}
-        if self.multi_sequence and found["execution"] is None:
+        found = {section: config.get(section) for section in VARIED}
+        if self.multi_sequence:
             one_by_one = "Serial" if found["drafter"] is None else "SerialSpeculative"
-            found["execution"] = {"class_path": one_by_one, "init_args": {}}
+            found["execution"] = config.get("execution") or {"class_path": one_by_one, "init_args": {}}
         return found
 
     @cached_property
@@ -111,24 +110,21 @@ class StudyConfig:
         return build_generation(self.config)
 
     def latency(self) -> LatencyProfile | None:
-        """The profile that models the seconds of the study; None if they are measured."""
+        """Return the profile that models the seconds of the study; None if they are measured."""
         profile = build_latency(self.config)
         return profile if profile is not None and (profile.modelled or self.replayed) else None
 
     def live_latency(self) -> LatencyProfile | None:
-        """The profile that models the seconds of a replay's live confirmation; None if they are measured.
+        """Return the profile that models the seconds of a replay's live confirmation; None if they are measured.
 
-        With a profile measured here they are measured. With another device's they are that device's for the steps taken
-        here.
+        They are measured if the profile was measured here. Another device's profile models the steps taken here.
         """
         profile = self.latency()
-        profile = self.latency()
-        if profile is None or not profile.modelled or profile.source == "measured":
-            return None
-        return profile
+        modelled = profile is not None and profile.modelled and profile.source != "measured"
+        return profile if modelled else None
 
     def problems(self) -> dict[str, Problem]:
-        """Items of the tasks of all stages by prompt id; empty if prompts are continued."""
+        """Return the items of the tasks of all stages by prompt id; empty if prompts are continued."""
         found: dict[str, Problem] = {}
         for stage in (None, *(stage for stage in STAGES if self.config.get(f"sweep.{stage}", None))):
             staged = with_prompts_of(self.config, stage)
@@ -140,23 +136,21 @@ class StudyConfig:
         return found
 
     def workload(self) -> dict[str, Any]:
-        """The settings that all candidates share; seconds of different workloads cannot be compared."""
+        """Return the settings that all candidates share; seconds of different workloads cannot be compared."""
         shared = {section: self.config.get(section) for section in SHARED}
         if self.of_engine:
             shared["engine"] = self.config.get("engine.class_path")
         if self.multi_sequence:
             shared["reasoning"] = self.config.get("reasoning")
-        if self.config.get("latency") is not None:
-            profile = build_latency(self.config)
-            assert profile is not None
-            # Its content rather than its path, because an alias may name another version later.
+        if (profile := build_latency(self.config)) is not None:
+            # Its content and not its path, because an alias may name another version later.
             shared["latency"] = {**profile.to_dict(), "modelled": profile.modelled}
         if self.replayed:
             shared["recording"] = self.recording_digest()
         return shared
 
     def recording_digest(self) -> str:
-        """Hash of the recording's manifest, which holds those of its files."""
+        """Return the hash of the recording's manifest, which holds the hashes of its files."""
         from specexp.artifacts.manifest import sha256
         from specexp.replay.format.recording import MANIFEST
 

@@ -1,4 +1,4 @@
-"""Workers of a study: they sign in, queue the trials of dead ones again, and one of them claims the confirmation."""
+"""Workers of a study: they sign in, queue the trials of dead workers again, and one of them claims the confirmation."""
 
 from __future__ import annotations
 
@@ -23,50 +23,47 @@ from specexp.sweep.space import Space
 from specexp.sweep.storage import GRACE_SECONDS, is_lost, retry_creation, retry_lost
 
 WORKER = "worker "
-"""Begins the study's attributes that name its workers."""
-
+"""Prefix of the study's attributes that name its workers."""
 CONFIRMATIONS = ": confirmations"
-"""Ends the name of the study of claims."""
-
+"""Suffix of the name of the study of claims."""
 CONCLUDED = "concluded"
 """The attribute of a claim with the conclusion of its study."""
-
 MAX_RETRIES = 3
 """Limit of repeats of a trial after its worker died, because its configuration may kill every worker."""
 
 Result = TypeVar("Result")
 
 
-def sign_in(study: Study, settings: Sweep, *, alone: bool, stated: Mapping[str, Any] | None = None) -> int:
+def sign_in(
+    study: Study, settings: Sweep, *, exclusive: bool, stated: Mapping[str, Any] | None = None
+) -> int:
     """Name this worker in the study, and queue the known configurations that never were.
 
     Workers that sign in at the same moment may queue a trial twice. Only the first of the two is measured.
 
     Args:
-        alone: Whether no other process can run trials of the study, so that every running one is dead. Otherwise only
-            dead processes of this machine are known, and the storage's heartbeat finds the others.
+        exclusive: Whether no other process can run trials of the study, so that every running one is dead. Otherwise
+            only dead processes of this machine are found, and the storage's heartbeat finds the others.
         stated: Attributes of the worker: its device, and the placement of its models.
 
-    Returns:
-        The number of dead processes' trials that are queued again.
+    Returns the number of dead processes' trials that are queued again.
     """
     begun = len(study.get_trials(deepcopy=False))
     own = f"{WORKER}{worker()}"
     first = not any(name.startswith(WORKER) and name != own for name in study.user_attrs)
     study.set_user_attr(own, dict(stated or {}))
-    # The same seed would draw the same configurations again: in a resumed study, and in another worker.
+    # The same seed would draw the same configurations again, in a resumed study and in another worker.
     study.sampler = build_sampler(settings, begun + (0 if first else crc32(own.encode()) >> 1))
-    dead = put_back(study, lambda trial: alone or is_dead(trial))
+    dead = put_back(study, lambda trial: exclusive or is_dead(trial))
     # A process that died between taking a trial and signing it left only its known name, which is queued again.
     queued = {
         trial.user_attrs.get("known")
         for trial in study.get_trials(deepcopy=False)
         if trial.state is not TrialState.RUNNING or "worker" in trial.user_attrs
     }
-    space = Space(settings)
     for known in settings.known:
         if known.name not in queued:
-            params = space.params_of(known.overrides)
+            params = Space(settings).params_of(known.overrides)
             outside = {"overrides": dict(known.overrides)} if params is None else {}
             enqueue(study, params or {}, {"known": known.name, **outside})
     return dead
@@ -78,15 +75,13 @@ def enqueue(study: Study, params: dict[str, Any], attributes: Mapping[str, Any])
 
 
 def requeue(study: Study, trial: FrozenTrial) -> None:
-    """Queue a trial's parameters again, unless they are waiting already or were :data:`MAX_RETRIES` times."""
+    """Queue a trial's parameters again, unless they wait already or were retried :data:`MAX_RETRIES` times."""
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-    retries = trial.user_attrs.get("retries", 0)
+    attributes, retries = trial.user_attrs, trial.user_attrs.get("retries", 0)
     if retries == MAX_RETRIES or any(one.user_attrs.get("retry_of") == trial.number for one in waiting):
         return
-    kept: dict[str, Any] = {
-        name: trial.user_attrs[name] for name in ("known", "overrides") if name in trial.user_attrs
-    }
-    params = {**trial.user_attrs.get("queued", {}), **trial.params}
+    kept: dict[str, Any] = {name: attributes[name] for name in ("known", "overrides") if name in attributes}
+    params = {**attributes.get("queued", {}), **trial.params}
     enqueue(study, params, {**kept, "retry_of": trial.number, "retries": retries + 1})
 
 
@@ -104,7 +99,7 @@ def put_back(study: Study, dead: Callable[[FrozenTrial], bool]) -> int:
 
 
 def known_waiting(study: Study) -> bool:
-    """Whether a known configuration is to be measured again because its worker died."""
+    """Return whether a known configuration is to be measured again because its worker died."""
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     return any({"known", "retry_of"} <= trial.user_attrs.keys() for trial in waiting)
 
@@ -123,7 +118,7 @@ def running(study: Study, dead: Callable[[FrozenTrial], bool]) -> list[FrozenTri
 
 
 def others_running(study: Study) -> bool:
-    """Whether another process is measuring a trial."""
+    """Return whether another process is measuring a trial."""
     return any("worker" in trial.user_attrs for trial in running(study, is_dead))
 
 
@@ -148,7 +143,7 @@ class Claim:
 
 
 def open_confirmations(name: str, storage: BaseStorage) -> Study:
-    """Open the confirmations of a study: a second study in its storage, whose trials are claimed one by one."""
+    """Open the confirmations of a study: a second study in its storage, with a trial for each claim."""
     return retry_creation(
         lambda: optuna.create_study(
             storage=storage,
@@ -159,19 +154,17 @@ def open_confirmations(name: str, storage: BaseStorage) -> Study:
     )
 
 
-def claim_confirmation(confirmations: Study, confirm: Callable[[Claim], Result], *, alone: bool) -> Result:
-    """Return the result of ``confirm`` if no other worker has a claim. The claim of a dead worker ends by itself.
+def claim_confirmation(
+    confirmations: Study, confirm: Callable[[Claim], Result], *, exclusive: bool
+) -> Result:
+    """Return the result of ``confirm``; TakenOverError if another worker confirms.
 
-    Args:
-        alone: Whether no other process can have a claim, so that every other one is a dead process's.
-
-    Raises:
-        TakenOverError: Another worker confirms.
+    A dead worker's claim ends by itself. With ``exclusive`` no other process can have a claim, so others are dead.
     """
     number, results, problems = -1, list[Result](), list[Exception]()
 
     def is_gone(claim: FrozenTrial) -> bool:
-        return claim.user_attrs.get("worker") != worker() if alone else is_dead(claim)
+        return claim.user_attrs.get("worker") != worker() if exclusive else is_dead(claim)
 
     def claimed(trial: Trial) -> float:
         nonlocal number
@@ -198,7 +191,7 @@ def claim_confirmation(confirmations: Study, confirm: Callable[[Claim], Result],
                 break
             if not is_lost(error):
                 raise
-            # It was cut off before the confirmation began.
+            # The database was lost before the confirmation began: end this claim and claim once more.
             retry_lost(lambda: put_back(confirmations, lambda one: one.number == number))
     if not results:
         raise TakenOverError
@@ -206,12 +199,12 @@ def claim_confirmation(confirmations: Study, confirm: Callable[[Claim], Result],
 
 
 def worker() -> str:
-    """The name of this process as a worker: host and process id."""
+    """Return the name of this process as a worker: host and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def is_dead(trial: FrozenTrial) -> bool:
-    """Whether the process that runs a trial is known to have died: on this machine, or before it signed the trial."""
+    """Return whether the process of a trial is known to be dead: on this machine, or before it signed the trial."""
     if "worker" not in trial.user_attrs and trial.datetime_start is not None:
         return (datetime.now() - trial.datetime_start).total_seconds() > GRACE_SECONDS
     host, _, process = str(trial.user_attrs.get("worker", "")).rpartition(":")
@@ -221,6 +214,6 @@ def is_dead(trial: FrozenTrial) -> bool:
         os.kill(int(process), 0)
     except ProcessLookupError:
         return True
-    except (OSError, ValueError):  # another user's process, or no number
+    except (OSError, ValueError):  # another user's process, or not a number
         pass
     return False

@@ -1,4 +1,4 @@
-"""``python -m specexp.verify CONFIG.yaml [--key value]``: whether every composition of a file is lossless here.
+"""``python -m specexp.verify CONFIG.yaml [--key value]``: test whether every composition of a file is lossless.
 
 Writes ``<output>/verify/<name>/{config.yaml,environment.json,report.md,report.json}`` and pictures; a second run of
 the same name replaces them.
@@ -18,12 +18,12 @@ ENDPOINT = "--endpoint"
 USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value ...]
        python -m specexp.verify --endpoint URL [--plain URL] [--plain-body JSON] [--help]
 
-Tests whether the compositions of an experiment leave the target's output unchanged on its models and device:
-token equality for Greedy and KeyedSampling, with plain decoding and on toy targets whose every output is known; for
-verifiers that sample, the joint law of their tokens on toy targets, with as many samples as find a deviation of
-verify.total_variation (0.05) with a power of 95 %, and of the first tokens on the configured models. The target is
+Tests whether the compositions of an experiment leave the target's output unchanged on its models and device.
+Greedy and KeyedSampling must give the same tokens as plain decoding, and the known output of toy targets. Verifiers
+that sample must give the target's distribution: jointly on toy targets, with as many samples as find a deviation of
+verify.total_variation (0.05) with a power of 95 %, and in the first tokens on the configured models. The target is
 float32 unless the file states another dtype. Exit code 0: every claim holds as far as stated (a lossy verifier makes
-none); 1: one does not; 2: the file is wrong; 3: no deviation was found and the stated one is not excluded.
+none); 1: a claim does not hold; 2: the file is wrong; 3: no deviation was found, but the stated one is not excluded.
 With --endpoint a server's answers with speculation and without are compared instead, at temperature 0.
 --dry-run checks the file and lists the tests; any other --dotted.key overrides the file,
 e.g. --verify.total_variation 0.02 --data.max_prompts 8 --verifier.init_args.temperature 0.3."""
@@ -58,16 +58,16 @@ def _act(config: Config, dry_run: bool) -> int:
         for claim in claims_of(kept):
             print(f"{claim.arm.title}: {', '.join(claim.checks)}")
         if skipped:
-            print(f"not verified, since their loops are not ours: {', '.join(skipped)}")
+            print(f"not verified, because other programs decode them: {', '.join(skipped)}")
         return 0
     from specexp.verify.run import run
 
     found = run(config)
     if not found.passed:
-        current_result().next = command_line("doctor", why="its lines belong beside the report into an issue")
+        current_result().next = command_line("doctor", why="add its lines and the report to an issue")
     elif config.artifact:
         options = [*model_options(config), *trust_options(config)]
         current_result().next = command_line("serve", config.artifact, *options, "--port", 8000)
     else:
-        current_result().next = command_line("run", *experiment_again(config), why="says what it is worth")
+        current_result().next = command_line("run", *experiment_again(config), why="measures its speed")
     return (0 if found.known else 3) if found.passed else 1

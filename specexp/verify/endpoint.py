@@ -118,10 +118,7 @@ def compare_endpoints(
     """Compare the answers to every prompt, one after the other.
 
     An answer is wrong only if plain decoding repeats itself and clearly prefers its own token, by the server's
-    log-probabilities. Without these it cannot be judged.
-
-    Raises:
-        EngineError: A server does not answer.
+    log-probabilities. Without these it cannot be judged. Raises EngineError if a server does not answer.
     """
     for prompt in prompts:
         off, on = plain(prompt), speculative(prompt)
@@ -139,32 +136,24 @@ def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
     """Return the gap of plain decoding's log-probabilities at the token in which the answers differ.
 
     It is a lower bound if the other token is not among the best that the server returned. None if the server did not
-    return them for every token, or where an answer has ended: no text shows the token that ended it.
+    return them for every token, or if an answer has ended there: no text shows the token that ended it.
     """
-    if "".join(off.pieces) != off.text or len(off.logprobs) != len(off.pieces):
-        return None
-    if at == len(off.text) or at == len(on.text):
+    complete = "".join(off.pieces) == off.text and len(off.logprobs) == len(off.pieces)
+    if not complete or at == len(off.text) or at == len(on.text):
         return None
     begin = 0
     for piece, best in zip(off.pieces, off.logprobs, strict=True):
         if at < begin + len(piece):
-            if piece not in best or not best:
-                return None
             rest = on.text[begin:]
-            others = [
-                value for text, value in best.items() if text and text != piece and rest.startswith(text)
-            ]
-            return best[piece] - max(others, default=min(best.values()))
+            # The speculative token is one that the speculative answer continues with.
+            others = [one for text, one in best.items() if text and text != piece and rest.startswith(text)]
+            return best[piece] - max(others, default=min(best.values())) if piece in best else None
         begin += len(piece)
     return None
 
 
 def verify_endpoint(arguments: Sequence[str]) -> int:
-    """Run ``python -m specexp.verify --endpoint URL``.
-
-    Returns:
-        Its exit code: 0 no answer is wrong, 1 one is, 2 the server cannot be reached, 3 an answer cannot be judged.
-    """
+    """Run ``python -m specexp.verify --endpoint URL``; returns 2 if the server cannot be reached, else the verdict."""
     with collected_result(arguments) as result:
         output = ""
         try:
@@ -181,11 +170,9 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
             result.exit_code, result.answer, result.folder = report.exit_code, report.counts(), output
             result.next = {
                 0: "experiments/engines/compare.yaml measures a server against others",
-                1: f"{file} belongs into an issue of the server",
-            }.get(
-                report.exit_code,
-                "with a server that returns logprobs, near ties are told apart from mistakes",
-            )
+                1: f"attach {file} to an issue of the server",
+                3: "with a server that returns logprobs, near ties are told apart from mistakes",
+            }[report.exit_code]
     return result.exit_code
 
 
@@ -221,7 +208,7 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
 
 
 def positive_integer(text: str) -> int:
-    """Return the value of an option; its name stands in the message of ``argparse``."""
+    """Return the value of an option; ``argparse`` names this function in its message."""
     if int(text) < 1:
         raise ValueError(text)
     return int(text)
@@ -259,11 +246,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def engine_to_verify(config: Config) -> ForeignEngine:
-    """Return the file's engine.
-
-    Raises:
-        ConfigError: It cannot be built, or does not speculate.
-    """
+    """Return the file's engine; ConfigError if it cannot be built, or does not speculate."""
     from specexp.config import build_engine
 
     engine: ForeignEngine = build_engine(config)
@@ -279,8 +262,7 @@ def engine_to_verify(config: Config) -> ForeignEngine:
 def verify_engine(config: Config) -> EndpointReport:
     """Compare an engine with itself without speculation; writes ``<output>/verify/<name>/engine.md``.
 
-    Raises:
-        ConfigError: The file, its models or prompts cannot be used, or the engine does not start or answer.
+    Raises ConfigError if models or prompts cannot be used, or the engine does not start or answer.
     """
     import torch
 
@@ -297,7 +279,7 @@ def verify_engine(config: Config) -> EndpointReport:
     prompts = load_prompts(config, pair).prompts
     exact: ModelPair | None = pair
     if is_gguf(config.get("pair.target")):
-        exact = None  # its logits are not looked at
+        exact = None  # its logits cannot be read
     elif config.get("pair.target_dtype") != "float32":
         exact = build_pair(apply_overrides(config, {"pair.target_dtype": "float32"}, "verify"))
     generation = build_generation(config)

@@ -24,7 +24,7 @@ from specexp.verify.statistics import (
 
 Start = tuple[int, ...]
 WIDTH = 48
-"""Beginnings of an answer with a cell of their own; the others share one."""
+"""Beginnings of an answer that are counted one by one; all others share one cell."""
 _PLAIN_LANES = 8
 """Continuations that plain decoding decodes in one pass."""
 
@@ -54,7 +54,7 @@ class Starts:
 def first_tokens(
     starts: Sequence[Starts], drawn: Sequence[Sequence[Sequence[int]]], level: float
 ) -> LosslessCheck:
-    """Test the beginnings that a composition drew for all prompts together."""
+    """Test the beginnings that a composition drew, all prompts together."""
     fits = {one.prompt_id: one.fit(own) for one, own in zip(starts, drawn, strict=True)}
     p_value = combined_p_value(list(fits.values()))
     samples = sum(fit.samples for fit in fits.values())
@@ -76,8 +76,7 @@ def likely_starts(
 ) -> Starts:
     """Find the likeliest beginnings by a beam over exact probabilities, one tree pass a token in the first slot.
 
-    Raises:
-        ValueError: The target's logits are not finite.
+    Raises ValueError if the target's logits are not finite.
     """
     model.cache.truncate(0, 0)
     model.prefill(0, prompt[:-1])
@@ -92,7 +91,7 @@ def likely_starts(
             grown += [((*start, int(token)), probability * float(after[token])) for token in best]
         beam = sorted((one for one in grown if one[1] > 0), key=lambda one: -one[1])[:WIDTH]
         if not beam:
-            raise ValueError(f"the target's logits after prompt {prompt_id!r} are no numbers to sample from")
+            raise ValueError(f"the target's logits after prompt {prompt_id!r} are not finite")
     model.cache.truncate(0, 0)
     shares = np.array([share for _, share in beam])
     return Starts(prompt_id, tuple(prompt), tuple(start for start, _ in beam), shares)

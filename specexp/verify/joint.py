@@ -1,14 +1,17 @@
 """The law of a composition's output, tested on toy targets with known probabilities.
 
 A verifier may be right in each step and wrong across steps, as with frozen noise, or right on average and wrong behind
-accepted drafts. So several joints are tested: three consecutive tokens, the first tokens of three consecutive steps,
-tokens by their place in a step, tokens by the one before them, and how often a first candidate comes.
+accepted drafts. So several joints are tested:
 
-The number of samples follows from the power wanted. With ``n`` triples a deviation of total variation ``TV`` has a
-non-centrality of at least ``4 * n * TV**2``, and ``n`` is the least at which Pearson's chi-square finds it at the level
-with probability ``1 - MISS``. The test looks twice. After ``n / 2`` triples a toy is settled if the deviation would
-have given a larger chi-square with probability ``1 - MISS``; most exact compositions are. Otherwise the other half is
-drawn. Both misses together are at most ``1 - POWER``.
+- three consecutive tokens, and the first tokens of three consecutive steps,
+- tokens by their place in a step, and tokens by the one before them,
+- how often a first candidate comes.
+
+The power determines the number of samples. With ``n`` triples a deviation of total variation ``TV`` has a
+non-centrality of at least ``4 * n * TV**2``. ``n`` is the least number at which Pearson's chi-square finds it at the
+level with probability ``1 - MISS``. The test has two looks. After ``n / 2`` triples a toy is settled if the deviation
+would have given a larger chi-square with probability ``1 - MISS``, as for most exact compositions. Otherwise the other
+half is drawn. Both misses together are at most ``1 - POWER``.
 
 Tests and looks share a quarter of the level (Bonferroni), so exact samples are refused with less than the level.
 """
@@ -50,7 +53,7 @@ from specexp.verify.toy import (
 )
 
 BLOCKS = CHUNK * TOKENS // BLOCK
-"""Triples of tokens of a chunk."""
+"""Triples of tokens in a chunk."""
 Chunks = Callable[[Manner, Sequence[int]], Iterable[Tally]]
 """Decodes the chunks of these numbers on a toy of this manner."""
 
@@ -97,8 +100,8 @@ class JointTest:
     """A test of the joints on all toys. The first half of the samples is requested at once, for other processes.
 
     Args:
-        own_noise: Whether the verifier draws noise of its own, step by step. Another's output is right even where a
-            coupled drafter has looked ahead at its noise, so that the end of a step depends on the next tokens.
+        own_noise: Whether the verifier draws noise of its own, step by step. Otherwise a coupled drafter may know the
+            noise in advance, so the end of a step depends on the next tokens although the output is right.
     """
 
     def __init__(
@@ -128,12 +131,12 @@ class JointTest:
 
     @property
     def chunks(self) -> int:
-        """Chunks to decode, at most."""
+        """Maximum number of chunks to decode."""
         return sum(whole for _, whole in self._numbers.values())
 
     @cached_property
     def check(self) -> LosslessCheck:
-        """The result, once all samples are there."""
+        """The result of all samples."""
         tallies = {manner: sum(found, Tally()) for manner, found in self._first.items()}
         fits = self._fits(tallies)
         if min(fit.p_value for fit in fits.values()) >= self.each:
@@ -180,7 +183,7 @@ class JointTest:
         }
 
     def _settled(self, manner: Manner, tallies: dict[Manner, Tally], fits: dict[str, GoodnessOfFit]) -> bool:
-        """Whether the counts of a toy are enough for the stated deviation."""
+        """Return whether the counts of a toy are enough for the stated deviation."""
         blocks, needed = tallies[manner].blocks, self.needed[manner]
         return blocks >= needed or (
             blocks >= needed / 2 and fits[f"{manner}: tokens"].excludes(self.total_variation)
@@ -188,7 +191,7 @@ class JointTest:
 
 
 def joint_fits(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[str, GoodnessOfFit]:
-    """Test the counts against the target's law ``[LIVE]`` by place; ends of steps only with noise of their own."""
+    """Test the counts against the target's law ``[LIVE]`` by rank; ends of steps only for noise of their own."""
     shares = np.append(law, 0.0)
     joint = np.einsum("i,j,k->ijk", shares, shares, shares).ravel()
     fits = {
@@ -214,15 +217,15 @@ class EqualityTest:
 
     @cached_property
     def check(self) -> LosslessCheck:
-        """The result, once all are compared."""
+        """The result of all comparisons."""
         total = sum((tally for tallies in self._tallies for tally in tallies), Tally())
-        # a larger share of wrong tokens shows with probability POWER
+        # A larger share of wrong tokens shows at least once with probability POWER.
         finds = 1 - (1 - POWER) ** (1 / total.compared)
         return LosslessCheck(
             "toy equality",
             "found" if total.wrong else "excluded",
             total.compared,
-            f"no token differs, fewer than 1 in {1 / finds:,.0f} can (power {100 * POWER:.0f} %)",
+            f"no token differs, so fewer than 1 in {1 / finds:,.0f} are wrong (power {100 * POWER:.0f} %)",
             finds,
             outcomes={"wrong": len(total.wrong)},
             wrong=tuple(total.wrong),

@@ -65,11 +65,11 @@ def verdict_table(found: LosslessReport) -> Table:
         table.rows.append([finding.title, finding.verifier, finding.verdict])
     table.notes = [
         f"{found.setting[0].upper()}{found.setting[1:]}.",
-        f"A composition that is exact is refused with a probability of {found.level:g} at most: half of it is for the "
-        "toy targets (Bonferroni over tests and looks; p is of all of them together), half for the configured models.",
+        f"An exact composition is refused with a probability of at most {found.level:g}: half of it for the toy "
+        "targets (Bonferroni over tests and looks; p is for all of them), half for the configured models.",
     ]
     if found.skipped:
-        table.notes.append(f"Not verified, since their loops are not ours: {', '.join(found.skipped)}.")
+        table.notes.append(f"Not verified, because other programs decode them: {', '.join(found.skipped)}.")
     for finding in found.all:
         if finding.not_tested is not None:
             table.notes.append(f"{finding.title}: no toy test ({finding.not_tested}).")
@@ -77,7 +77,7 @@ def verdict_table(found: LosslessReport) -> Table:
             table.notes.append(f"{finding.title}: {len(finding.errors)} errors, e.g. {finding.errors[0]}")
         for sequence, index, token, expected in [one for check in finding.checks for one in check.wrong][:1]:
             table.notes.append(
-                f"{finding.title}: on a toy target, token {index} of continuation {sequence} was {token} instead of "
+                f"{finding.title}: on a toy target, token {index} of continuation {sequence} is {token}, expected "
                 f"{expected}."
             )
     return table
@@ -91,22 +91,22 @@ def check_table(rows: Rows, found: LosslessReport) -> Table:
     table = Table("The tests", columns(heads))
     for title, check in rows:
         outcomes, p = check.outcomes, check.p_value
-        # a p-value is never shown as 0
+        # A p-value is never shown as 0.
         shown = None if p is None else "<1e-4" if p < 1e-4 else f"{p:.4f}"
         counts = (f"{check.samples:,}", outcomes.get("wrong"), outcomes.get("near ties"))
         table.rows.append([title, check.name, *counts, shown, check.worst, check.finds, check.decision])
     table.notes = [
-        f"finds: a greater deviation, whatever its form, is found with {100 * POWER:.0f} % probability: a share of "
-        "wrong tokens (toy equality), or a total variation over the cells of a joint, rare ones pooled.",
-        "toy joint: three consecutive tokens of targets with known probabilities, against their product; first tokens "
-        "of three consecutive steps; tokens by the one before; by place in a step; how often the first candidate "
-        "comes, where nothing is drawn. open: several tokens are likely, and the draft is right, too sure, opposed, "
-        "elsewhere or half right. sure: one token mostly comes. As many samples as find a total variation of "
-        f"{found.total_variation:g} by Pearson's chi-square; half of them if these exclude it. A deterministic "
-        "verifier's law is tested without drafts.",
-        "first tokens: the likeliest beginnings on the configured models and all others together, against the "
-        f"target's own probabilities; the prompts are tested together at {found.level * SHARE:g}, and plain decoding "
-        "is the control.",
+        f"finds: the size of a deviation that is found with {100 * POWER:.0f} % probability whatever its form: a share "
+        "of wrong tokens (toy equality), or a total variation over the cells of a joint, rare ones pooled.",
+        "toy joint: targets with known probabilities. Its tests count three consecutive tokens, the first tokens of "
+        "three consecutive steps, tokens by the one before and by place in a step, and how often an undrawn first "
+        "candidate comes. On the toy 'open' several tokens are likely and drafts are rejected at every depth; on "
+        "'sure' one token is likely and deep drafts are accepted. A deterministic verifier is tested without drafts.",
+        f"The samples suffice to find a total variation of {found.total_variation:g} by Pearson's chi-square; half of "
+        "them are enough if they exclude it.",
+        "first tokens: the likeliest beginnings on the configured models, and all others together, against the "
+        "target's own probabilities. All prompts are one test at level "
+        f"{found.level * SHARE:g}; plain decoding is the control.",
     ]
     return table
 
@@ -140,8 +140,8 @@ def branch_table(rows: Rows) -> Table:
             cells = (f"{count:,}" for count in counts)
             table.rows.append([title, check.name, *cells, str(steps), "; ".join(steps.never) or None])
     table.notes = [
-        "rejected at depth d: every drafted token of that depth behind the accepted ones was refused; at depth 1 none "
-        "was accepted. never: branches of the verifier that no step took, so they were not tested."
+        "rejected at depth d: d - 1 tokens were accepted, and every drafted token after them was rejected. never: "
+        "branches of the verifier that no step took, so they were not tested."
     ]
     return table
 

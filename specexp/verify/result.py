@@ -1,4 +1,4 @@
-"""Tests of compositions in one shape, and the findings and verdicts of a verification."""
+"""The results of tests, and the findings and verdicts of a verification."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from specexp.core.outcome import Outcome
-from specexp.verify.statistics import POWER, GoodnessOfFit
+from specexp.verify.statistics import GoodnessOfFit
 
 Decision = Literal["found", "excluded", "undecided"]
 
@@ -21,13 +21,13 @@ class StepEndings:
 
     steps: int = 0  # steps that the limit of tokens cut short are not counted below
     tokens: int = 0
-    rows: int = 0  # rows of trees that the target answered, roots included
+    rows: int = 0  # rows of trees in the target's passes, roots included
     undrafted: int = 0  # steps with nothing drafted
     # by depth, steps in which every node of that depth below the accepted path was rejected
     rejected: Counter[int] = field(default_factory=Counter)
-    # by depth, steps whose accepted path ended at a leaf, so that the bonus token came after it
+    # by depth, steps with an accepted path that ended at a leaf, so that the bonus token came after it
     leaves: Counter[int] = field(default_factory=Counter)
-    whole: int = 0  # steps whose accepted path was as deep as the tree
+    whole: int = 0  # steps with an accepted path as deep as the tree
     deepest: int = 0  # depth of the deepest tree
 
     def observe(self, outcome: Outcome) -> None:
@@ -80,7 +80,7 @@ class LosslessCheck:
     decision: Decision
     samples: int  # compared outputs or tokens, or counted samples
     evidence: str  # the result as a clause of a verdict
-    # the deviation that is found with probability ``power``: a share of wrong tokens, or a total variation
+    # the deviation that is found with probability ``POWER``: a share of wrong tokens, or a total variation
     finds: float | None = None
     p_value: float | None = None  # one for all fits, to be compared with ``level``
     level: float | None = None  # probability that the test refuses an exact composition
@@ -89,11 +89,10 @@ class LosslessCheck:
     # tokens on the toy targets that differ: (continuation, index, token, expected token)
     wrong: tuple[tuple[int, int, int, int], ...] = ()
     branches: StepEndings | None = None
-    power: float = POWER
 
     @property
     def passed(self) -> bool:
-        """Whether no deviation was found."""
+        """True if no deviation was found."""
         return self.decision != "found"
 
     @property
@@ -117,22 +116,22 @@ class Finding:
 
     @property
     def deviates(self) -> bool:
-        """Whether an output or a law differs from plain decoding's."""
+        """True if an output or a law differs from plain decoding's."""
         return not all(check.passed for check in self.checks)
 
     @property
     def tested(self) -> bool:
-        """Whether anything was compared or counted."""
+        """True if anything was compared or counted."""
         return any(check.samples for check in self.checks)
 
     @property
     def failed(self) -> bool:
-        """Whether the claim does not hold."""
+        """True if the claim does not hold."""
         return bool(self.errors) or not self.tested or (self.lossless and self.deviates)
 
     @property
     def known(self) -> bool:
-        """Whether a deviation of the stated size was found or excluded, if the composition claims anything."""
+        """True if a deviation of the stated size was found or excluded, or the composition claims nothing."""
         if self.failed or not self.lossless:
             return True
         return self.not_tested is None and all(check.decision != "undecided" for check in self.checks)
@@ -174,12 +173,12 @@ class LosslessReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every claim holds."""
+        """True if every claim holds."""
         return not any(finding.failed for finding in self.all)
 
     @property
     def known(self) -> bool:
-        """Whether the stated deviation was found or excluded in every composition."""
+        """True if the stated deviation was found or excluded in every composition."""
         return all(finding.known for finding in self.findings)
 
 
@@ -189,7 +188,7 @@ _PROPERTIES = {
     Finding: ("verdict",),
     LosslessReport: ("passed", "known"),
 }
-"""Properties that stand in JSON, too."""
+"""Properties that are part of the JSON."""
 
 
 def as_json(value: Any) -> Any:

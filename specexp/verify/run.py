@@ -71,12 +71,12 @@ class LosslessClaim:
 
     @property
     def deterministic(self) -> bool:
-        """Whether its outputs must equal plain decoding's token for token."""
+        """True if its outputs must equal plain decoding's token for token."""
         return self.verifier.sampling == "deterministic"
 
     @property
     def sampled(self) -> bool:
-        """Whether its outputs have a law to be tested."""
+        """True if its outputs have a law to be tested."""
         return self.law[0] > 0 or not self.deterministic
 
     @property
@@ -88,10 +88,9 @@ class LosslessClaim:
 
 
 def our_arms(config: Config) -> tuple[Config, list[str]]:
-    """Return the file with our own arms alone, in float32 if it names no dtype, and the names of the other arms.
+    """Return the file with our own arms only, in float32 if it names no dtype, and the names of the other arms.
 
-    Raises:
-        ConfigError: It decodes groups of sequences.
+    Raises ConfigError if it decodes groups of sequences.
     """
     if is_multi_sequence(config):
         raise ConfigError(
@@ -113,11 +112,7 @@ def our_arms(config: Config) -> tuple[Config, list[str]]:
 
 
 def claims_of(config: Config) -> list[LosslessClaim]:
-    """Return every composition of a file, as of :func:`our_arms`, with its claim.
-
-    Raises:
-        ConfigError: A verifier does not state the law of its output.
-    """
+    """Return every composition of a file with its claim; ConfigError if a verifier does not declare its law."""
     claims = []
     for arm in arms_of(config):
         verifier = build_verifier(arm.config)
@@ -244,7 +239,7 @@ def _finding(
         errors.append(f"toy target: {type_and_line(error)}")
     if claim.sampled and all(check.passed for check in checks):  # a found deviation needs no second proof
         try:
-            # the outputs of a deterministic verifier equal plain decoding's, whose law is the control
+            # A deterministic verifier's outputs equal plain decoding's, and the control tests that law.
             starts = plain.starts
             if not claim.deterministic:
                 checks.append(plain.test_starts(starts, arm.parts))
@@ -349,7 +344,9 @@ class _Toys:
             return tally
 
         def decode(task: _ToyTask, manner: Manner, numbers: Sequence[int]) -> Iterator[Tally]:
-            tallies = run_chunks(partial(task, manner), numbers)  # begins now, before the first is asked for
+            tallies = run_chunks(
+                partial(task, manner), numbers
+            )  # processes begin now, not at the first result
             return map(counted, tallies)
 
         limits = settings["total_variation"], settings["level"] / 2, settings["toy_triples"]

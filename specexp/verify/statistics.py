@@ -15,7 +15,7 @@ RARE = 10.0
 POWER = 0.95
 """Probability with which a deviation of the stated size is found."""
 SHARE = 0.25
-"""Share of a level that is tested at, since chi-square's tail is only nearly that of counts."""
+"""Share of a level that tests use, because the tail of chi-square only approximates that of counts."""
 LOOKS = 2
 """Number of tests of a joint: at half of its samples, and at all of them."""
 MISS = (1 - POWER) / LOOKS
@@ -24,7 +24,7 @@ MISS = (1 - POWER) / LOOKS
 
 @dataclass(frozen=True)
 class GoodnessOfFit:
-    """Counts beside the probabilities they should come from, rare cells pooled."""
+    """Counts and the expected counts, rare cells pooled."""
 
     observed: NDArray[np.float64]  # [c] counts of the pooled cells
     expected: NDArray[np.float64]  # [c]
@@ -50,8 +50,7 @@ class GoodnessOfFit:
 def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64]) -> GoodnessOfFit:
     """Test counts ``[m]``, or ``[s, m]`` of strata that share one law, against probabilities ``[m]`` of any sum.
 
-    Raises:
-        ValueError: There is no count.
+    Raises ValueError if nothing was counted.
     """
     strata = np.atleast_2d(counts)
     if strata.sum() == 0:

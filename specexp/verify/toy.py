@@ -1,8 +1,8 @@
 """A target and a draft with known probabilities, fast enough for many thousands of tokens, and counts of their tokens.
 
-After any two tokens the target has the same law with its tokens permuted. Counted by its *place*, the likeliest first,
-every token of every continuation is an independent draw from that law, whatever came before. So each token of a run is
-a sample, and the joint law of three consecutive places is a product.
+After any two tokens the target has the same law with its tokens permuted. The *rank* of a token is its place in that
+law, the likeliest first. So the ranks of all tokens of all continuations are independent draws from one law. Each token
+of a run is a sample, and the joint law of three consecutive ranks is a product.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ so that deep drafts are accepted to their leaves."""
 PartsFactory = Callable[[Any], Parts]
 """Makes new parts, given the toy draft model."""
 BLOCK = 3
-"""Consecutive tokens, and steps, whose joint is tested."""
+"""Number of consecutive tokens, and of consecutive steps, in a tested joint."""
 TOKENS = 24
 """Tokens of a continuation."""
 COMPARED = 48
 """Tokens of a continuation that is compared."""
 CHUNK = 10
 """Continuations that parts decode before they are made anew, so that carried state is tested too."""
-_PLACES = 4
-"""A token is the first of all, the first in its step, the second, or later."""
+_POSITIONS = 4
+"""Positions of a token: the first of all, the first in its step, the second, or later."""
 _PROMPT = 16
 CELLS = LIVE + 1
-"""Places in the target's law, and one for all tokens of probability 0."""
+"""Ranks in the target's law, and one for all tokens of probability 0."""
 _LAWS = {"open": (0.46, 0.24, 0.15, 0.1, 0.05), "sure": (0.86, 0.06, 0.04, 0.025, 0.015)}
 _SHARPNESS = {"open": (1.0, 2.5, -1.0, 0.0, 0.75), "sure": (1.0, 1.5, 1.0, 2.0, 1.0)}
 """Factors of the target's scores in the draft's, by the last token."""
@@ -156,7 +156,7 @@ class ToyModel(Runtime):
         fed += growth.tokens.tolist()
         before = []
         for row, visible in enumerate(growth.visible[:, :-1].tolist(), first):
-            # the nearest visible row above is the parent
+            # The nearest visible row above is the parent.
             above = next((at for at in range(row - 1, -1, -1) if visible[at]), None)
             before.append((committed[-1] if committed else LIVE) if above is None else fed[above])
         return torch.from_numpy(self.table[classes(before), classes(growth.tokens)])
@@ -177,22 +177,22 @@ class Toy(NamedTuple):
 
     target: ToyModel
     draft: ToyModel
-    # [LIVE + 1, LIVE + 1, LIVE] place of each token in the target's law after two tokens, the likeliest first
-    places: NDArray[np.int64]
+    # [LIVE + 1, LIVE + 1, LIVE] rank of each token in the target's law after two tokens, the likeliest first
+    ranks: NDArray[np.int64]
 
     def law(self, processors: Processors) -> NDArray[np.float64]:
-        """Return probabilities ``[LIVE]`` by place, after any two tokens."""
+        """Return probabilities ``[LIVE]`` by rank, after any two tokens."""
         shares = processors.probabilities(torch.from_numpy(self.target.table[0, 0]))[:LIVE]
         law = np.empty(LIVE)
-        law[self.places[0, 0]] = np.where(shares > 1e-12, shares, 0.0)
+        law[self.ranks[0, 0]] = np.where(shares > 1e-12, shares, 0.0)
         law /= law.sum()
         return law
 
-    def places_of(self, token_ids: Sequence[int]) -> NDArray[np.int64]:
-        """Return places ``[t - 2]`` of every token but the first two; ``LIVE`` for one of probability 0."""
+    def ranks_of(self, token_ids: Sequence[int]) -> NDArray[np.int64]:
+        """Return ranks ``[t - 2]`` of every token but the first two; ``LIVE`` for one of probability 0."""
         tokens = classes(token_ids)
         before, last, after = tokens[:-2], tokens[1:-1], tokens[2:]
-        return np.where(after < LIVE, self.places[before, last, np.minimum(after, LIVE - 1)], LIVE)
+        return np.where(after < LIVE, self.ranks[before, last, np.minimum(after, LIVE - 1)], LIVE)
 
 
 def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "open", seed: int = 0) -> Toy:
@@ -204,18 +204,18 @@ def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "
         raise ValueError(f"the toy vocabulary was {vocabulary}; at least {LIVE} tokens are needed")
     generator = np.random.default_rng(seed)
     states = (LIVE + 1, LIVE + 1)
-    places = generator.permuted(np.broadcast_to(np.arange(LIVE), (*states, LIVE)), axis=2)
-    if manner == "sure":  # the last token alone decides, so that what was seen once can be foreseen
-        places = np.broadcast_to(places[:1], places.shape)
-    elsewhere = generator.permuted(places, axis=2)
+    ranks = generator.permuted(np.broadcast_to(np.arange(LIVE), (*states, LIVE)), axis=2)
+    if manner == "sure":  # the last token alone decides, so that drafters can learn what follows it
+        ranks = np.broadcast_to(ranks[:1], ranks.shape)
+    elsewhere = generator.permuted(ranks, axis=2)
     scores = np.log(np.array(_LAWS[manner]))
     sharp, other = (np.array([*table[manner], 1.0]) for table in (_SHARPNESS, _ELSEWHERE))
-    drafted = sharp[:, np.newaxis] * scores[places] + other[:, np.newaxis] * scores[elsewhere]
+    drafted = sharp[:, np.newaxis] * scores[ranks] + other[:, np.newaxis] * scores[elsewhere]
     target, draft = (np.full((*states, vocabulary), -40.0 * max(1.0, temperature)) for _ in range(2))
     scale = temperature or 1.0
-    target[..., :LIVE] = scale * scores[places]
+    target[..., :LIVE] = scale * scores[ranks]
     draft[..., :LIVE] = scale * drafted
-    return Toy(ToyModel(target), ToyModel(draft), places)
+    return Toy(ToyModel(target), ToyModel(draft), ranks)
 
 
 def classes(tokens: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -229,13 +229,13 @@ def _zeros(*shape: int) -> NDArray[np.int64]:
 
 @dataclass
 class Tally:
-    """Counts of tokens by their place in the target's law."""
+    """Counts of tokens by their rank in the target's law."""
 
     # blocks of three consecutive tokens, and first tokens of three consecutive steps, across continuations
     tokens: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS, CELLS))
     starts: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS, CELLS))
     # tokens by their place in a step, and by the token before, which decides how right the draft is
-    by_place: NDArray[np.int64] = field(default_factory=partial(_zeros, _PLACES, CELLS))
+    by_place: NDArray[np.int64] = field(default_factory=partial(_zeros, _POSITIONS, CELLS))
     by_last: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS))
     # tokens after a row with a first candidate that was not drawn, those among them that equal it, their expected
     # number, and its variance
@@ -275,11 +275,7 @@ class ToyLaw:
 
 
 def compose(make_parts: PartsFactory, law: ToyLaw, manner: Manner = "open") -> tuple[Toy, Decoder]:
-    """Return the toy models and a decoder with new parts on them.
-
-    Raises:
-        ValueError: The parts do not go with the toy models.
-    """
+    """Return the toy models and a decoder on them; ValueError if the parts do not go with them."""
     toy = law.toy(manner)
     return toy, Decoder(toy.target, *make_parts(toy.draft))
 
@@ -289,7 +285,7 @@ def sample_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: 
     toy, decoder = compose(make_parts, law, manner)
     shares = toy.law(law.processors)
     tally = Tally()
-    starts: list[NDArray[np.int64]] = []  # places of the first tokens of steps
+    starts: list[NDArray[np.int64]] = []  # ranks of the first tokens of steps
     for sequence in range(number * CHUNK, (number + 1) * CHUNK):
         notes = _Notes(toy, shares, tally)
         prompt = _prompt(law.seed, sequence)
@@ -297,7 +293,7 @@ def sample_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: 
             prompt, max_new_tokens=TOKENS, seed=law.seed, sequence=sequence, observers=(notes,)
         ).token_ids
         starts.append(notes.count([*prompt[-2:], *tokens]))
-    # the tokens decide how many steps a continuation has, so dropping the odd ones of each would prefer some tokens
+    # The tokens decide how many steps a continuation has, so dropping the odd ones of each would prefer some tokens.
     _count_blocks(tally.starts, np.concatenate(starts))
     return tally
 
@@ -363,16 +359,16 @@ class _Notes:
             self._choices(outcome)
 
     def count(self, tokens: list[int]) -> NDArray[np.int64]:
-        """Count a continuation behind two tokens of its prompt; returns the places of its steps' first tokens."""
-        places, tally = self.toy.places_of(tokens), self.tally
+        """Count a continuation behind two tokens of its prompt; returns the ranks of its steps' first tokens."""
+        ranks, tally = self.toy.ranks_of(tokens), self.tally
         begins = np.cumsum(self.lengths) - self.lengths
         in_step = np.concatenate([np.arange(length) for length in self.lengths])
-        place_in_step = np.minimum(in_step + 1, _PLACES - 1)
-        place_in_step[0] = 0
-        np.add.at(tally.by_place, (place_in_step, places), 1)
-        np.add.at(tally.by_last, (classes(tokens[1:-1]), places), 1)
-        _count_blocks(tally.tokens, places)
-        first: NDArray[np.int64] = places[begins]
+        position = np.minimum(in_step + 1, _POSITIONS - 1)
+        position[0] = 0
+        np.add.at(tally.by_place, (position, ranks), 1)
+        np.add.at(tally.by_last, (classes(tokens[1:-1]), ranks), 1)
+        _count_blocks(tally.tokens, ranks)
+        first: NDArray[np.int64] = ranks[begins]
         return first
 
     def _choices(self, outcome: Outcome) -> None:
@@ -385,13 +381,13 @@ class _Notes:
             if not children:
                 break
             candidate = int(tree.tokens[children[0]])
-            share = self.shares[self.toy.places_of([*history, candidate])[0]]
+            share = self.shares[self.toy.ranks_of([*history, candidate])[0]]
             choices += (1, token == candidate, share, share * (1 - share))
             history = [history[1], token]
 
 
-def _count_blocks(counts: NDArray[np.int64], places: NDArray[np.int64]) -> None:
-    whole = places[: places.size // BLOCK * BLOCK].reshape(-1, BLOCK)
+def _count_blocks(counts: NDArray[np.int64], ranks: NDArray[np.int64]) -> None:
+    whole = ranks[: ranks.size // BLOCK * BLOCK].reshape(-1, BLOCK)
     np.add.at(counts, tuple(whole.T), 1)
 
 

@@ -1,16 +1,12 @@
 """Workers of this machine, on a real Ray cluster, and under a real SLURM: they end, fail, are killed or interrupted."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.clusters import (
@@ -38,26 +34,26 @@ everywhere = pytest.mark.parametrize(
 
 
 @pytest.fixture(autouse=True)
-def _password(monkeypatch: pytest.MonkeyPatch) -> None:
+def _password(monkeypatch):
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
+def ray():
     pytest.importorskip("ray")
     with ray_cluster() as running:
         yield Path(running.head_node.get_session_dir_path())
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[Path]:
+def slurm():
     pytest.importorskip("submitit")
     with tempfile.TemporaryDirectory(prefix="specexp-slurm-") as folder, slurm_cluster(Path(folder)) as state:
         yield state
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> str:
+def cluster(request):
     if request.param != "local":
         request.getfixturevalue(request.param)
     return str(request.param)
@@ -65,13 +61,11 @@ def cluster(request: pytest.FixtureRequest) -> str:
 
 @timed
 @everywhere
-def test_workers_end_in_their_environment_and_no_file_holds_the_password(
-    cluster: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_workers_end_in_their_environment_and_no_file_holds_the_password(cluster, tmp_path, request):
     starter = start(tmp_path, cluster, work(tmp_path, 0), work(tmp_path, 1))
-    said, errors = starter.communicate()
+    text, errors = starter.communicate()
     assert starter.returncode == 0, errors
-    assert {"w 0 ended", "w 1 ended"} <= {*said.splitlines()}
+    assert {"w 0 ended", "w 1 ended"} <= {*text.splitlines()}
     for number in range(2):
         (life,) = begun(tmp_path, number)
         assert life[1:3] == [PASSWORD, str(os.nice(0))]
@@ -84,18 +78,16 @@ def test_workers_end_in_their_environment_and_no_file_holds_the_password(
 
 @timed
 @everywhere
-def test_a_failed_worker_is_reported_with_its_error_and_the_others_go_on(
-    cluster: str, tmp_path: Path
-) -> None:
+def test_a_failed_worker_is_reported_with_its_error_and_the_others_go_on(cluster, tmp_path):
     starter = start(tmp_path, cluster, FULL, work(tmp_path, 0), work(tmp_path, 1, lives=2))
     wait_for(lambda: processes(tmp_path, 1))
     os.kill(processes(tmp_path, 1)[0], signal.SIGKILL)
-    said, errors = starter.communicate()
+    text, errors = starter.communicate()
     assert starter.returncode == 1
-    assert "w 1 ended" in said
+    assert "w 1 ended" in text
     assert sorted(line for line in errors.splitlines() if line.startswith("error: ")) == [
-        "error: w 0 failed: the disk is full; the same command does what is missing",
-        "error: w 2 failed: it was killed by SIGKILL; the same command does what is missing",
+        "error: w 0 failed: the disk is full; the same command runs what is missing",
+        "error: w 2 failed: it was killed by SIGKILL; the same command runs what is missing",
     ]
     assert "the disk is full\nbye" in (tmp_path / "logs" / "w_0.log").read_text()
 
@@ -103,7 +95,7 @@ def test_a_failed_worker_is_reported_with_its_error_and_the_others_go_on(
 @timed
 @everywhere
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_the_workers(cluster: str, number: signal.Signals, tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_workers(cluster, number, tmp_path):
     starter = start(tmp_path, cluster, work(tmp_path, 0, lives=2), work(tmp_path, 1, lives=2))
     wait_for(lambda: processes(tmp_path, 0, 1))
     starter.send_signal(number)
@@ -116,7 +108,7 @@ def test_an_interrupt_ends_the_workers(cluster: str, number: signal.Signals, tmp
 
 @timed
 @pytest.mark.parametrize("cluster", ["local", pytest.param("ray", marks=slow)], indirect=True)
-def test_workers_end_when_their_starter_is_killed(cluster: str, tmp_path: Path) -> None:
+def test_workers_end_when_their_starter_is_killed(cluster, tmp_path):
     starter = start(tmp_path, cluster, work(tmp_path, 0, lives=2))
     wait_for(lambda: processes(tmp_path, 0))
     starter.kill()
@@ -124,14 +116,14 @@ def test_workers_end_when_their_starter_is_killed(cluster: str, tmp_path: Path) 
     wait_for(lambda: not is_alive(processes(tmp_path, 0)[0]), 60)
 
 
-def test_workers_of_this_machine_have_gpus_of_their_own(tmp_path: Path) -> None:
+def test_workers_of_this_machine_have_gpus_of_their_own(tmp_path):
     assert start(tmp_path, "local", work(tmp_path, 0), work(tmp_path, 1), gpus=2).wait() == 0
     assert [begun(tmp_path, number)[0][3] for number in range(2)] == ["0,1", "2,3"]
 
 
 @timed
 @slow
-def test_a_worker_on_ray_whose_node_dies_comes_again_on_another(tmp_path: Path) -> None:
+def test_a_worker_on_ray_whose_node_dies_comes_again_on_another(tmp_path):
     pytest.importorskip("ray")
     with ray_cluster(on_the_head=0) as own:
         starter = start(tmp_path, "ray", work(tmp_path, 0, lives=2))
@@ -147,18 +139,14 @@ def test_a_worker_on_ray_whose_node_dies_comes_again_on_another(tmp_path: Path) 
 @timed
 @slow
 @pytest.mark.parametrize(("gpus", "threads"), [(0, 2), (1, 1)])
-def test_a_worker_that_no_node_of_ray_has_room_for_is_refused(
-    gpus: int, threads: int, ray: Path, tmp_path: Path
-) -> None:
+def test_a_worker_that_no_node_of_ray_has_room_for_is_refused(gpus, threads, ray, tmp_path):
     starter = start(tmp_path, "ray", work(tmp_path, 0), gpus=gpus, threads=threads)
     assert f"no node of the Ray cluster has {gpus} GPU" in starter.communicate()[1]
     assert starter.returncode == 2
 
 
 @timed
-def test_without_a_cluster_the_error_tells_how_to_reach_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_cluster_is_refused_with_a_remedy(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     pytest.importorskip("submitit")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
@@ -170,7 +158,7 @@ def test_without_a_cluster_the_error_tells_how_to_reach_one(
 @timed
 @slow
 @pytest.mark.parametrize("how", ["requeue", "time", "preempted"])
-def test_a_job_that_slurm_puts_back_goes_on(how: str, slurm: Path, tmp_path: Path) -> None:
+def test_a_job_that_slurm_puts_back_goes_on(how, slurm, tmp_path):
     starter = start(tmp_path, "slurm", work(tmp_path, 0, lives=2))
     wait_for(lambda: processes(tmp_path, 0))
     job = queued()[0].split()[0]
@@ -187,7 +175,7 @@ def test_a_job_that_slurm_puts_back_goes_on(how: str, slurm: Path, tmp_path: Pat
 
 @timed
 @slow
-def test_a_job_has_the_cores_and_the_setup_it_asks_for(slurm: Path, tmp_path: Path) -> None:
+def test_a_job_has_the_cores_and_the_setup_it_asks_for(slurm, tmp_path):
     program = "import os; print(os.environ['SRUN_CPUS_PER_TASK'], os.environ['MODULE'])"
     more = {"slurm_setup": "export MODULE=cuda", "slurm_srun_args": "--quiet --kill-on-bad-exit=1"}
     assert start(tmp_path, "slurm", [sys.executable, "-c", program], threads=2, **more).wait() == 0
@@ -197,7 +185,7 @@ def test_a_job_has_the_cores_and_the_setup_it_asks_for(slurm: Path, tmp_path: Pa
 @timed
 @slow
 @pytest.mark.parametrize(
-    ("given", "gpus", "said"),
+    ("given", "gpus", "text"),
     [
         ({"slurm_partition": "nosuch"}, 0, "SLURM refuses the workers (invalid partition"),
         ({}, 3, "generic resource"),
@@ -205,20 +193,16 @@ def test_a_job_has_the_cores_and_the_setup_it_asks_for(slurm: Path, tmp_path: Pa
         ({"slurm_time": "8:00:00"}, 0, "--slurm-time must be whole minutes, got '8:00:00'"),
     ],
 )
-def test_what_slurm_refuses_is_one_sentence(
-    given: dict[str, str | int], gpus: int, said: str, slurm: Path, tmp_path: Path
-) -> None:
+def test_a_refusal_of_slurm_is_one_sentence(given, gpus, text, slurm, tmp_path):
     starter = start(tmp_path, "slurm", FULL, gpus=gpus, **given)
     (error,) = starter.communicate()[1].splitlines()
-    assert said in error
+    assert text in error
     assert starter.returncode == 2
 
 
 @timed
 @slow
-def test_the_script_of_the_page_goes_on_when_its_time_is_over(
-    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_script_of_the_page_goes_on_when_its_time_is_over(slurm, tmp_path, monkeypatch):
     script = Path(__file__).parents[2] / "docs" / "cluster" / "study.sh"
     python = tmp_path / "python"
     first = shlex.join(work(tmp_path, 0, lives=2))

@@ -1,7 +1,5 @@
 """The command-line options of workers, and what is refused."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +10,7 @@ from specexp.config import ConfigError
 from specexp.sweep.command import run_study_workers
 
 
-def test_the_options_of_a_cluster_are_split_off() -> None:
+def test_the_options_of_a_cluster_are_split_off():
     typed = "x.yaml --on slurm --workers 4 --pair.device cuda --slurm-partition gpu --slurm-time=90"
     options, rest = take_options(typed.split())
     assert options == ClusterOptions("slurm", 4, None, {"slurm_partition": "gpu", "slurm_time": 90})
@@ -20,14 +18,14 @@ def test_the_options_of_a_cluster_are_split_off() -> None:
     assert take_options(["x.yaml", "--n-trials", "3"]) == (None, ["x.yaml", "--n-trials", "3"])
 
 
-def test_a_worker_has_a_gpu_where_the_experiment_is_on_one() -> None:
+def test_a_worker_has_a_gpu_where_the_experiment_is_on_one():
     assert ClusterOptions("ray").gpus_on("cuda:0") == 1
     assert ClusterOptions("ray").gpus_on("cpu") == 0
     assert ClusterOptions("ray", gpus=2).gpus_on("cuda") == 2
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "text"),
     [
         ("--on kubernetes", "invalid choice: 'kubernetes'"),
         ("--workers 3", "--workers needs --on ray, slurm, local"),
@@ -38,13 +36,13 @@ def test_a_worker_has_a_gpu_where_the_experiment_is_on_one() -> None:
         ("--on ray --gpus-per-worker -1", "--gpus-per-worker must be an integer >= 0, got -1"),
     ],
 )
-def test_what_is_no_cluster_is_refused(typed: str, said: str) -> None:
+def test_a_wrong_option_is_refused(typed, text):
     with pytest.raises(ConfigError, match="command line: ") as caught:
         take_options(typed.split())
-    assert said in str(caught.value)
+    assert text in str(caught.value)
 
 
-def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr("specexp.cluster.launch.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'--on slurm needs submitit.*pip install -e "\.\[cluster\]"'):
         take_options(["--on", "slurm"])
@@ -57,7 +55,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         ("slurm", "sqlite:///x.db", "serves one machine only"),
     ],
 )
-def test_a_study_of_many_machines_needs_a_database(on: str, storage: str | None, why: str) -> None:
+def test_a_study_of_many_machines_needs_a_database(on, storage, why):
     settings: Any = SimpleNamespace(storage=storage)
     unused: Any = None
     with pytest.raises(

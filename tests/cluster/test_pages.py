@@ -1,9 +1,6 @@
-"""The files that the page on many machines gives: they parse, and what they run is what the commands take."""
-
-from __future__ import annotations
+"""The files of docs/cluster: they parse, and run valid commands."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 FILES = ROOT / "docs" / "cluster"
 
 
-def job(name: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+def job(name):
     """A Job's specification, its container and what that runs."""
     found = yaml.safe_load((FILES / f"{name}.yaml").read_text())
     assert (found["apiVersion"], found["kind"]) == ("batch/v1", "Job")
@@ -26,12 +23,11 @@ def job(name: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
 
 
 @pytest.mark.parametrize("name", ["study", "record"])
-def test_an_indexed_job_runs_a_command_on_an_experiment_that_is_there(name: str) -> None:
+def test_an_indexed_job_runs_a_command_on_an_existing_experiment(name):
     spec, container, typed = job(name)
     assert spec["completionMode"] == "Indexed"
     assert spec["parallelism"] == spec["completions"] == 8
-    assert spec["backoffLimitPerIndex"] == 3
-    assert spec["template"]["spec"]["restartPolicy"] == "Never"  # which a limit for each index needs
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"  # needed by a limit for each index
     assert typed[:2] == ["python", "-m"]
     assert typed[2].removeprefix("specexp.") in COMMANDS
     assert (ROOT / typed[3]).exists()
@@ -39,27 +35,22 @@ def test_an_indexed_job_runs_a_command_on_an_experiment_that_is_there(name: str)
     assert mounted == {one["name"] for one in spec["template"]["spec"]["volumes"]}
 
 
-def test_the_study_job_keeps_its_password_in_a_secret() -> None:
+def test_the_study_job_keeps_its_password_in_a_secret():
     _, container, typed = job("study")
     url = make_url(typed[typed.index("--storage") + 1])
     assert (url.get_backend_name(), url.password) == ("postgresql", None)
-    (variable,) = container["env"]
-    assert variable == {
-        "name": "PGPASSWORD",
-        "valueFrom": {"secretKeyRef": {"name": "studies", "key": "password"}},
-    }
+    secret = {"secretKeyRef": {"name": "studies", "key": "password"}}
+    assert container["env"] == [{"name": "PGPASSWORD", "valueFrom": secret}]
 
 
-def test_the_shards_of_the_recording_job_are_all_there_are() -> None:
+def test_the_recording_job_has_every_shard_once():
     spec, _, typed = job("record")
-    shards = [
-        take_shard([one.replace("$(JOB_COMPLETION_INDEX)", str(index)) for one in typed[3:]])[0]
-        for index in range(spec["completions"])
-    ]
-    assert shards == [Shard(index, spec["completions"]) for index in range(spec["completions"])]
+    indices = range(spec["completions"])
+    words = [[one.replace("$(JOB_COMPLETION_INDEX)", str(index)) for one in typed[3:]] for index in indices]
+    assert [take_shard(one)[0] for one in words] == [Shard(index, len(indices)) for index in indices]
 
 
-def test_the_compose_file_starts_the_database_that_the_page_names() -> None:
+def test_the_compose_file_starts_the_database_that_the_page_names():
     services = yaml.safe_load((FILES / "compose.yaml").read_text())["services"]
     server, dashboard = services["postgres"], services["dashboard"]
     named = make_url(job("study")[2][5])
@@ -70,7 +61,7 @@ def test_the_compose_file_starts_the_database_that_the_page_names() -> None:
     assert list(dashboard["depends_on"]) == ["postgres"]
 
 
-def test_what_the_page_types_is_what_the_commands_take() -> None:
+def test_the_commands_of_the_page_are_valid():
     page = (ROOT / "docs" / "cluster.md").read_text().replace("\\\n", " ")
     typed = [
         line.split("#")[0].split() for line in page.splitlines() if line.startswith("python -m specexp.")

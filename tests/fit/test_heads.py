@@ -1,4 +1,4 @@
-"""Heads learn what their target says, and what is exported drafts for it and for no other."""
+"""Heads learn their target's distribution, and an exported head drafts for this target only."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from specexp.core.context import Context
 from specexp.core.dialogue import Request
 from specexp.core.loop import Decoder
 from specexp.fit.command import main
-from specexp.fit.heads import EagleTraining, HeadTraining, MedusaTraining
+from specexp.fit.heads import EagleTraining, MedusaTraining
 from specexp.fit.suffix_corpus import SuffixCorpus
 from specexp.models.pair import load_pair
 
@@ -24,7 +24,7 @@ def pair():
     return load_pair("stdlib", target_dtype="float32", mode="eager")
 
 
-def trained(made: HeadTraining, steps: int) -> list[float]:
+def trained(made, steps):
     """Losses on the same rows."""
     optimizer, losses = made.configure_optimizers(), []
     made.log = lambda *arguments, **others: None
@@ -59,15 +59,15 @@ def test_a_head_learns_its_target_and_is_exported_for_it(make, pair, tmp_path):
         Decoder(pair.draft, load_artifact(tmp_path / "head").drafter, Chain(2))
 
 
-def test_medusas_heads_begin_as_what_the_target_says_next(pair):
+def test_unlearned_medusa_heads_repeat_the_next_token(pair):
     """Unlearned heads repeat the next token's distribution: their loss is its cross-entropy under the later one."""
     made = MedusaTraining("stdlib", heads=2, decay=0.5, tokens=1)
     with torch.no_grad():
         logits = pair.target(input_ids=ROWS).logits
         found = made._losses(ROWS)
         for number in range(2):
-            said, right = logits[:, : -number - 1].log_softmax(-1), logits[:, number + 1 :].softmax(-1)
-            expected = 0.5**number * float(-(right * said).sum(-1).mean())
+            predicted, right = logits[:, : -number - 1].log_softmax(-1), logits[:, number + 1 :].softmax(-1)
+            expected = 0.5**number * float(-(right * predicted).sum(-1).mean())
             assert float(found[f"head_{number}"]) == pytest.approx(expected, rel=1e-4)
 
 

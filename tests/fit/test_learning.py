@@ -33,7 +33,7 @@ def state_of(module):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What a run learns that nobody kills."""
+    """The learned state of a run that is not killed."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "tiny.yaml").write_text(FILE)
     return state_of(learn(load_config(folder / "tiny.yaml", ["--output", str(folder / "runs")])))
@@ -68,18 +68,18 @@ def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
     assert state_of(learn(load_config(file)))["steps"] == whole["steps"]  # finished: no further
 
 
-def test_the_command_says_where_the_artifact_lies(file, capsys, tmp_path):
+def test_the_command_prints_the_folder_of_the_artifact(file, capsys, tmp_path):
     from specexp.config.artifacts import load_artifact
 
     assert main([str(file), "--data.max_prompts", "2"]) == 0
-    said = capsys.readouterr().out
-    assert "What it learned is in exported/v1, a q-table." in said
+    printed = capsys.readouterr().out
+    assert "Its learned state is in exported/v1, a q-table." in printed
     assert (tmp_path / "runs" / "tiny" / "q_table.png").stat().st_size > 10_000
     assert load_artifact("exported").value["steps"] > 5
     assert load_artifact("exported").controller.learn is False
 
 
-def test_a_prompt_that_fails_is_told_and_the_others_are_learned_from(file, monkeypatch, capsys):
+def test_a_failing_prompt_is_reported_and_the_others_are_learned_from(file, monkeypatch, capsys):
     from specexp.bench.decoder_arm import DecoderArm
 
     decode, broken = DecoderArm.decode, []
@@ -92,9 +92,9 @@ def test_a_prompt_that_fails_is_told_and_the_others_are_learned_from(file, monke
 
     monkeypatch.setattr(DecoderArm, "decode", breaking)
     assert main([str(file), "--data.max_prompts", "2"]) == 1
-    said = capsys.readouterr()
-    assert "of 2 answers to 2 prompts" in said.out
-    assert f"1 of 2 prompts could not be learned from, e.g. {broken[0]!r}: ValueError: no room" in said.err
+    printed = capsys.readouterr()
+    assert "of 2 answers to 2 prompts" in printed.out
+    assert f"1 of 2 prompts could not be learned from, e.g. {broken[0]!r}: ValueError: no room" in printed.err
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_prompt_that_fails_is_told_and_the_others_are_learned_from(file, monke
         (["--controller.init_args.learn", "false"], "learn is false, so nothing would be learned"),
     ],
 )
-def test_what_cannot_learn_is_refused(file, overrides, sentence):
+def test_a_controller_that_does_not_learn_is_refused(file, overrides, sentence):
     with pytest.raises(ConfigError, match=sentence):
         check_learning(load_config(file, overrides))
 

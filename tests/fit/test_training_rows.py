@@ -1,15 +1,11 @@
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 import torch
 
 from specexp.data.training_text import (
-    Split,
     Text,
     TextSource,
     documents_of,
@@ -29,18 +25,18 @@ from specexp.fit.training_rows import CorpusRows, MixedRows, given_tokens
         ("test.support.random", "validation"),
     ],
 )
-def test_a_module_and_its_tests_belong_to_one_split(module: str, split: str) -> None:
+def test_a_module_and_its_tests_belong_to_one_split(module, split):
     assert split_of(module) == split
 
 
 @pytest.fixture(scope="module")
-def corpus(cache: Path) -> Any:
+def corpus(cache):
     import datasets
 
     return datasets.load_from_disk(str(cache / "corpus"))
 
 
-def test_held_out_modules_their_tests_and_copies_of_them_are_not_training_text(corpus: Any) -> None:
+def test_held_out_modules_their_tests_and_copies_of_them_are_not_training_text(corpus):
     modules = {split: set(corpus[split]["name"]) for split in corpus}
     assert modules["train"] == {"json", "asyncio", "copied", "test.test_asyncio"}
     assert modules["validation"] == {"random"}
@@ -54,11 +50,11 @@ def test_held_out_modules_their_tests_and_copies_of_them_are_not_training_text(c
     assert (source_of["test.test_asyncio"], source_of["asyncio"]) == ("library-tests", "library")
 
 
-def test_processes_share_the_stream_of_rows_out() -> None:
+def test_processes_share_the_stream_of_rows_out():
     """Their batches joined are those of one process with larger batches."""
     documents = {"a": [[n] * 5 for n in range(40)], "b": [[100 + n] * 3 for n in range(40)]}
 
-    def taken(count: int, **arguments: int) -> list[torch.Tensor]:
+    def taken(count, **arguments):
         rows = MixedRows(documents, {"a": 1, "b": 1}, row_length=4, **arguments)
         return list(itertools.islice(rows, count))
 
@@ -75,11 +71,11 @@ class Given(TextSource):
     licence: ClassVar[str] = "MIT"
     written: ClassVar[bool] = False
 
-    def texts(self, split: Split) -> Iterator[Text]:
+    def texts(self, split):
         yield Text(split, f"One. {split} 1 + 1?\nIt is 2. 1 + 1? Yes.\n", ("One.", "1 + 1?"))
 
 
-def test_tokens_of_what_is_given_are_marked_by_their_complements(tmp_path: Path) -> None:
+def test_tokens_of_what_is_given_are_marked_by_their_complements(tmp_path):
     tokenizer = Path(__file__).parents[2] / "experiments" / "pair" / "tokenizer"
     rows = CorpusRows(str(tmp_path), {"a": Given()}, str(tokenizer), row_length=8, batch_size=1)
     rows.prepare_data()
@@ -94,7 +90,7 @@ def test_tokens_of_what_is_given_are_marked_by_their_complements(tmp_path: Path)
     assert words.decode(ids[given]).startswith("One.1 + 1"), "a token that ends elsewhere is not"
 
 
-def test_documents_are_dedented_outermost_functions_with_their_decorators(tmp_path: Path) -> None:
+def test_documents_are_dedented_outermost_functions_with_their_decorators(tmp_path):
     file = tmp_path / "module.py"
     file.write_text(
         "class Stack:\n"
@@ -114,5 +110,5 @@ def test_documents_are_dedented_outermost_functions_with_their_decorators(tmp_pa
     ]
 
 
-def test_a_file_that_does_not_parse_gives_nothing(library: Path) -> None:
+def test_a_file_that_does_not_parse_gives_nothing(library):
     assert list(documents_of(library / "broken.py", "broken")) == []

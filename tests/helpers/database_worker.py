@@ -25,7 +25,7 @@ if __name__ == "__main__":
     chosen = settings(storage=url, n_trials=TRIALS)
     bench = FakeBench(seconds)
     study = opened(chosen, folder)
-    sign_in(study, chosen, alone=False)
+    sign_in(study, chosen, exclusive=False)
     StudySearch(study, chosen, bench).run()
     while others_running(study):  # as before a confirmation
         time.sleep(0.5)

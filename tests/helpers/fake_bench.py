@@ -107,7 +107,7 @@ def search(folder: Path, bench: FakeBench, chosen: Sweep, name: str = "fake") ->
     folder.mkdir(parents=True, exist_ok=True)
     with sole_writer(folder):
         study = opened(chosen, folder, name=name)
-        sign_in(study, chosen, alone=chosen.storage is None)
+        sign_in(study, chosen, exclusive=chosen.storage is None)
         StudySearch(study, chosen, bench).run()
     return study
 

@@ -1,17 +1,12 @@
-"""What a study leaves is what it measured: warm where it was measured warm, plain where nothing beats plain decoding.
+"""A study exports what it measured: a warm winner, or plain decoding if nothing is faster.
 
-Seconds are a latency profile's, so that what beats plain decoding does not depend on who else uses this machine: where
-drafts are free, a drafter that is seldom right is a gain.
+A latency profile models the seconds, so that the winner does not depend on the load of this machine.
 """
-
-from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,20 +19,18 @@ from specexp.artifacts import ArtifactError
 from specexp.bench.arm import eos_of, sequence_name
 from specexp.bench.statistics import metric_interval, paired_speedup
 from specexp.config import build_data, load_config
-from specexp.config.artifacts import LoadedArtifact
 from specexp.config.load import with_prompts_of
-from specexp.core.outcome import GenerationResult
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.sweep.command import main
-from specexp.sweep.export import promoted
+from specexp.sweep.output import promoted
 from specexp.sweep.trials import Confirmed
 
 FREE = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}
 DEAR = {"name": "dear drafts", "target_ms": {1: 100, 4: 130}}
 
 
-def study(target: Path, latency: dict[str, Any]) -> dict[str, Any]:  # noqa: F811
-    """A study of one tree for a drafter that carries what it learns from prompt to prompt."""
+def study(target, latency):  # noqa: F811
+    """A study of one tree for a drafter that learns from prompt to prompt."""
     found = small_experiment(target)
     found["latency"] = latency
     found["drafter"] = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}}
@@ -54,7 +47,7 @@ def study(target: Path, latency: dict[str, Any]) -> dict[str, Any]:  # noqa: F81
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Path:  # noqa: F811
+def ended(tmp_path_factory, target):  # noqa: F811
     """The folder of a study that ended with a gain."""
     folder = tmp_path_factory.mktemp("ended")
     with pytest.MonkeyPatch.context() as patch:
@@ -65,7 +58,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Path:  # no
 
 
 @pytest.fixture
-def gained(ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def gained(ended, tmp_path, monkeypatch):
     """The file of that study, in a folder of its own."""
     shutil.copytree(ended, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
@@ -73,8 +66,8 @@ def gained(ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "small.yaml"
 
 
-def answers(artifact: LoadedArtifact, *, anew: bool = False) -> Iterator[GenerationResult]:
-    """What its decoder says to the prompts of the study's confirmation, in their order; ``anew`` loads it for each."""
+def answers(artifact, *, anew=False):
+    """Its decoder's answers to the prompts of the confirmation; ``anew`` loads it for each."""
     config = load_config("runs/small/config.yaml")
     pair = specexp.load_pair(config.get("pair.target"), target_dtype="float32")
     data = build_data(with_prompts_of(config, "confirm"), pair.tokenizer)
@@ -92,12 +85,12 @@ def answers(artifact: LoadedArtifact, *, anew: bool = False) -> Iterator[Generat
         )
 
 
-def tokens_per_step(results: Iterator[GenerationResult]) -> float:
+def tokens_per_step(results):
     found = list(results)
     return sum(len(one.token_ids) for one in found) / sum(one.steps for one in found)
 
 
-def test_a_winner_measured_warm_is_deployed_warm(gained: str) -> None:
+def test_a_winner_measured_warm_is_deployed_warm(gained):
     artifact = specexp.load_artifact("artifacts/small")
     assert artifact.kind == "static-tree"
     assert artifact.folder == specexp.load_artifact("artifacts/small/best-tree").folder
@@ -111,17 +104,17 @@ def test_a_winner_measured_warm_is_deployed_warm(gained: str) -> None:
 
 
 def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_nothing(
-    gained: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load_nothing(config: Any) -> None:
+    gained, capsys, monkeypatch
+):
+    def load_nothing(config):
         raise AssertionError("a finished study needs no model")
 
     monkeypatch.setattr("specexp.sweep.dry_run.build_pair", load_nothing)
     before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert main([gained, "--require-gain"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    for said in ("AR (engine)", "artifacts/small/v1, with what it learned (", "so nothing was measured"):
-        assert said in printed
+    for text in ("AR (engine)", "artifacts/small/v1, with its learned state (", "so nothing was measured"):
+        assert text in printed
     after = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert {path for path in after if after[path] != before.get(path)} <= {
         Path("runs/small/.lock"),
@@ -130,9 +123,7 @@ def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_no
     assert not Path("artifacts/small/v2").exists()
 
 
-def test_confirming_again_pools_the_measurements_and_keeps_what_the_interval_keeps(
-    gained: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_confirming_again_pools_the_measurements_and_keeps_what_the_interval_keeps(gained, capsys):
     assert main([gained, "--confirm-again"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "4 prompts the search did not see in 2 confirmations" in printed
@@ -142,25 +133,23 @@ def test_confirming_again_pools_the_measurements_and_keeps_what_the_interval_kee
     assert json.loads(Path("artifacts/small/best.json").read_text()) == {"version": "v1"}
 
 
-def test_a_winner_exported_cold_states_what_a_first_request_gets(
-    gained: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_winner_exported_cold_states_what_a_first_request_gets(gained, capsys):
     assert main([gained, "--cold"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     artifact = specexp.load_artifact("artifacts/small/best")
     assert (artifact.folder.name, artifact.state_bytes) == ("v2", 0)
     cold = artifact.metrics["cold_tokens_per_step"]["value"]
-    assert f"It starts cold, as asked for: a first request takes {cold:.2f} tokens per step" in printed
+    assert f"It starts cold, as configured: a first request takes {cold:.2f} tokens per step" in printed
     assert "modelled_cold_speedup_over_engine" in artifact.metrics
     assert tokens_per_step(answers(artifact, anew=True)) == pytest.approx(cold)
 
 
-def test_where_nothing_beats_plain_decoding_best_decodes_plainly_and_says_why(
-    target: Path,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_best_decodes_plainly_if_nothing_is_faster(
+    target,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "disabled")
     file = write(study(target, DEAR))
@@ -192,7 +181,7 @@ def test_where_nothing_beats_plain_decoding_best_decodes_plainly_and_says_why(
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "text"),
     [
         ({"drafter": {"matrix": {"tensor": "x"}}}, "uses the tensor 'x', which state.safetensors does not"),
         ({"drafter": {"rows": {"tensor": "drafter.matrix"}}}, "state.json: drafter does not fit this part"),
@@ -200,15 +189,15 @@ def test_where_nothing_beats_plain_decoding_best_decodes_plainly_and_says_why(
         ({}, "state.json must not be empty"),
     ],
 )
-def test_a_state_that_is_not_the_parts_own_is_refused(gained: str, state: Any, said: str) -> None:
+def test_a_state_that_is_not_the_parts_own_is_refused(gained, state, text):
     folder = Path("artifacts/small/v1")
     made.rewrite(folder, "state.json", json.dumps(state).encode())
     with pytest.raises(ArtifactError) as caught:
         specexp.load_artifact(folder)
-    assert said in str(caught.value)
+    assert text in str(caught.value)
 
 
-def candidates(**seconds: tuple[float, ...]) -> tuple[list[Confirmed], list[Any]]:
+def candidates(**seconds):
     """Candidates by the seconds they take where plain decoding takes one, fastest first; trials in this order."""
     prompts = len(next(iter(seconds.values())))
     records = [record("engine", prompt, 1.0) for prompt in range(prompts)]
@@ -232,15 +221,13 @@ def candidates(**seconds: tuple[float, ...]) -> tuple[list[Confirmed], list[Any]
         ((1.1, 1.2, 0.9), (1.0, 1.1, 1.3), 0, None),
     ],
 )
-def test_what_is_deployed_moves_by_the_interval_alone(
-    first: tuple[float, ...], second: tuple[float, ...], deployed: int | None, expected: str | None
-) -> None:
+def test_only_the_interval_changes_the_deployed_candidate(first, second, deployed, expected):
     found, records = candidates(first=first, second=second)
     best = promoted(found, records, deployed)
     assert (None if best is None else best.name) == expected
 
 
-def test_the_interval_of_a_metric_resamples_prompts() -> None:
+def test_the_interval_of_a_metric_resamples_prompts():
     records = [replace(record("a", prompt, 1.0), steps=1 + prompt % 2) for prompt in range(16)]
     low, high = metric_interval(records, "a", "tokens_per_step") or (0.0, 0.0)
     assert 2 < low < 64 / 24 < high < 4

@@ -1,8 +1,6 @@
 """What is deployed is what was measured: an artifact decodes the confirmation's prompts as the study did, as fast."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord, read_records
 from specexp.config import Config, build_data, build_generation, load_config
 from specexp.config.load import with_prompts_of
-from specexp.core.outcome import GenerationResult
 from specexp.data import Prompt
 from specexp.deploy.server.app import Server
 from specexp.deploy.server.loading import engine_of
@@ -47,12 +44,11 @@ class Study:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("WANDB_MODE", "disabled")
-        patch.setattr("specexp.sweep.pictures.save_plots", lambda *study: [])
         assert main([str(TREE_SHAPE), *SHORT]) == 0
         config = load_config("runs/tree_shape/config.yaml")
     pair = specexp.load_pair("stdlib")
@@ -60,11 +56,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     data.setup("test")
     records = read_records(folder / "runs" / "tree_shape" / "confirm.jsonl")
     plain = {record.prompt_id: record for record in records if record.arm == "engine"}
+    assert plain
     assert plain.keys() == {prompt.prompt_id for prompt in data.prompts}
     return Study(folder / "artifacts" / "tree_shape", config, pair, data.prompts, plain)
 
 
-def decoded(study: Study, decoder: specexp.Decoder, prompt: Prompt) -> GenerationResult:
+def decoded(study, decoder, prompt):
     """A record's prompt, as the README decodes and docs/deploy.md seeds it."""
     record = study.records[prompt.prompt_id]
     return decoder.generate(
@@ -76,7 +73,7 @@ def decoded(study: Study, decoder: specexp.Decoder, prompt: Prompt) -> Generatio
     )
 
 
-def arms(study: Study, alias: str) -> dict[str, Callable[[Prompt], PromptRecord | GenerationResult]]:
+def arms(study, alias):
     """The study's arm of an artifact, and the artifact's own decoder."""
     artifact = specexp.load_artifact(study.folder / alias)
     assert (artifact.provenance["runtime"], artifact.provenance["dtype"]) == ("compiled", "bfloat16")
@@ -87,7 +84,7 @@ def arms(study: Study, alias: str) -> dict[str, Callable[[Prompt], PromptRecord 
 
 
 @pytest.mark.parametrize("alias", ALIASES)
-def test_tokens_are_the_studys(study: Study, alias: str) -> None:
+def test_tokens_are_the_studys(study, alias):
     both = arms(study, alias)
     for prompt in study.prompts:
         for decode in both.values():
@@ -96,7 +93,7 @@ def test_tokens_are_the_studys(study: Study, alias: str) -> None:
 
 @pytest.mark.slow  # a busy machine slows one of two interleaved runs by more than a tenth
 @pytest.mark.parametrize("alias", ALIASES)
-def test_speed_is_the_studys(study: Study, alias: str) -> None:
+def test_speed_is_the_studys(study, alias):
     both = arms(study, alias)
     seconds = dict.fromkeys(both, 0.0)
     for prompt in study.prompts:
@@ -109,7 +106,7 @@ def test_speed_is_the_studys(study: Study, alias: str) -> None:
 
 
 @pytest.mark.parametrize("alias", ALIASES)
-def test_a_servers_text_is_the_records(study: Study, alias: str) -> None:
+def test_a_servers_text_is_the_records(study, alias):
     artifact = specexp.load_artifact(study.folder / alias)
     texts = Texts(study.pair.tokenizer)
     server = Server(engine_of(artifact, study.pair, lanes=2, waiting=2), texts, "stdlib")

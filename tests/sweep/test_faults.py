@@ -2,13 +2,10 @@
 the export: no finished trial is lost or measured twice, and one worker confirms and exports.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -27,20 +24,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROUNDS = range(10)
 FULL = "cannot be written (No space left on device)"
-NOBODY = "and the database cannot be used: "
-"""Is in what a command says that is typed while the database is away."""
+UNREACHABLE = "and the database cannot be used: "
+"""Printed by a command that starts while the database is away."""
 
 LEFT = ("Another worker confirms the best trials.", "The best trials were confirmed by ")
 
 
 @pytest.fixture
-def study(tmp_path: Path, model_folder: str, url: str) -> WholeStudy:
+def study(tmp_path, model_folder, url):
     return WholeStudy(tmp_path, model_folder, url)
 
 
 @dataclass
 class Scene:
-    """What a fault strikes: a study whose first worker reaches the database by a proxy."""
+    """A study in which a fault happens; its first worker reaches the database by a proxy."""
 
     study: WholeStudy
     server: Postgres
@@ -50,23 +47,23 @@ class Scene:
     disk: Path
 
 
-def kill(scene: Scene) -> None:
+def kill(scene):
     scene.workers[0].kill()
 
 
-def restart(scene: Scene) -> None:
+def restart(scene):
     scene.server.stop(scene.moments.choice(("immediate", "fast")))
     time.sleep(scene.moments.uniform(0, 3))
     scene.server.start()
 
 
-def cut(scene: Scene) -> None:
+def cut(scene):
     scene.proxy.cut()
     time.sleep(scene.moments.uniform(0, 4))
     scene.proxy.mend()
 
 
-def fill(scene: Scene) -> None:
+def fill(scene):
     filler = scene.disk / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
@@ -75,7 +72,7 @@ def fill(scene: Scene) -> None:
     filler.unlink(missing_ok=True)
 
 
-def begin(study: WholeStudy, folders: tuple[str, str], through: Proxy) -> list[subprocess.Popen[str]]:
+def begin(study, folders, through):
     """Two workers."""
     return [
         study.type("--output", folders[0], url=through.before(study.url)),
@@ -84,37 +81,30 @@ def begin(study: WholeStudy, folders: tuple[str, str], through: Proxy) -> list[s
 
 
 @pytest.fixture(scope="module")
-def life(tmp_path_factory: pytest.TempPathFactory, model_folder: str, server: Postgres) -> float:
-    """Seconds that two workers take to whom nothing happens."""
+def life(tmp_path_factory, model_folder, server):
+    """Seconds of two workers without a fault."""
     study = WholeStudy(tmp_path_factory.mktemp("life"), model_folder, server.database("life"))
     begun = time.monotonic()
-    said = [one.communicate()[0] for one in begin(study, ("one", "other"), Proxy(server.port))]
+    printed = [one.communicate()[0] for one in begin(study, ("one", "other"), Proxy(server.port))]
     seconds = time.monotonic() - begun
-    study.check(said)
+    study.check(printed)
     return seconds
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small one."""
+def disk(tmp_path):
+    """A small disk."""
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=False).returncode:
-        pytest.skip("nobody but root can mount a small disk")
+        pytest.skip("only root can mount a small disk")
     yield small
     subprocess.run(["umount", small], check=True)
 
 
 @pytest.mark.parametrize("round_", ROUNDS)
 @pytest.mark.parametrize("strike", [kill, restart, cut, fill])
-def test_a_study_outlives_a_fault_at_any_moment(
-    strike: Callable[[Scene], None],
-    round_: int,
-    study: WholeStudy,
-    life: float,
-    server: Postgres,
-    request: pytest.FixtureRequest,
-) -> None:
+def test_a_study_outlives_a_fault_at_any_moment(strike, round_, study, life, server, request):
     proxy, moments = Proxy(server.port), random.Random(round_)
     one = str(request.getfixturevalue("disk") / "one") if strike is fill else "one"
     folders = (one, "other" if strike is fill or round_ % 2 else "one")  # shared in every other round
@@ -123,31 +113,29 @@ def test_a_study_outlives_a_fault_at_any_moment(
     time.sleep(moments.uniform(0, life))
     before = finished(study.url, "sweep")
     strike(scene)
-    said = [worker.communicate()[0] for worker in workers]
+    printed = [worker.communicate()[0] for worker in workers]
     codes = [worker.returncode for worker in workers]
-    assert codes[1] == 0 or (strike is restart and NOBODY in said[1]), said[1]
-    assert codes[0] in {kill: (0, -9), fill: (0, 1, 2)}.get(strike, (0, 2)), said[0]
+    assert codes[1] == 0 or (strike is restart and UNREACHABLE in printed[1]), printed[1]
+    assert codes[0] in {kill: (0, -9), fill: (0, 1, 2)}.get(strike, (0, 2)), printed[0]
     if codes[0] > 0:
-        assert (FULL if strike is fill else NOBODY) in said[0]
+        assert (FULL if strike is fill else UNREACHABLE) in printed[0]
     if any(codes):
         again = study.type("--output", one)
-        said.append(again.communicate()[0])
-        assert again.returncode == 0, said[-1]
-    study.check(said, before, codes.count(-9))
+        printed.append(again.communicate()[0])
+        assert again.returncode == 0, printed[-1]
+    study.check(printed, before, codes.count(-9))
 
 
 @pytest.fixture(scope="module")
-def searched(
-    tmp_path_factory: pytest.TempPathFactory, model_folder: str, server: Postgres
-) -> Callable[[Path], WholeStudy]:
+def searched(tmp_path_factory, model_folder, server):
     """Makes copies, in a folder and a new database, of a study that was searched and not confirmed."""
     first = WholeStudy(tmp_path_factory.mktemp("search"), model_folder, server.database("searched"))
     worker = first.type("--sweep.confirm", "null", "--sweep.export", "null", "--output", "search")
-    said = worker.communicate()[0]
-    assert worker.returncode == 0, said
+    printed = worker.communicate()[0]
+    assert worker.returncode == 0, printed
     numbers = count()
 
-    def copy(folder: Path) -> WholeStudy:
+    def copy(folder):
         shutil.copytree(first.folder / "search", folder / "search")
         # By the other strategy a sequence of the copy may fall back when the server stops at once, and repeat keys.
         made = f"copy_{next(numbers)} template searched strategy file_copy"
@@ -156,10 +144,10 @@ def searched(
     return copy
 
 
-def wait_for_confirmation(url: str) -> None:
+def wait_for_confirmation(url):
     """Return once a worker has claimed it."""
 
-    def claimed() -> bool:
+    def claimed():
         try:
             claims = optuna.load_study(study_name=f"sweep{CONFIRMATIONS}", storage=url).get_trials()
         except KeyError:
@@ -170,28 +158,21 @@ def wait_for_confirmation(url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def end(searched: Callable[[Path], WholeStudy], tmp_path_factory: pytest.TempPathFactory) -> float:
-    """Seconds from there to the end of a worker to whom nothing happens."""
+def end(searched, tmp_path_factory):
+    """Seconds from the claim to the end of a worker without a fault."""
     study = searched(tmp_path_factory.mktemp("end"))
     worker = study.type("--output", "one")
     wait_for_confirmation(study.url)
     begun = time.monotonic()
-    said = worker.communicate()[0]
+    printed = worker.communicate()[0]
     seconds = time.monotonic() - begun
-    study.check([said])
+    study.check([printed])
     return seconds
 
 
 @pytest.mark.parametrize("round_", ROUNDS)
 @pytest.mark.parametrize("strike", [None, kill, restart])
-def test_of_two_confirmations_one_is_exported(
-    strike: Callable[[Scene], None] | None,
-    round_: int,
-    searched: Callable[[Path], WholeStudy],
-    end: float,
-    server: Postgres,
-    tmp_path: Path,
-) -> None:
+def test_of_two_confirmations_one_is_exported(strike, round_, searched, end, server, tmp_path):
     study, moments, proxy = searched(tmp_path), random.Random(round_), Proxy(server.port)
     folders = ("one", "other" if round_ % 2 else "one")
     workers = [study.type("--output", folders[0])]
@@ -201,12 +182,14 @@ def test_of_two_confirmations_one_is_exported(
         wait_for_confirmation(study.url)
         time.sleep(moments.uniform(0, end))
         strike(Scene(study, server, proxy, workers, moments, tmp_path))
-    said = [worker.communicate()[0] for worker in workers]
-    assert [worker.returncode for worker in workers] in ([0, 0], [-9, 0] if strike is kill else [0, 0]), said
+    printed = [worker.communicate()[0] for worker in workers]
+    assert [worker.returncode for worker in workers] in ([0, 0], [-9, 0] if strike is kill else [0, 0]), (
+        printed
+    )
     if strike is kill:
         again = study.type("--output", folders[1])
-        said.append(again.communicate()[0])
-        assert again.returncode == 0, said[-1]
+        printed.append(again.communicate()[0])
+        assert again.returncode == 0, printed[-1]
     if strike is None and folders[0] != folders[1]:
-        assert sum(any(words in one for words in LEFT) for one in said) == 1, said
-    study.check(said, killed=strike is kill)
+        assert sum(any(words in one for words in LEFT) for one in printed) == 1, printed
+    study.check(printed, killed=strike is kill)

@@ -1,7 +1,5 @@
 """A study in a real PostgreSQL: workers that share it, die, and lose it, measure every configuration once."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess
@@ -12,10 +10,9 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import optuna
 import pytest
 from helpers.fake_bench import FakeBench, opened, settings
-from helpers.postgres import PASSWORD, Postgres
+from helpers.postgres import PASSWORD
 from helpers.shared_study import check, finished
 from helpers.waiting import wait_for
 from optuna.trial import TrialState
@@ -32,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 WORKER = Path(__file__).parents[1] / "helpers" / "database_worker.py"
 
 
-def start(url: str, folder: Path, seconds: float = 0.01, *host: str) -> subprocess.Popen[str]:
+def start(url, folder, seconds=0.01, *host):
     return subprocess.Popen(
         [sys.executable, str(WORKER), url, str(folder), str(seconds), *host],
         stdout=subprocess.PIPE,
@@ -40,20 +37,18 @@ def start(url: str, folder: Path, seconds: float = 0.01, *host: str) -> subproce
     )
 
 
-def test_four_workers_measure_24_distinct_trials_and_none_twice(url: str, tmp_path: Path) -> None:
+def test_four_workers_measure_24_distinct_trials_and_none_twice(url, tmp_path):
     workers = [start(url, tmp_path / str(number)) for number in range(4)]
-    told = [worker.communicate()[0].split() for worker in workers]
+    lists = [worker.communicate()[0].split() for worker in workers]
     assert [worker.returncode for worker in workers] == [0] * 4
     check(url, 4)
-    measured = Counter(digest for own in told for digest in own)
+    measured = Counter(digest for own in lists for digest in own)
     assert set(measured.values()) == {1}
-    assert sum(bool(own) for own in told) > 1  # they did share it
+    assert sum(bool(own) for own in lists) > 1  # they did share it
 
 
 @pytest.mark.parametrize("round_", range(10))
-def test_a_worker_of_another_machine_that_is_killed_is_missed_by_its_heart(
-    url: str, tmp_path: Path, round_: int
-) -> None:
+def test_a_killed_worker_of_another_machine_is_found_by_its_heartbeat(url, tmp_path, round_):
     workers = [start(url, tmp_path / host, 0.02, host) for host in ("here", "there")]
     wait_for(lambda: len(finished(url)) > 1)
     time.sleep(random.Random(round_).uniform(0, 3))
@@ -63,9 +58,7 @@ def test_a_worker_of_another_machine_that_is_killed_is_missed_by_its_heart(
     check(url, 2, before)
 
 
-def test_who_opens_a_study_while_the_server_restarts_waits_for_it(
-    server: Postgres, url: str, tmp_path: Path
-) -> None:
+def test_opening_a_study_waits_for_a_restarting_server(server, url, tmp_path):
     server.stop()
     with ThreadPoolExecutor(1) as pool:
         opening = pool.submit(opened, settings(storage=url), tmp_path)
@@ -75,12 +68,10 @@ def test_who_opens_a_study_while_the_server_restarts_waits_for_it(
         assert opening.result().study_name == "fake"
 
 
-def test_a_search_goes_on_after_a_cut_within_any_statement(
-    server: Postgres, url: str, tmp_path: Path
-) -> None:
+def test_a_search_goes_on_after_a_cut_within_any_statement(server, url, tmp_path):
     chosen = settings(storage=url, n_trials=24)
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen, alone=False)
+    sign_in(study, chosen, exclusive=False)
     searching = threading.Thread(target=run, args=(study, chosen))
     searching.start()
     admin = create_engine(server.url(), poolclass=NullPool)
@@ -92,26 +83,24 @@ def test_a_search_goes_on_after_a_cut_within_any_statement(
     check(url, 1)
 
 
-def test_a_trial_whose_worker_dies_four_times_is_given_up(url: str, tmp_path: Path) -> None:
+def test_a_trial_whose_worker_dies_four_times_is_given_up(url, tmp_path):
     chosen = settings(storage=url, enqueue=[])
     study = opened(chosen, tmp_path)
     enqueue(study, {"builder": "chain", "builder.init_args.nodes": 41}, {})
     for _ in range(MAX_RETRIES + 1):
         assert study.ask().suggest_categorical("builder", ["bush", "chain"]) == "chain"
-        sign_in(study, chosen, alone=True)
+        sign_in(study, chosen, exclusive=True)
     assert [trial.state for trial in study.trials] == [TrialState.FAIL] * (MAX_RETRIES + 1)
     assert "Chain/41" not in run(study, chosen).measured
 
 
-def run(study: optuna.Study, chosen: object) -> FakeBench:
+def run(study, chosen):
     bench = FakeBench()
     StudySearch(study, chosen, bench).run()
     return bench
 
 
-def test_what_cannot_be_reached_is_told_in_one_sentence_without_the_password(
-    server: Postgres,
-) -> None:
+def test_an_unreachable_database_is_one_sentence_without_the_password(server):
     for url, words in (
         (server.url("wr0ng"), 'password authentication failed for user "me"'),
         (server.url() + "_not", 'database "postgres_not" does not exist'),

@@ -1,25 +1,21 @@
-"""What a confirmation says beside its figures, from records made by hand."""
-
-from __future__ import annotations
+"""The notes and sentences of a confirmation, from records made by hand."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import optuna
 import pytest
 from helpers.made_records import record as made_record
 
-from specexp.bench.record import PromptRecord, SequenceGroup, read_records
+from specexp.bench.record import PromptRecord, SequenceGroup, write_records
 from specexp.bench.statistics import paired_speedup
-from specexp.bench.table import Table
-from specexp.sweep.conclusion import CONFIRM, Concluded, earlier_records, keep_records
+from specexp.sweep.conclusion import CONFIRM, Concluded, earlier_records
 from specexp.sweep.confirmation import Confirmation, Confirmed, Watch, answer, select, sentences, table
 
 TREE = "80-node tree"
 CHAIN = {"rank_paths": [[0]], "nodes": 1, "depth": 1}
 
 
-def record(arm: str, prompt: int, seconds: float, tokens: tuple[int, ...] = (5, 6, 7, 8)) -> PromptRecord:
+def record(arm, prompt, seconds, tokens=(5, 6, 7, 8)):
     return PromptRecord(
         arm,
         f"p{prompt}",
@@ -36,7 +32,7 @@ def record(arm: str, prompt: int, seconds: float, tokens: tuple[int, ...] = (5, 
     )
 
 
-def measured(tree_seconds: tuple[float, ...]) -> tuple[list[Confirmed], list[PromptRecord]]:
+def measured(tree_seconds):
     """A tree that takes so many seconds where plain decoding takes one."""
     records = [
         record(arm, prompt, 1.0) for arm in ("engine", "hf-eager") for prompt in range(len(tree_seconds))
@@ -47,53 +43,49 @@ def measured(tree_seconds: tuple[float, ...]) -> tuple[list[Confirmed], list[Pro
     return [Confirmed(TREE, 0, (), attributes, 2.0, 4.0, over_ar, over_eager)], records
 
 
-def shown(confirmed: list[Confirmed], records: list[PromptRecord]) -> Table:
+def shown(confirmed, records):
     return table("study", None, Confirmation(confirmed, records, {}, Watch()))
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [
         ((0.5, 0.5, 0.5, 0.5), None),
         ((2.0, 2.0, 2.0, 2.0), "No tree is faster than plain decoding here: the best, "),
         ((0.5, 2.0, 0.5, 2.0), "is not told apart from plain decoding on these prompts"),
     ],
 )
-def test_a_winner_that_is_not_faster_than_plain_decoding_is_called_so(
-    seconds: tuple[float, ...], said: str | None
-) -> None:
+def test_the_first_note_states_that_no_candidate_is_faster(seconds, text):
     confirmed, records = measured(seconds)
     found = shown(confirmed, records)
     first = [row["tree"] for row in found.records()]
-    if said is None:
+    if text is None:
         assert first == [TREE, "AR (engine)", "hf-eager"]
         assert "plain decoding" not in found.notes[0]
     else:
         assert first == ["AR (engine)", "hf-eager", TREE]
-        assert said in found.notes[0]
+        assert text in found.notes[0]
 
 
 @pytest.mark.parametrize(("slowest", "fold"), [(37.0, "37-fold"), (2.0, None)])
-def test_a_headline_says_where_plain_decoding_varied_much_between_prompts(
-    slowest: float, fold: str | None
-) -> None:
+def test_the_answer_warns_of_a_busy_machine(slowest, fold):
     confirmed, records = measured((0.5, 0.5, 0.5, 0.5))
     records[0] = record("engine", 0, slowest)
-    said = answer(confirmed, records)
+    text = answer(confirmed, records)
     sentence = f"time per token varied {fold} between prompts: the machine was busy, so read the intervals"
-    assert (sentence in said) == (fold is not None)
+    assert (sentence in text) == (fold is not None)
     assert any(sentence in note for note in shown(confirmed, records).notes) == (fold is not None)
 
 
-def test_shares_of_eos_and_loops_and_equality_stand_under_the_table() -> None:
+def test_shares_of_eos_and_loops_and_equality_stand_under_the_table():
     confirmed, records = measured((0.5, 0.5, 0.5, 0.5))
     records[-1] = record(TREE, 3, 0.5, (5, 6, 7, 9))
     notes = "\n".join(shown(confirmed, records).notes)
-    assert "25 % end by EOS, 0 % in a loop" in notes
+    assert "25 % of plain decoding's answers end by EOS, 0 % in a loop" in notes
     assert "equal plain decoding's: 3/4, 1 DIFFER" in notes
 
 
-def test_settings_of_groups_are_compared_with_every_known_one_and_say_how_busy_the_target_is() -> None:
+def test_settings_of_groups_have_a_column_of_the_targets_use():
     records = [record("engine", prompt, 1.0) for prompt in range(4)]
     records += [record("trial 7", prompt, 0.5) for prompt in range(4)]
     records += [record("serial chain", prompt, 0.8) for prompt in range(4)]
@@ -111,11 +103,11 @@ def test_settings_of_groups_are_compared_with_every_known_one_and_say_how_busy_t
     rows = {str(row["setting"]): row["target busy"] for row in found.records()}
     assert rows == {"trial 7 (scheduled, n=3)": 0.75, "serial chain": 0.5, "AR (engine)": 0.9}
     assert "outputs of the settings" in "\n".join(found.notes)
-    assert any("against the serial chain" in sentence for sentence in sentences(confirmed, records))
+    assert any("is faster than serial chain: " in sentence for sentence in sentences(confirmed, records))
     assert not any("best chain" in sentence for sentence in sentences(confirmed, records))
 
 
-def searched() -> optuna.Study:
+def searched():
     """Two methods: chains of 1.1, 1.3 and 1.2, a bush of 0.9; the slowest chain was known before."""
     study = optuna.create_study(direction="maximize")
     for method, value in [("chain", 1.1), ("chain", 1.3), ("bush", 0.9), ("chain", 1.2)]:
@@ -129,13 +121,13 @@ def searched() -> optuna.Study:
     return study
 
 
-def test_the_best_are_confirmed_with_the_known_ones_or_with_the_best_of_each_choice() -> None:
+def test_the_best_are_confirmed_with_the_known_ones_or_with_the_best_of_each_choice():
     assert [trial.value for trial in select(searched(), 1)] == [1.3, 1.1]
     assert [trial.value for trial in select(searched(), 1, "method")] == [1.3, 0.9]
     assert [trial.value for trial in select(searched(), 2, "method")] == [1.3, 1.2, 0.9]
 
 
-def test_the_winner_is_compared_with_the_best_of_every_other_method() -> None:
+def test_the_winner_is_compared_with_the_best_of_every_other_method():
     seconds = {"engine": 1.0, "trial 1": 0.5, "trial 3": 0.6, "trial 2": 0.8}
     records = [record(arm, prompt, taken) for arm, taken in seconds.items() for prompt in range(4)]
     methods = [("trial 1", "chain"), ("trial 3", "chain"), ("trial 2", "bush")]
@@ -145,44 +137,17 @@ def test_the_winner_is_compared_with_the_best_of_every_other_method() -> None:
         )
         for number, (name, method) in enumerate(methods)
     ]
-    said = sentences(confirmed, records)
-    assert said == [
-        "trial 1 (chain) against the best of bush (trial 2), prompt by prompt: 1.60x [1.60, 1.60], faster."
+    text = sentences(confirmed, records)
+    assert text == [
+        "trial 1 (chain) is faster than the best of bush (trial 2): 1.60x [1.60, 1.60], prompt by prompt."
     ]
     assert {row["method"] for row in shown(confirmed, records).records()} > {"trial 2 (bush)"}
 
 
-def kept(folder: Path, confirmations: int, measured_on: str = "these") -> Concluded:
-    """A study that ended after so many confirmations of one sample each, whose records lie there."""
-    records = [
-        made_record("engine", prompt, sample=sample) for prompt in range(2) for sample in range(confirmations)
-    ]
-    keep_records(folder, None, measured_on, records)
-    return Concluded("end", measured_on, confirmations, "said", True, "", None, "here:1", str(folder))
-
-
-def test_what_a_confirmation_left_that_was_never_concluded_is_replaced(tmp_path: Path) -> None:
-    keep_records(tmp_path, None, "these", [made_record("engine", 0), made_record("trial 3", 0)])
-    assert earlier_records(tmp_path, None, "these", samples=1) == []
-    again = [made_record("engine", 0), made_record("trial 7", 0)]
-    keep_records(tmp_path, None, "these", again)
-    assert read_records(tmp_path / CONFIRM) == again
-    assert {path.name for path in tmp_path.iterdir()} == {CONFIRM}
-
-
-def test_a_further_confirmation_is_pooled_with_those_that_were_concluded(tmp_path: Path) -> None:
-    before = kept(tmp_path, 2)
-    earlier = earlier_records(tmp_path, before, "these", samples=1)
-    assert [one.key for one in earlier] == [("p0", 0), ("p0", 1), ("p1", 0), ("p1", 1)]
-    killed = [*earlier, made_record("engine", 0, sample=2)]  # between its records and its conclusion
-    keep_records(tmp_path, before, "these", killed)
-    assert earlier_records(tmp_path, before, "these", samples=1) == earlier
-
-
-def test_records_of_other_prompts_are_put_aside(tmp_path: Path) -> None:
-    before = kept(tmp_path, 1, "other")
-    aside = read_records(tmp_path / CONFIRM)
-    assert earlier_records(tmp_path, before, "these", samples=1) == []
-    keep_records(tmp_path, before, "these", [made_record("engine", 5)])
-    assert read_records(tmp_path / "confirm.1.jsonl") == aside
-    assert [one.prompt_id for one in read_records(tmp_path / CONFIRM)] == ["p5"]
+def test_a_confirmation_is_pooled_with_concluded_ones_and_not_with_a_killed_one(tmp_path):
+    concluded = Concluded("end", "these", 2, "text", True, "", None, "here:1", str(tmp_path))
+    records = [made_record("engine", prompt, sample=sample) for prompt in range(2) for sample in range(3)]
+    write_records(tmp_path / CONFIRM, records)  # the third was killed between its records and its conclusion
+    pooled = earlier_records(tmp_path, concluded, samples=1)
+    assert [one.key for one in pooled] == [("p0", 0), ("p0", 1), ("p1", 0), ("p1", 1)]
+    assert earlier_records(tmp_path, None, samples=1) == []

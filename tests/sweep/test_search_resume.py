@@ -2,10 +2,7 @@
 repeated.
 """
 
-from __future__ import annotations
-
 import errno
-import os
 import random
 import signal
 import subprocess
@@ -18,8 +15,7 @@ import pytest
 from helpers.fake_bench import PROMPTS, FakeBench, opened, search, settings
 from optuna.trial import TrialState
 
-from specexp.bench.publish import FolderBusyError, sole_writer
-from specexp.sweep.search import Candidate, Measurement, Report, StudySearch
+from specexp.sweep.search import StudySearch
 from specexp.sweep.storage import JournalFile
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
 from specexp.sweep.workers import enqueue, sign_in
@@ -27,18 +23,18 @@ from specexp.sweep.workers import enqueue, sign_in
 SCRIPT = Path(__file__).parents[1] / "helpers" / "fake_bench.py"
 
 
-def start(folder: Path, url: str = "") -> subprocess.Popen[bytes]:
+def start(folder, url=""):
     return subprocess.Popen([sys.executable, str(SCRIPT), str(folder), *([url] if url else [])])
 
 
-def finished(folder: Path) -> dict[int, tuple[float, ...]]:
+def finished(folder):
     if not (folder / "journal.log").exists():
         return {}
     study = load(folder)
     return {} if study is None else {t.number: tuple(t.values) for t in study.trials if t.state in FINISHED}
 
 
-def load(folder: Path, url: str = "") -> optuna.Study | None:
+def load(folder, url=""):
     storage = url or optuna.storages.JournalStorage(JournalFile(folder / "journal.log"))
     try:
         return optuna.load_study(study_name="fake", storage=storage)
@@ -46,7 +42,7 @@ def load(folder: Path, url: str = "") -> optuna.Study | None:
         return None
 
 
-def check_full(study: optuna.Study) -> None:
+def check_full(study):
     distinct = distinct_finished(study)
     assert len(distinct) == 12
     assert len({trial.user_attrs["digest"] for trial in distinct}) == 12
@@ -60,7 +56,7 @@ def check_full(study: optuna.Study) -> None:
 @pytest.mark.parametrize(
     "round_", [0, *(pytest.param(round_, marks=pytest.mark.slow) for round_ in range(1, 10))]
 )
-def test_killed_at_random_moments(tmp_path: Path, round_: int) -> None:
+def test_killed_at_random_moments(tmp_path, round_):
     moments = random.Random(round_)
     kept: dict[int, tuple[float, ...]] = {}
     for _ in range(3):
@@ -83,7 +79,7 @@ def test_killed_at_random_moments(tmp_path: Path, round_: int) -> None:
     check_full(study)
 
 
-def test_killed_with_a_database(tmp_path: Path) -> None:
+def test_killed_with_a_database(tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
     process = start(tmp_path, url)
     while process.poll() is None and not (study := load_database(url)):
@@ -98,7 +94,7 @@ def test_killed_with_a_database(tmp_path: Path) -> None:
     check_full(study)
 
 
-def test_two_workers_share_a_database(tmp_path: Path) -> None:
+def test_two_workers_share_a_database(tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
     first = start(tmp_path / "a", url)
     while first.poll() is None and load_database(url) is None:
@@ -111,14 +107,14 @@ def test_two_workers_share_a_database(tmp_path: Path) -> None:
     assert not [trial for trial in study.trials if trial.state is TrialState.RUNNING]
 
 
-def load_database(url: str) -> optuna.Study | None:
+def load_database(url):
     try:
         return optuna.load_study(study_name="fake", storage=url)
     except Exception:
         return None
 
 
-def test_parameters_of_a_killed_trial_are_asked_for_again(tmp_path: Path) -> None:
+def test_a_killed_trial_is_queued_again(tmp_path):
     chosen = settings()
     study = search(tmp_path, FakeBench(), settings(n_trials=4))
     enqueue(study, {"builder": "chain", "builder.init_args.nodes": 41}, {})
@@ -132,7 +128,7 @@ def test_parameters_of_a_killed_trial_are_asked_for_again(tmp_path: Path) -> Non
     assert again.params == {"builder": "chain", "builder.init_args.nodes": 41}
 
 
-def test_the_last_point_of_a_grid_is_asked_for_again(tmp_path: Path) -> None:
+def test_the_last_point_of_a_grid_is_queued_again(tmp_path):
     """The sampler that enumerates ends a study when its last point fails, but not one that has not begun."""
     points = {"builder": ["chain"], "builder.init_args.nodes": [7]}
     grid = {"class_path": "optuna.samplers.GridSampler", "init_args": {"search_space": points, "seed": 0}}
@@ -141,7 +137,7 @@ def test_the_last_point_of_a_grid_is_asked_for_again(tmp_path: Path) -> None:
     trial = study.ask()
     assert trial.suggest_categorical("builder", ["bush", "chain"]) == "chain"
     assert trial.suggest_int("builder.init_args.nodes", 1, 64) == 7
-    assert sign_in(study, chosen, alone=True) == 1
+    assert sign_in(study, chosen, exclusive=True) == 1
     assert study.trials[0].state is TrialState.FAIL
     bench = FakeBench()
     StudySearch(study, chosen, bench).run()
@@ -149,11 +145,9 @@ def test_the_last_point_of_a_grid_is_asked_for_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
-def test_a_trial_that_was_interrupted_or_whose_disk_was_full_is_asked_for_again(
-    tmp_path: Path, error: BaseException
-) -> None:
+def test_an_interrupted_trial_and_one_on_a_full_disk_are_queued_again(tmp_path, error):
     class Interrupted(FakeBench):
-        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+        def measure(self, candidate, report, trial):
             if trial == 3:
                 raise error
             return super().measure(candidate, report, trial)
@@ -168,11 +162,9 @@ def test_a_trial_that_was_interrupted_or_whose_disk_was_full_is_asked_for_again(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_worker_whose_trial_was_given_away_while_it_was_stopped_goes_on(
-    tmp_path: Path, fails: bool
-) -> None:
+def test_a_stopped_worker_that_lost_its_trial_continues(tmp_path, fails):
     class Stopped(FakeBench):
-        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+        def measure(self, candidate, report, trial):
             if trial == 3:
                 study = load(tmp_path)
                 assert study is not None
@@ -186,19 +178,10 @@ def test_a_worker_whose_trial_was_given_away_while_it_was_stopped_goes_on(
     check_full(study)
 
 
-def test_a_half_written_line_is_cut_off(tmp_path: Path) -> None:
+def test_a_half_written_line_is_cut_off(tmp_path):
     before = [trial.params for trial in search(tmp_path, FakeBench(), settings(n_trials=3)).trials]
     with (tmp_path / "journal.log").open("a") as journal:
         journal.write('{"op_code":4,"work')
     again = search(tmp_path, FakeBench(), settings())
     assert [trial.params for trial in again.trials[: len(before)]] == before
     check_full(again)
-
-
-def test_one_process_at_a_time_writes_a_journal(tmp_path: Path) -> None:
-    with (
-        sole_writer(tmp_path),
-        pytest.raises(FolderBusyError, match=f"{os.getpid()}: wait"),
-        sole_writer(tmp_path),
-    ):
-        pass

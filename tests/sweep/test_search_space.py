@@ -1,8 +1,5 @@
 """A space is checked key by key before the first trial, and draws only keys of the chosen part."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Any
 
 import optuna
@@ -36,19 +33,19 @@ BOUNDED: dict[str, Any] = {
 }
 
 
-def space_of(section: Mapping[str, Any]) -> Space:
+def space_of(section):
     return Space(read_section({"space": section}))
 
 
-def bounded_by(key: object) -> dict[str, Any]:
+def bounded_by(key):
     return {**BOUNDED, BATCH: {**BOUNDED[BATCH], "at_most": key}}
 
 
-def choices(key: str, *found: object) -> dict[str, Any]:
+def choices(key, *found):
     return {key: {"type": "categorical", "choices": list(found)}}
 
 
-def nodes(**entry: object) -> dict[str, Any]:
+def nodes(**entry):
     return {"builder.init_args.nodes": entry}
 
 
@@ -75,7 +72,7 @@ def nodes(**entry: object) -> dict[str, Any]:
         ({**METHODS, **choices("builder", {"name": "a", **CHAIN})}, "searched and set by the method 'chain'"),
     ],
 )
-def test_a_malformed_space_is_refused_in_one_sentence(space: Mapping[str, Any], words: str) -> None:
+def test_a_malformed_space_is_refused_in_one_sentence(space, words):
     with pytest.raises(ConfigError) as caught:
         space_of(space)
     assert "\n" not in str(caught.value)
@@ -95,13 +92,13 @@ def test_a_malformed_space_is_refused_in_one_sentence(space: Mapping[str, Any], 
         ({"confirm": {"of_each": "builder.init_args.nodes"}}, "a key of the space with choices"),
     ],
 )
-def test_a_wrong_section_is_refused_in_one_sentence(section: Mapping[str, Any], words: str) -> None:
+def test_a_wrong_section_is_refused_in_one_sentence(section, words):
     with pytest.raises(ConfigError) as caught:
         check_goals(read_section({"space": METHODS, **section}), Checker(lambda key: "mine.yaml"))
     assert words in str(caught.value)
 
 
-def test_a_key_is_drawn_only_where_the_chosen_class_has_it() -> None:
+def test_a_key_is_drawn_only_where_the_chosen_class_has_it():
     space, bench = Space(settings()), FakeBench()
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     drawn = [space.suggest(study.ask(), bench.applies) for _ in range(20)]
@@ -109,7 +106,7 @@ def test_a_key_is_drawn_only_where_the_chosen_class_has_it() -> None:
     assert kinds == {("Bush", True), ("Chain", False)}
 
 
-def test_a_number_stays_within_the_one_that_bounds_it_and_is_stored_as_drawn() -> None:
+def test_a_number_stays_within_the_one_that_bounds_it_and_is_stored_as_drawn():
     study, pairs = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5)), set()
     for _ in range(30):
         trial = study.ask()
@@ -123,7 +120,7 @@ def test_a_number_stays_within_the_one_that_bounds_it_and_is_stored_as_drawn() -
     assert any(batch < n for n, batch in pairs)
 
 
-def test_a_method_brings_its_parts_and_the_keys_of_these() -> None:
+def test_a_method_brings_its_parts_and_the_keys_of_these():
     space, bench = space_of(METHODS), FakeBench()
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     methods = set()
@@ -139,7 +136,7 @@ def test_a_method_brings_its_parts_and_the_keys_of_these() -> None:
     assert methods == {"chain", "chain while sure", "bush"}
 
 
-def test_a_known_configuration_names_a_method() -> None:
+def test_a_known_configuration_names_a_method():
     first = [{"name": "sure of 2", "method": "chain while sure", "builder.init_args.nodes": 2}]
     chosen = read_section({"space": METHODS, "enqueue": first})
     assert chosen.known[0].overrides == {**SURE, "builder.init_args.nodes": 2}

@@ -1,22 +1,26 @@
-"""What a study does with failing, refused, repeated, pruned and infeasible trials."""
-
-from __future__ import annotations
+"""Failing, refused, repeated, pruned and infeasible trials of a study, and the display of its progress."""
 
 import math
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from helpers.fake_bench import SECTION, FakeBench, opened, search, settings
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
-from specexp.config import ConfigError
-from specexp.sweep.sampler import ExploringSampler, build_pruner, build_sampler
-from specexp.sweep.search import PATIENCE, Candidate, Measurement, Report, StudySearch
+from specexp.sweep.sampler import ExploringSampler
+from specexp.sweep.search import PATIENCE, StudySearch
+from specexp.sweep.study import PlainSeconds
 from specexp.sweep.study_config import StudyError
-from specexp.sweep.trials import confirmable, distinct_finished, reason_of, state_of, write_trials
+from specexp.sweep.trials import (
+    best_line,
+    confirmable,
+    distinct_finished,
+    reason_of,
+    state_of,
+    write_trials,
+)
 from specexp.sweep.workers import sign_in
 
 FIXED: dict[str, Any] = {
@@ -24,7 +28,7 @@ FIXED: dict[str, Any] = {
 }
 
 
-def enqueued(*nodes: int, **changes: Any) -> Any:
+def enqueued(*nodes, **changes):
     """Settings of a study that measures chains of these lengths, in this order."""
     known = [
         {"name": f"chain {place}", "builder": {"class_path": "Chain", "init_args": {"nodes": count}}}
@@ -33,9 +37,9 @@ def enqueued(*nodes: int, **changes: Any) -> Any:
     return settings(**{"enqueue": known, **changes})
 
 
-def test_the_study_goes_on_after_a_refused_and_a_failing_trial(tmp_path: Path) -> None:
+def test_the_study_goes_on_after_a_refused_and_a_failing_trial(tmp_path):
     class Failing(FakeBench):
-        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+        def measure(self, candidate, report, trial):
             if candidate.attributes["nodes"] == 30:
                 raise RuntimeError("out of memory\nand more")
             return super().measure(candidate, report, trial)
@@ -48,7 +52,7 @@ def test_the_study_goes_on_after_a_refused_and_a_failing_trial(tmp_path: Path) -
     assert len(distinct_finished(study)) == 3
 
 
-def test_a_configuration_measured_before_is_copied(tmp_path: Path) -> None:
+def test_a_configuration_measured_before_is_copied(tmp_path):
     bench = FakeBench()
     study = search(tmp_path, bench, enqueued(20, 5, 20, 5, n_trials=4))
     assert bench.measured[:2] == ["Chain/20", "Chain/5"]
@@ -61,7 +65,7 @@ def test_a_configuration_measured_before_is_copied(tmp_path: Path) -> None:
     assert len(distinct_finished(study)) == 4
 
 
-def test_a_trial_that_is_surely_worse_is_pruned_and_never_confirmed(tmp_path: Path) -> None:
+def test_a_trial_that_is_surely_worse_is_pruned_and_never_confirmed(tmp_path):
     study = search(tmp_path, FakeBench(), enqueued(20, 22, 2, n_trials=12))
     known, searched = study.trials[:3], study.trials[3:]
     assert [state_of(trial) for trial in known] == ["complete"] * 3  # what others are compared with
@@ -76,7 +80,7 @@ def test_a_trial_that_is_surely_worse_is_pruned_and_never_confirmed(tmp_path: Pa
     assert {0, 1, 2} <= {trial.number for trial in confirmable(study)}
 
 
-def test_a_known_configuration_is_measured_whole_even_if_it_was_pruned_before(tmp_path: Path) -> None:
+def test_a_known_configuration_is_measured_whole_even_if_it_was_pruned_before(tmp_path):
     study = search(tmp_path, FakeBench(), enqueued(20, n_trials=1))
     study.enqueue_trial({"builder": "chain", "builder.init_args.nodes": 2})
     search(tmp_path, FakeBench(), enqueued(20, n_trials=2))
@@ -87,7 +91,7 @@ def test_a_known_configuration_is_measured_whole_even_if_it_was_pruned_before(tm
     assert study.trials[2].number in {trial.number for trial in confirmable(study)}
 
 
-def test_a_tree_above_the_limit_is_not_measured(tmp_path: Path) -> None:
+def test_a_tree_above_the_limit_is_not_measured(tmp_path):
     bench = FakeBench()
     study = search(tmp_path, bench, enqueued(40, 20, n_trials=2, constraints={"max_draft_nodes": 32}))
     assert state_of(study.trials[0]) == "infeasible"
@@ -96,31 +100,31 @@ def test_a_tree_above_the_limit_is_not_measured(tmp_path: Path) -> None:
     assert [trial.number for trial in confirmable(study)] == [1]
 
 
-def test_a_measured_constraint_makes_a_trial_infeasible(tmp_path: Path) -> None:
+def test_a_measured_constraint_makes_a_trial_infeasible(tmp_path):
     chosen = enqueued(25, 20, n_trials=2, constraints={"max_nodes_per_step": 22})
     study = search(tmp_path, FakeBench(), chosen)
     assert [state_of(trial) for trial in study.trials[:2]] == ["infeasible", "complete"]
     assert study.best_trial.number == 1
 
 
-def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path: Path) -> None:
+def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path):
     chosen = settings(space=FIXED, n_trials=5)
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen, alone=True)
+    sign_in(study, chosen, exclusive=True)
     bench = FakeBench()
-    said = StudySearch(study, chosen, bench).run()
-    assert said.startswith(
-        "The space is exhausted: 3 distinct configurations were measured, 5 were asked for"
+    sentence = StudySearch(study, chosen, bench).run()
+    assert sentence.startswith(
+        "The space is exhausted: 3 distinct configurations were measured, 5 were requested"
     )
     assert len(bench.measured) == 3
     assert [state_of(trial) for trial in study.trials] == ["complete"] * 3 + ["duplicate"] * PATIENCE
 
 
-def test_what_a_sampler_repeats_is_replaced_by_what_is_new(tmp_path: Path) -> None:
+def test_random_values_replace_repeated_suggestions(tmp_path):
     class Settled(RandomSampler):  # type: ignore[misc]
         """Has found its favourite."""
 
-        def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        def sample_independent(self, study, trial, name, distribution):
             return "chain" if name == "builder" else distribution.high
 
     chosen = settings(n_trials=20, enqueue=[])
@@ -131,14 +135,15 @@ def test_what_a_sampler_repeats_is_replaced_by_what_is_new(tmp_path: Path) -> No
     assert bench.measured[0] == "Chain/64"
     assert len(set(bench.measured)) == len(bench.measured) == 20
     repeated = [trial for trial in study.trials if "duplicate_of" in trial.user_attrs]
+    assert repeated
     assert all(trial.values == study.trials[trial.user_attrs["duplicate_of"]].values for trial in repeated)
 
 
-def test_a_configuration_that_failed_is_not_measured_again(tmp_path: Path) -> None:
+def test_a_configuration_that_failed_is_not_measured_again(tmp_path):
     failed = []
 
     class Half(FakeBench):
-        def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+        def measure(self, candidate, report, trial):
             if candidate.attributes["nodes"] == 2:
                 failed.append(trial)
                 raise RuntimeError("out of memory")
@@ -152,7 +157,7 @@ def test_a_configuration_that_failed_is_not_measured_again(tmp_path: Path) -> No
     assert all("out of memory" in str(reason_of(one)) for one in study.trials if state_of(one) == "failed")
 
 
-def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path: Path) -> None:
+def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path):
     grid = {"builder": ["chain"], "builder.init_args.nodes": [1, 2, 64]}
     sampler = {"class_path": "optuna.samplers.GridSampler", "init_args": {"search_space": grid, "seed": 0}}
     space = {**FIXED, "builder.init_args.nodes": {"type": "int", "low": 1, "high": 64}}
@@ -160,21 +165,21 @@ def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path: Path) -> None:
     study = opened(chosen, tmp_path)
     bench = FakeBench()
     assert (
-        "3 distinct configurations were measured, 9 were asked for" in StudySearch(study, chosen, bench).run()
+        "3 distinct configurations were measured, 9 were requested" in StudySearch(study, chosen, bench).run()
     )
     assert sorted(bench.measured) == ["Chain/1", "Chain/2", "Chain/64"]
 
 
-def test_a_space_in_which_everything_fails_ends_with_the_reason(tmp_path: Path) -> None:
+def test_a_space_in_which_everything_fails_ends_with_the_reason(tmp_path):
     class Broken(FakeBench):
-        def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
+        def prepare(self, overrides):
             raise ValueError("nothing goes together")
 
     with pytest.raises(StudyError, match="nothing goes together"):
         search(tmp_path, Broken(), settings())
 
 
-def test_a_study_is_not_mixed_with_another_space_workload_or_device(tmp_path: Path) -> None:
+def test_a_study_is_not_mixed_with_another_space_workload_or_device(tmp_path):
     search(tmp_path, FakeBench(), settings(n_trials=2))
     with pytest.raises(StudyError, match="another space"):
         opened(settings(space=FIXED), tmp_path)
@@ -184,26 +189,7 @@ def test_a_study_is_not_mixed_with_another_space_workload_or_device(tmp_path: Pa
         opened(settings(), tmp_path, "workload", device="another GPU")
 
 
-@pytest.mark.parametrize(
-    ("part", "words"),
-    [
-        ({"sampler": {"class_path": "optuna.samplers.TPE"}}, "'optuna.samplers.TPE' cannot be imported"),
-        ({"sampler": {"class_path": "optuna.pruners.NopPruner"}}, "NopPruner' is not a BaseSampler"),
-        ({"pruner": {"class_path": "optuna.pruners.WilcoxonPruner", "init_args": {"p": 1}}}, "p is unknown"),
-    ],
-)
-def test_a_wrong_sampler_or_pruner_is_refused(part: Mapping[str, Any], words: str) -> None:
-    def build() -> None:
-        chosen = settings(**part)
-        build_sampler(chosen)
-        build_pruner(chosen)
-
-    with pytest.raises(ConfigError) as caught:
-        build()
-    assert words in str(caught.value)
-
-
-def test_every_trial_is_a_row(tmp_path: Path) -> None:
+def test_every_trial_is_a_row(tmp_path):
     study = search(tmp_path, FakeBench(), enqueued(20, 13, 20, 2, n_trials=4))
     write_trials(study, ["speedup"], tmp_path / "trials.csv")
     header, *rows = (tmp_path / "trials.csv").read_text().splitlines()
@@ -215,9 +201,47 @@ def test_every_trial_is_a_row(tmp_path: Path) -> None:
     assert [row.split(",")[2] for row in rows[:4]] == ["complete", "failed", "duplicate", "complete"]
 
 
-def test_random_seed_moves_on_when_a_study_is_resumed(tmp_path: Path) -> None:
+def test_random_seed_moves_on_when_a_study_is_resumed(tmp_path):
     known = len(SECTION["enqueue"])  # type: ignore[arg-type]
     study = search(tmp_path, FakeBench(), settings(n_trials=known + 2))
     first = [trial.params for trial in study.trials[known:]]
     again = search(tmp_path, FakeBench(), settings(n_trials=known + 4))
     assert not any(trial.params in first for trial in again.trials[known + 2 :])
+
+
+def recorded(speedup, spread=0.0, **attributes):
+    log = math.log(speedup)
+    return optuna.create_trial(
+        value=log,
+        intermediate_values={0: log - spread, 1: log + spread},
+        user_attrs={"digest": str(speedup), **attributes},
+    )
+
+
+def test_the_best_so_far_has_its_interval():
+    study = optuna.create_study(direction="maximize")
+    assert best_line(study, "speedup") == "best so far: none yet"
+    study.add_trials([recorded(1.5, math.log(1.5 / 1.25)), recorded(1.1), recorded(2.0, pruned_at=3)])
+    assert (
+        best_line(study, "speedup") == "best so far: trial 0, 1.50x AR [1.25, 1.80]"
+    )  # a pruned one does not count
+
+
+def test_one_disturbed_run_among_the_last_three_changes_nothing():
+    reference = PlainSeconds({"a": 1.0})
+    for seconds in (1.1, 9.0, 1.1):
+        reference.observe("a", seconds)
+    assert reference.drift == pytest.approx(1.1)
+    reference.observe("a", 1.2)
+    reference.observe("a", 1.2)
+    assert reference.drift == pytest.approx(1.2)
+
+
+def test_a_resumed_study_keeps_the_seconds_of_its_own_workload(tmp_path):
+    path = tmp_path / "reference.json"
+    PlainSeconds({"a": 0.25}).save(path, "workload")
+    assert PlainSeconds.load(path, "workload").seconds_per_token == {"a": 0.25}
+    assert PlainSeconds.load(path, "another").seconds_per_token == {}
+    path.write_text("{")
+    assert PlainSeconds.load(path, "workload").seconds_per_token == {}
+    assert PlainSeconds.load(tmp_path / "none.json", "workload").seconds_per_token == {}

@@ -2,16 +2,16 @@
 are left out where the pair has none.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sweep.test_sweep import experiment, refused, target, write  # noqa: F401
 
 import specexp
+from specexp.config import build_sweep, load_config
 from specexp.sweep.command import main
+from specexp.sweep.dry_run import without_impossible
+from specexp.sweep.study_config import StudyConfig
 
 DRAFT = {"class_path": "DraftModel", "init_args": {"coupled": True}}
 CHAIN = {"class_path": "Chain"}
@@ -19,7 +19,7 @@ LOOKUP = {"name": "lookup", "drafter": {"class_path": "PromptLookup"}}
 
 
 @pytest.fixture
-def methods(experiment: dict[str, Any]) -> dict[str, Any]:  # noqa: F811
+def methods(experiment):  # noqa: F811
     del experiment["drafter"], experiment["builder"]
     experiment["pair"]["draft"] = experiment["pair"]["target"]
     experiment["data"]["max_prompts"] = 3
@@ -46,13 +46,11 @@ def methods(experiment: dict[str, Any]) -> dict[str, Any]:  # noqa: F811
     return experiment
 
 
-def test_the_best_of_each_method_is_confirmed_and_the_winner_exported_whole(
-    methods: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_of_each_method_is_confirmed_and_the_winner_exported_whole(methods, capsys):
     assert main([write(methods)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "confirming 2 candidates" in printed
-    assert "against the best of" in printed
+    assert "the best of" in printed
 
     artifact = specexp.load_artifact("artifacts/small/best-tree")
     assert artifact.kind == "composition"
@@ -66,14 +64,12 @@ def test_the_best_of_each_method_is_confirmed_and_the_winner_exported_whole(
     assert result.token_ids == plain.token_ids
 
 
-def test_without_a_draft_model_its_methods_are_left_out_and_named(
-    methods: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_draft_model_its_methods_are_left_out_and_named(methods, capsys):
     del methods["pair"]["draft"]
     assert main([write(methods), "--dry-run"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     for name in ("method 'chain'", "drafts 3"):
-        assert f"Cannot be built, so it is not measured: {name}: " in printed
+        assert f"{name} cannot be built, so it is not measured: " in printed
     assert "measured first: looks up 2" in printed
     assert "measured first: drafts 3" not in printed
 
@@ -86,9 +82,7 @@ def test_without_a_draft_model_its_methods_are_left_out_and_named(
         ({**LOOKUP, "builder": {"class_path": "DySpecThreshold"}}, "sweep.space.method: lookup"),
     ],
 )
-def test_a_method_that_cannot_be_is_one_sentence_before_anything_is_loaded(
-    methods: dict[str, Any], capsys: pytest.CaptureFixture[str], method: dict[str, Any], words: str
-) -> None:
+def test_a_method_that_cannot_be_is_one_sentence_before_anything_is_loaded(methods, capsys, method, words):
     del methods["pair"]["draft"]
     methods["sweep"]["space"]["method"]["choices"] = [method]
     methods["sweep"]["enqueue"] = []
@@ -96,3 +90,19 @@ def test_a_method_that_cannot_be_is_one_sentence_before_anything_is_loaded(
     assert words in sentence
     assert "small.yaml" in sentence
     assert not Path("runs").exists()
+
+
+def test_a_choice_is_left_out_only_if_both_ends_of_its_numbers_cannot_be_built(methods):
+    lengths = []
+
+    def compose(overrides):
+        lengths.append(overrides.get("builder.init_args.length"))
+        if overrides["drafter"]["class_path"] == "PromptLookup" or lengths[-1] == 4:
+            raise ValueError("these do not go together")
+
+    config = load_config(write(methods))
+    possible, left_out = without_impossible(StudyConfig(config), build_sweep(config), compose)
+    assert {1, 4} <= set(lengths)
+    assert left_out == dict.fromkeys(("method 'lookup'", "looks up 2"), "these do not go together")
+    assert [choice["name"] for choice in possible.space["method"].choices] == ["chain"]
+    assert [known["name"] for known in possible.enqueue] == ["drafts 3"]

@@ -1,10 +1,7 @@
 """The W&B runs of a study, read back from the files of offline runs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,9 +30,7 @@ sweep:
 """
 
 
-def test_a_trial_is_a_run_with_a_step_for_each_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_is_a_run_with_a_step_for_each_prompt(tmp_path, monkeypatch):
     forget_account(monkeypatch, tmp_path)
     chains = [{"builder": {"class_path": "Chain", "init_args": {"nodes": nodes}}} for nodes in (13, 20)]
     study = search(tmp_path, FakeBench(), settings(enqueue=chains, n_trials=1))
@@ -53,7 +48,7 @@ def test_a_trial_is_a_run_with_a_step_for_each_prompt(
     assert whole["summary"]["speedup"] == pytest.approx(math.exp(whole["summary"]["log_speedup"]))
 
 
-def test_the_configuration_of_a_run_names_pair_device_and_versions_and_no_password(tmp_path: Path) -> None:
+def test_the_configuration_of_a_run_names_pair_device_and_versions_and_no_password(tmp_path):
     (tmp_path / "mine.yaml").write_text(FILE)
     config = load_config(tmp_path / "mine.yaml")
     setting = setting_of(config)
@@ -73,14 +68,12 @@ def test_the_configuration_of_a_run_names_pair_device_and_versions_and_no_passwo
         ({"drafter": None}, None, "plain"),
     ],
 )
-def test_studies_are_grouped_by_the_method_that_won(
-    parts: dict[str, Any], choice: str | None, method: str
-) -> None:
+def test_studies_are_grouped_by_the_method_that_won(parts, choice, method):
     config: Any = SimpleNamespace(get=parts.get)
     assert method_of(config, replace(WINNER, choice=choice)) == method
 
 
-def test_the_summary_of_a_study_has_the_winners_figures() -> None:
+def test_the_summary_of_a_study_has_the_winners_figures():
     summary = summary_of(WINNER)
     assert (summary["winner"], summary["winner_trial"], summary["tokens_per_step"]) == ("trial 3", 3, 2.5)
     assert [summary[f"confirmed_speedup{end}"] for end in ("", "_low", "_high")] == [1.5, 1.4, 1.6]

@@ -1,12 +1,8 @@
 """Workers of a study in a database: one of them confirms, and one that died gives its claim and its trials back."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import optuna
 import pytest
 from helpers.fake_bench import FakeBench, opened, settings
 from optuna.trial import TrialState
@@ -29,52 +25,52 @@ pytestmark = pytest.mark.filterwarnings("ignore:Heartbeat of storage")
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(tmp_path):
     return f"sqlite:///{tmp_path}/study.db"
 
 
-def confirmations_of(url: str, folder: Path) -> optuna.Study:
+def confirmations_of(url, folder):
     return open_confirmations("fake", open_storage(url, folder, requeue))
 
 
-def test_of_two_confirmations_one_is_left_to_the_other_worker(url: str, tmp_path: Path) -> None:
+def test_of_two_confirmations_one_is_left_to_the_other_worker(url, tmp_path):
     one, other = (confirmations_of(url, tmp_path) for _ in range(2))
 
-    def confirm(claim: Claim) -> str:
+    def confirm(claim):
         claim.check()
         with pytest.raises(TakenOverError):
-            claim_confirmation(other, lambda claim: "other", alone=False)
+            claim_confirmation(other, lambda claim: "other", exclusive=False)
         return "one"
 
-    assert claim_confirmation(one, confirm, alone=False) == "one"
-    assert claim_confirmation(other, lambda claim: "later", alone=False) == "later"
+    assert claim_confirmation(one, confirm, exclusive=False) == "one"
+    assert claim_confirmation(other, lambda claim: "later", exclusive=False) == "later"
 
 
-def test_the_claim_of_a_dead_process_is_ended_and_its_owner_learns_of_it(url: str, tmp_path: Path) -> None:
+def test_the_claim_of_a_dead_process_is_ended_and_its_owner_learns_of_it(url, tmp_path):
     confirmations = confirmations_of(url, tmp_path)
     dead = confirmations.ask()
     dead.set_user_attr("worker", workers.worker().partition(":")[0] + ":999999999")
-    assert claim_confirmation(confirmations, lambda claim: "confirmed", alone=False) == "confirmed"
+    assert claim_confirmation(confirmations, lambda claim: "confirmed", exclusive=False) == "confirmed"
     with pytest.raises(TakenOverError):
         Claim(confirmations, dead).check()
 
 
-def test_an_error_within_a_claim_is_raised_and_the_claim_ends(url: str, tmp_path: Path) -> None:
+def test_an_error_within_a_claim_is_raised_and_the_claim_ends(url, tmp_path):
     confirmations = confirmations_of(url, tmp_path)
 
-    def fail(claim: Claim) -> None:
+    def fail(claim):
         confirmations.tell(0, state=TrialState.FAIL)  # as another worker does when heartbeats are missing
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        claim_confirmation(confirmations, fail, alone=False)
-    assert claim_confirmation(confirmations, lambda claim: 1, alone=False) == 1
+        claim_confirmation(confirmations, fail, exclusive=False)
+    assert claim_confirmation(confirmations, lambda claim: 1, exclusive=False) == 1
 
 
-def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url: str, tmp_path: Path) -> None:
+def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url, tmp_path):
     chosen = settings(n_trials=3, storage=url)
     studies = [opened(chosen, tmp_path) for _ in range(2)]
-    sign_in(studies[0], chosen, alone=False)
+    sign_in(studies[0], chosen, exclusive=False)
     for trial in studies[0].trials:  # as if the other worker had not seen them
         studies[0].enqueue_trial(trial.user_attrs["queued"], user_attrs=trial.user_attrs)
     benches = [FakeBench(), FakeBench()]
@@ -85,11 +81,11 @@ def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url: st
 
 
 def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirmation(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    url, tmp_path, monkeypatch
+):
     chosen = settings(n_trials=3, storage=url, confirm={"best": 1})
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen, alone=False)
+    sign_in(study, chosen, exclusive=False)
     dying = study.ask()
     dying.set_user_attr("worker", "elsewhere:1")
     bench = FakeBench()
@@ -97,12 +93,12 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
     name = dying.user_attrs["known"]
     assert name not in [trial.user_attrs.get("known") for trial in confirmable(study)]
 
-    def dies(seconds: float) -> None:
+    def dies(seconds):
         monkeypatch.setattr("specexp.sweep.workers.is_dead", lambda trial: "known" in trial.user_attrs)
 
     confirmed: list[str] = []
 
-    def conclude(self: Conclusion, study: Any, claim: Claim) -> str:
+    def conclude(self, study, claim):
         confirmed.extend(trial.user_attrs.get("known", "") for trial in confirmable(self.trials))
         return "concluded"
 

@@ -122,14 +122,14 @@ def on_a_toy(make_parts, seed: int) -> Decoder:
     return compose(make_parts, ToyLaw(0.7, vocabulary=toy_vocabulary(make_parts), seed=seed))[1]
 
 
-def company(builder: str) -> str:
-    """The drafter that a builder is sampled with: a draft model, whose draws say most, with phrases for grafts."""
+def drafter_for(builder: str) -> str:
+    """The drafter that a builder is sampled with: a draft model, with phrases for grafts."""
     if builder == "all_candidates":
         return "lookahead"
     return "phrases_model" if "graft" in builder else "model"
 
 
-SAMPLED = [(company(builder), builder) for builder in BUILDERS] + [
+SAMPLED = [(drafter_for(builder), builder) for builder in BUILDERS] + [
     (drafter, "graft" if drafter == "phrases" else "static")
     for drafter in DRAFTERS
     if drafter not in ("model", "lookahead") and "coupled" not in drafter

@@ -1,4 +1,4 @@
-"""``python -m specexp.verify --endpoint``: what is blamed, what is excused, and what cannot be told."""
+"""``python -m specexp.verify --endpoint``: mistakes, near ties, and answers that cannot be judged."""
 
 import json
 import sys
@@ -42,13 +42,7 @@ LONG = Streamed(
         (answer("axc", MISSING), answer("abc", MISSING), "wrong", 1.9, 1),
         (answer("axcd"), LONG, "wrong", 2.9, 1),  # only plain decoding has log-probabilities
         (answer("abxd"), LONG, "wrong", 2.9, 1),  # within a token, and no other begins so
-        (
-            answer("a"),
-            answer("ab", MISSING[:2]),
-            "cannot tell",
-            None,
-            3,
-        ),  # the token that ended it has no text
+        (answer("a"), answer("ab", MISSING[:2]), "cannot tell", None, 3),  # the end token has no text
         (answer("axc"), answer("abc"), "cannot tell", None, 3),
         (answer("axc"), answer("abc", best({"b": -0.7, "x": -0.2})), "cannot tell", -0.5, 3),  # another model
     ],
@@ -90,11 +84,8 @@ def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_
     assert main([*arguments, "--output", str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     assert shown.startswith("prompt ")
-    assert (
-        "wrong, plain decoding prefers its own token by 8.99 in log-probability there, by the server's"
-        in shown
-    )
-    assert shown.endswith(f"Next: {tmp_path}/endpoint.md belongs into an issue of the server\n")
+    assert "wrong, plain decoding prefers its own token by 8.99 in log-probability there, by the ser" in shown
+    assert shown.endswith(f"Next: attach {tmp_path}/endpoint.md to an issue of the server\n")
     report = Path(tmp_path, "endpoint.md").read_text()
     assert report.startswith("# Speculation on against off, temperature 0: 50 prompts, 400 tokens\n")
     assert "- on: `'" in report
@@ -103,7 +94,7 @@ def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_
 def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
     url = serve("--logprobs")
     arguments = ["--endpoint", f"{url}/v1/", "--plain", url, "--max-prompts", "3", "--max-tokens", "8"]
-    for _ in range(5):
+    for _ in range(2):
         assert main([*arguments, "--output", str(tmp_path), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["answer"] == "3 equal, 0 near tie, 0 wrong, 0 cannot tell"
 
@@ -121,7 +112,7 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
         (["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"], "did you mean 'fake'"),
     ],
 )
-def test_a_server_that_cannot_be_asked_is_a_sentence(arguments, sentence, serve, tmp_path, capsys) -> None:
+def test_an_unusable_server_is_one_sentence(arguments, sentence, serve, tmp_path, capsys) -> None:
     urls = {"{url}": [], "{broken}": ["--fault", "error"], "{empty}": ["--fault", "no-model"]}
     given = [serve(*urls[one]) if one in urls else one for one in arguments]
     assert main([*given, "--max-prompts", "1", "--output", str(tmp_path)]) == 2
@@ -131,7 +122,7 @@ def test_a_server_that_cannot_be_asked_is_a_sentence(arguments, sentence, serve,
 
 
 @pytest.mark.slow
-def test_our_own_server_is_asked_and_not_blamed(tmp_path) -> None:
+def test_our_own_server_is_not_blamed(tmp_path) -> None:
     from specexp.config.artifacts import save_artifact
 
     parts = {"drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chain"}}

@@ -336,6 +336,7 @@ def test_no_statistic_of_exact_samples_is_small_too_often():
     """With the odd steps of each continuation dropped, 9 % of the p-values of "steps" lay below 0.01."""
     make = sampled(recycling, RANKED["chain"], RejectionSampling())
     tests = [joint_test(make, most=160, seed=seed) for seed in range(100)]
+    assert len(tests[0].fits) == 10
     for name in tests[0].fits:
         p_values = np.array([test.fits[name].p_value for test in tests])
         assert (p_values < 0.1).mean() < 0.2, name

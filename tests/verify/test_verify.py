@@ -1,9 +1,6 @@
 """``python -m specexp.verify``, from a file to a verdict, on models made in a moment."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -53,7 +50,7 @@ class Lawless(Verifier):
 
 
 class Failing(Drafter):
-    """Fails when asked."""
+    """Fails at every request."""
 
     max_candidates = 8
 
@@ -123,7 +120,7 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
         assert equality["branches"]["steps"] > 0
         assert checks(finding)["toy equality"]["outcomes"] == {"wrong": 0}
     greedy, keyed, _ = found["findings"]
-    assert greedy["verdict"] == "no token differs, fewer than 1 in 321 can (power 95 %)"
+    assert greedy["verdict"] == "no token differs, so fewer than 1 in 321 are wrong (power 95 %)"
     assert checks(greedy)["toy equality"]["samples"] == 2 * 10 * 48
     assert keyed["verdict"] == f"{greedy['verdict']}; {EXCLUDED}"
     assert [*checks(keyed)] == ["token equality", "toy equality", "toy joint"]
@@ -131,16 +128,13 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     assert [*checks(keyed)["toy joint"]["fits"]] == joints
     assert found["skipped"] == ["Hugging Face's lookup"]
     folder = tmp_path / "runs" / "verify" / "tiny"
-    assert {path.name for path in folder.iterdir()} == {
-        *("config.yaml", "environment.json", "report.md", "report.json", "report.html"),
-        "joint.png",
-    }
+    files = "config.yaml environment.json report.md report.json report.html joint.png"
+    assert {path.name for path in folder.iterdir()} == set(files.split())
     written = (folder / "report.md").read_text()
     assert written.startswith(
-        "# 2 compositions: no token differs, fewer than 1 in 321 can (power 95 %). 1 composition"
+        "# 2 compositions: no token differs, so fewer than 1 in 321 are wrong (power 95 %). 1 c"
     )
-    assert "rejected at depth 1 to 3" in written
-    assert "Not verified, since their loops are not ours: Hugging Face's lookup." in written
+    assert "Not verified, because other programs decode them: Hugging Face's lookup." in written
     assert "Is it lossless?" in capsys.readouterr().out
     assert main([str(folder / "config.yaml"), "--dry-run"]) == 0
 
@@ -165,15 +159,13 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
     for finding in found["findings"][:3]:
         assert checks(finding)["first tokens"]["samples"] == 60
         assert 0.1 < checks(finding)["first tokens"]["finds"] < 0.9
-        assert checks(finding)["toy joint"]["decision"] == "excluded"
         assert checks(finding)["toy joint"]["finds"] <= 0.3
-    assert [finding["verifier"].partition("(")[0] for finding in found["plain"]] == [
-        "RejectionSampling", "SampleMatch"
-    ]  # fmt: skip
+    controls = [finding["verifier"].partition("(")[0] for finding in found["plain"]]
+    assert controls == ["RejectionSampling", "SampleMatch"]
     assert "first tokens" not in checks(found["findings"][3])
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"3 compositions: {EXCLUDED}. 1 composition: lossy, as labelled" in said
-    assert "1 of 4: drawn: toy joint, first tokens" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"3 compositions: {EXCLUDED}. 1 composition: lossy, as labelled" in printed
+    assert "1 of 4: drawn: toy joint, first tokens" in printed
 
 
 def test_a_false_claim_is_exit_code_1_and_needs_no_second_proof(experiment, report, capsys):
@@ -189,7 +181,7 @@ def test_a_false_claim_is_exit_code_1_and_needs_no_second_proof(experiment, repo
     assert "first tokens" not in checks(finding)
 
 
-def test_what_is_wrong_on_the_configured_models_alone_is_exit_code_1(experiment, report):
+def test_a_fault_on_the_configured_models_only_is_exit_code_1(experiment, report):
     path = experiment(
         drafter={"class_path": "PromptLookup"},
         verifier={"class_path": "verify.test_verify.OvereagerThere"},
@@ -207,7 +199,7 @@ def test_plain_decoding_alone_can_be_verified(experiment, report):
     assert [finding["verdict"] for finding in report()["findings"]] == [EXCLUDED]
 
 
-def test_what_is_not_excluded_is_said_and_exit_code_3(experiment, report, capsys):
+def test_a_deviation_that_is_not_excluded_is_exit_code_3(experiment, report, capsys):
     path = experiment(drafter={"class_path": "PromptLookup"}, verifier={"class_path": "RejectionSampling"})
     assert main([path, "--verify.total_variation", "0.05", "--verify.toy_triples", "80"]) == 3
     (finding,) = report()["findings"]
@@ -234,13 +226,11 @@ def test_differences_of_a_low_precision_are_listed_and_excused(experiment, repor
 
 
 def test_a_part_that_fails_is_exit_code_1(experiment, report, capsys):
-    assert main([experiment(drafter={"class_path": "verify.test_verify.Failing"})]) == 1
+    failing = {"class_path": "verify.test_verify.Failing"}
+    assert main([experiment(drafter=failing)]) == 1
     assert "tiny (5 ERRORS)" in capsys.readouterr().out
     assert report()["findings"][0]["errors"][0].endswith("RuntimeError: no idea")
-    sampled = experiment(
-        drafter={"class_path": "verify.test_verify.Failing"}, verifier={"class_path": "RejectionSampling"}
-    )
-    assert main([sampled]) == 1
+    assert main([experiment(drafter=failing, verifier={"class_path": "RejectionSampling"})]) == 1
     errors = report()["findings"][0]["errors"]
     assert errors == ["toy target: RuntimeError: no idea", "first tokens: RuntimeError: no idea"]
 
@@ -256,9 +246,7 @@ def test_a_model_that_gives_no_numbers_is_exit_code_1(experiment, report, monkey
     first, second = (finding["errors"] for finding in report()["findings"])
     assert len(first) == 4
     assert "the target model gave NaN logits" in first[0]
-    assert second == [
-        "first tokens: ValueError: the target's logits after prompt '0' are no numbers to sample from"
-    ]
+    assert second == ["first tokens: ValueError: the target's logits after prompt '0' are not finite"]
 
 
 def test_parts_tied_to_a_vocabulary_get_a_toy_as_wide(experiment, report):
@@ -281,48 +269,25 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
         "greedy: token equality, toy equality",
         "keyed: token equality, toy equality, toy joint",
         "sampled: toy joint, first tokens",
-        "not verified, since their loops are not ours: theirs",
+        "not verified, because other programs decode them: theirs",
         "Next: the same command without --dry-run",
     ]
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("sections", "overrides", "said"),
+    ("sections", "overrides", "error"),
     [
         ({}, ["--verify.level", "2"], "verify.level must be < 1, got 2"),
-        ({}, ["--verify.sample", "9"], "did you mean 'verify.samples'?"),
         ({"verifier": {"class_path": "verify.test_verify.Lawless"}}, [], "Lawless declares no processors"),
         ({}, ["--data.offset", "99"], "passes over all 4 prompts"),
-        ({}, ["--output", "/proc/nothing"], "/proc/nothing"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(
-    experiment, tmp_path, capsys, sections, overrides, said
+    experiment, tmp_path, capsys, sections, overrides, error
 ):
     assert main([experiment(**sections), *overrides]) == 2
-    *notes, error = capsys.readouterr().err.splitlines()
-    assert error.startswith("error: ")
-    assert said in error
-    assert all(note.endswith("which is not part of specexp") for note in notes)
+    printed = capsys.readouterr().err.splitlines()[-1]
+    assert printed.startswith("error: ")
+    assert error in printed
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_full_disk_is_one_sentence_after_the_tables(experiment, capsys, monkeypatch):
-    def full(path, content):
-        raise OSError(28, "No space left on device", str(path))
-
-    monkeypatch.setattr("specexp.bench.publish.atomic_write", full)
-    assert main([experiment(verifier={"class_path": "Greedy"})]) == 1
-    said = capsys.readouterr()
-    assert "report.md cannot be written (No space left on device)" in said.err
-    assert "Is it lossless?" in said.out
-
-
-def test_a_typing_mistake_is_answered_without_torch(experiment):
-    path = experiment()
-    code = "import sys; from specexp.verify.command import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
-    command = [sys.executable, "-c", code, path, "--drafter.init_args.kk", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("error: command line: ")
