@@ -63,8 +63,7 @@ class DecoderArm(EngineArm):
         observers: list[OutcomeObserver] = [*self.observers, sources, *([modelled] if modelled else [])]
         prompt_tokens, results = self._conversation(prompt, sample, max_new_tokens, observers)
         measured = {phase: sum(result.seconds[phase] for result in results) for phase in PHASES}
-        return PromptRecord.of(
-            self,
+        return self.record(
             prompt,
             sample,
             results,

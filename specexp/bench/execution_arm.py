@@ -210,8 +210,7 @@ class ExecutionArm(EngineArm):
         for observe in self.timeline_observers:
             observe(prompt.prompt_id, line)
         results = [result for _, run in runs for result in run.results]
-        return PromptRecord.of(
-            self,
+        return self.record(
             prompt,
             sample,
             results,

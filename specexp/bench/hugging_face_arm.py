@@ -157,8 +157,7 @@ class HuggingFaceArm(Arm):
             return runs[-1].token_ids
 
         prompt_tokens = sum(tokens for tokens, _ in turns(prompt, self.tokenizer, answer))
-        return PromptRecord.of(
-            self,
+        return self.record(
             prompt,
             sample,
             runs,

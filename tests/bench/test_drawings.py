@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Circle
 from PIL import Image
 
-from specexp.bench.drawings import SPANS, draw_time_line, draw_tree, lay_out
+from specexp.bench.pictures import SPANS, draw_time_line, draw_tree, lay_out
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.core.tree import ROOT_ONLY, TreeShape
 from specexp.scheduling.timeline import TimeLine
