@@ -179,8 +179,8 @@ class ModelledSeconds:
         self.seconds = dict.fromkeys(PHASES, 0.0)  # by phase; everything but the passes is under ``update``
         self.beyond = 0  # target passes that fed more tokens than the profile has milliseconds for
 
-    def __call__(self, outcome: Outcome) -> dict[str, float]:
-        """Add a step; returns its seconds by phase."""
+    def __call__(self, outcome: Outcome) -> Any:
+        """Add a step; returns its seconds by phase, which observers ignore."""
         target, draft, beside = self.latency.outcome_parts(outcome)
         step = {"draft": draft, "target": target, "update": beside}
         for phase, spent in step.items():

@@ -49,7 +49,7 @@ def near_tie_sentence(dtype: str) -> str:
 
 
 def divergence(records: Iterable[PromptRecord]) -> str | None:
-    """Return a clause about float32 outputs that differ by more than rounding from plain decoding's; None without any."""
+    """Return a clause about float32 outputs that differ beyond rounding from plain decoding's; None without any."""
     found = [
         (record, one.index)
         for record in records

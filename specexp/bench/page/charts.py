@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from specexp.bench.analysis import steps_of
 from specexp.bench.record import PromptRecord
-from specexp.bench.statistics import breakdown
 
 alt.data_transformers.consolidate_datasets = False  # the rows of a chart stay where its marks are
 
-_MOST_PROMPTS = 40
 _POINT = "#4c8ed9"
 _RULE = alt.Chart().mark_rule(strokeDash=[4, 4], color="#888")
 
@@ -38,12 +34,6 @@ def first_words(text: str, most: int = 60) -> str:
     """Return a prompt as one line."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most]}…"
-
-
-def tokens_at_a_step(record: PromptRecord) -> dict[int, float]:
-    """Return the share of a record's steps that gave so many tokens."""
-    sizes = Counter(map(len, steps_of(record.sources, record.turn_tokens)))
-    return {size: count / sizes.total() for size, count in sorted(sizes.items())}
 
 
 def ratios_chart(
@@ -136,51 +126,3 @@ def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | N
     tips = [*_tips("key"), alt.Tooltip("importance:Q", format=".1%")]
     about = f"Which searched keys the speedup depends on, by fANOVA over {trials} trials: of few trials a rough guess."
     return _spec(alt.Chart().mark_bar(color=_POINT).encode(x, y, tooltip=tips), rows, about, alt.Step(24))
-
-
-def steps_chart(
-    records: Iterable[PromptRecord], arm: str, title: str, texts: Mapping[str, str]
-) -> Spec | None:
-    """Chart how many tokens the steps of each prompt gave; None if no single steps were observed."""
-    own = [one for one in records if one.arm == arm and one.sources and not one.error and one.sample == 0]
-    own = sorted(own, key=lambda one: -(one.tokens_per_step or 0))[:_MOST_PROMPTS]
-    rows: list[Spec] = [
-        {
-            "prompt": one.prompt_id,
-            "tokens": size,
-            "share": round(share, 4),
-            "tokens a step": round(one.tokens_per_step or 0, 2),
-            "text": first_words(texts.get(one.prompt_id, ""), 160),
-        }
-        for one in own
-        for size, share in tokens_at_a_step(one).items()
-    ]
-    x = alt.X("tokens:O").title("tokens of a step").axis(labelAngle=0)
-    y = alt.Y("prompt:N").title(None).sort([one.prompt_id for one in own]).axis(labelLimit=160)
-    colour = alt.Color("share:Q").title("share of steps").scale(scheme="yellowgreenblue", domainMin=0)
-    colour = colour.legend(format=".0%", orient="top", gradientLength=160)
-    tips = [*_tips("prompt", "text", "tokens", "tokens a step"), alt.Tooltip("share:Q", format=".1%")]
-    about = f"Tokens the steps of {title} gave, prompt by prompt, the best first: hover for the prompt."
-    return _spec(alt.Chart().mark_rect().encode(x, y, colour, tooltip=tips), rows, about, alt.Step(16))
-
-
-def phases_chart(records: Sequence[PromptRecord], titles: Mapping[str, str]) -> Spec | None:
-    """Chart where a step's time goes for the arms of ``titles``; None if it is not split."""
-    split = {title: found for arm, title in titles.items() if (found := breakdown(records, arm)) is not None}
-    rows: list[Spec] = [
-        {
-            "arm": title,
-            "phase": phase,
-            "ms a step": round(1e3 * found.step_seconds * share, 4),
-            "place": place,
-        }
-        for title, found in split.items()
-        for place, (phase, share) in enumerate(found.shares.items())
-    ]
-    phases: list[str] = list(dict.fromkeys(row["phase"] for row in rows))
-    x, order = alt.X("ms a step:Q").title("ms a step"), alt.Order("place:Q")
-    y = alt.Y("arm:N").title(None).sort(list(titles.values())).axis(labelLimit=160)
-    colour = alt.Color("phase:N").sort(phases).legend(orient="top", title=None, columns=3)
-    tips = _tips("arm", "phase", "ms a step")
-    about = "Where a step's time goes: milliseconds of each phase; hover for the figure."
-    return _spec(alt.Chart().mark_bar().encode(x, y, colour, order, tooltip=tips), rows, about, alt.Step(24))

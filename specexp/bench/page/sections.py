@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specexp.bench.analysis import BONUS, CORRECTED, steps_of
-from specexp.bench.page.charts import first_words, phases_chart, steps_chart
+from specexp.bench.page.charts import first_words
 from specexp.bench.publish import Report, render
 from specexp.bench.record import PromptRecord
 from specexp.bench.table import Cell, Table, columns
@@ -43,17 +43,12 @@ def prompts_shown(
     titles: Mapping[str, str],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Report:
-    """Return the part of a report about single prompts: a table for programs, charts, and a section of the page.
+    """Return the part of a report about single prompts: a table for programs, and a section of the page.
 
     ``texts`` are prompts by id, and ``titles`` displayed names by arm: first the arm whose output is shown, last the
     one it is compared with. Without a tokenizer no output is shown.
     """
     single = [record for record in records if record.group is None]
-    first = next(iter(titles), "")
-    charts = {
-        "steps": steps_chart(single, first, titles.get(first, ""), texts),
-        "phases": phases_chart(records, titles),
-    }
     section = "" if tokenizer is None else prompt_section(texts, single, titles, tokenizer.decode)
     heads = "prompt | text | arm | sample | new tokens | tokens per step | seconds per token | equal"
     table = Table("Prompts", columns(heads))
@@ -63,11 +58,7 @@ def prompts_shown(
             equal = "yes" if one.difference is None else "parts"
             row += [one.new_tokens, one.tokens_per_step, one.seconds_per_token, equal]
             table.rows.append(row)
-    return Report(
-        data={"prompts": table},
-        charts={name: chart for name, chart in charts.items() if chart is not None},
-        fragments={"prompts": section} if section else {},
-    )
+    return Report(data={"prompts": table}, fragments={"prompts": section} if section else {})
 
 
 def prompt_section(
