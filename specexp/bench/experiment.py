@@ -334,11 +334,11 @@ def curves_of(config: Config) -> list[Curve]:
         ((key, values),) = grid.items()
         argument = key.rpartition(".")[2]
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            places = [float(value) for value in values]
+            values_shown = [float(value) for value in values]
         elif key.startswith("builder.init_args.") and all(isinstance(value, list) for value in values):
-            places = [float(build_builder(point.config).max_nodes) for point in points]
+            values_shown = [float(build_builder(point.config).max_nodes) for point in points]
         else:
             continue
-        titles = [(place, point.title) for place, point in zip(places, points, strict=True)]
+        titles = [(place, point.title) for place, point in zip(values_shown, points, strict=True)]
         curves.append(Curve(arm.get("title") or name, _AXES.get(argument, argument), titles))
     return curves

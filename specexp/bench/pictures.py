@@ -146,18 +146,18 @@ class Curve:
 
 
 def draw_speedups(
-    axes: Axes, places: Sequence[float], speedups: Sequence[Speedup], *, upright: bool = True, **style: Any
+    axes: Axes, positions: Sequence[float], speedups: Sequence[Speedup], *, upright: bool = True, **style: Any
 ) -> None:
     """Draw speedups, none of them refused, as points with their intervals; ``style`` is for ``errorbar``.
 
-    Ratios go up, and ``places`` to the right; with ``upright=False`` the other way round.
+    Ratios go up, and ``positions`` to the right; with ``upright=False`` the other way round.
     """
     ratios = [speedup.ratio for speedup in speedups]
     errors = list(zip(*(speedup.errors for speedup in speedups), strict=True))
     if upright:
-        axes.errorbar(places, ratios, yerr=errors, **style)
+        axes.errorbar(positions, ratios, yerr=errors, **style)
     else:
-        axes.errorbar(ratios, places, xerr=errors, **style)
+        axes.errorbar(ratios, positions, xerr=errors, **style)
 
 
 def speedup_bars(
@@ -222,15 +222,15 @@ def parameter_curves(
     figure, rows = new_figure(width, 5.2, clock.titled(title, used), 2, len(panels), sharey="row")
     for top, bottom, (axis, shown) in zip(*rows, panels.items(), strict=True):
         for curve, colour in zip(shown, cycle(CURVE_COLOURS), strict=False):
-            places, arms = zip(*curve.points, strict=True)
+            positions, arms = zip(*curve.points, strict=True)
             speedups = [paired_speedup(records, arm, baseline) for arm in arms]
             given = [
-                (at, speedup) for at, speedup in zip(places, speedups, strict=True) if not speedup.refused
+                (at, speedup) for at, speedup in zip(positions, speedups, strict=True) if not speedup.refused
             ]
             if given:
                 draw_speedups(top, *map(list, zip(*given, strict=True)), color=colour, marker="o", capsize=3)
             steps = [summarise(records, arm).tokens_per_step for arm in arms]
-            bottom.plot(places, steps, color=colour, marker="s", label=curve.title)
+            bottom.plot(positions, steps, color=colour, marker="s", label=curve.title)
         top.axhline(1, color=INK, lw=0.8, ls=":")
         top.set_title(shown[0].title if len(shown) == 1 else "", fontsize=10)
         if len(shown) > 1:
@@ -302,16 +302,16 @@ def draw_trees(
     Every node shows the rank of its candidate, from 0. A node with a hit rate (a share by rank path, explained by
     ``meaning``) is coloured by it and shows it as a percentage; the others stay pale.
     """
-    places = [lay_out(shape) for shape, _ in panels]
+    layouts = [lay_out(shape) for shape, _ in panels]
     across, down = min(_ACROSS, len(panels)), -(-len(panels) // _ACROSS)
-    width = max(float(x.max()) for x in places) + 1.8  # in node widths
+    width = max(float(x.max()) for x in layouts) + 1.8  # in node widths
     unit = float(np.clip(18.0 / across / width, 0.17, 0.46))  # inches of a node width
     row_height = max(0.8, 1.7 * unit)
     deepest = max(shape.max_depth for shape, _ in panels)
     inches, tall = max(width * unit, 4.0), 0.5 + 0.6 * unit + row_height * deepest
     figure, grid = new_figure(across * inches + 0.4, down * (tall + 0.9) + 0.8, title, down, across, dpi=150)
     cells = [axes for row in grid for axes in row]
-    for axes, (shape, heading), x in zip(cells, panels, places, strict=False):
+    for axes, (shape, heading), x in zip(cells, panels, layouts, strict=False):
         middle = float(x.max()) / 2
         axes.set_xlim(middle - inches / unit / 2, middle + inches / unit / 2)
         axes.set_ylim((0.25 - tall) / unit, 0.25 / unit)
@@ -340,12 +340,12 @@ def lay_out(shape: TreeShape) -> NDArray[np.float64]:
     return x
 
 
-_Places = NDArray[np.float64]
+_Coordinates = NDArray[np.float64]
 """``[n + 1]`` coordinates of the rows of a tree."""
 
 
 def _draw_edges(
-    axes: Axes, shape: TreeShape, x: _Places, y: _Places, hit_rates: Mapping[RankPath, float]
+    axes: Axes, shape: TreeShape, x: _Coordinates, y: _Coordinates, hit_rates: Mapping[RankPath, float]
 ) -> None:
     """Draw curves from parents to children, wider for children that are accepted more often."""
     curves, widths = [], []
@@ -361,7 +361,12 @@ def _draw_edges(
 
 
 def _draw_nodes(
-    axes: Axes, shape: TreeShape, x: _Places, y: _Places, hit_rates: Mapping[RankPath, float], unit: float
+    axes: Axes,
+    shape: TreeShape,
+    x: _Coordinates,
+    y: _Coordinates,
+    hit_rates: Mapping[RankPath, float],
+    unit: float,
 ) -> None:
     """Draw circles with the ranks; a length of 1 is ``unit`` inches."""
     scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *hit_rates.values()]))

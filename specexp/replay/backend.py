@@ -84,9 +84,8 @@ class ReplayArm(EngineArm):
         source = source_in(parts)
         if source is not None:
             source.missing = "unknown" if static_shape(parts) is not None else "none" if lenient else "refuse"
-        fallback = recording.fallback if lenient else None
         limit, seed = manifest.context_limits["target"], manifest.made_of["generation"]["seed"]
-        self._player = Player(parts, source, limit, seed, fallback)
+        self._player = Player(parts, source, limit, seed, lenient)
 
     @property
     @override

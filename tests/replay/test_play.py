@@ -135,7 +135,7 @@ def test_a_tree_wider_than_the_recording_is_refused(tmp_path):
     parts = Parts(draft(source_for(recording)), KConfig([4]), KeyedSampling(0.7))
     arm = ReplayArm("replayed", recording, parts, GENERATION)
 
-    wanted = r"4 best candidates are asked for and 3 were recorded; .* of at least 4"
+    wanted = r"4 best candidates are needed and 3 were recorded; .* of at least 4"
     with pytest.raises(NotRecordedError, match=wanted):
         arm.decode(FEW[0])
 

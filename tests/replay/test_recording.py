@@ -185,7 +185,7 @@ def test_a_damaged_manifest_is_refused(recording, tmp_path, content, sentence):
             "target",
             "weights_sha256",
             "d" * 64,
-            "another target, whose answers are its own (model weights_sha256 bbbbbbbbbbbb..., and the configured one "
+            "another target, fine-tuned or of other weights (model weights_sha256 bbbbbbbbbbbb..., and the configured one "
             "has dddddddddddd...)",
         ),
         ("draft", "dtype", "bfloat16", "the draft in float32, and the configured one is in bfloat16"),

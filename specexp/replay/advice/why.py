@@ -77,7 +77,7 @@ def _act(config: Config, dry_run: bool) -> int:
     if best.over_now.is_faster:
         changed = {**({"backend": "live"} if is_replayed(config) else {}), **best.overrides}
         current_result().next = command_line(
-            "run", *experiment_again(config, changed), why="says what it is worth with models"
+            "run", *experiment_again(config, changed), why="measures its worth with models"
         )
     elif config.get("sweep") is not None:
         current_result().next = command_line("sweep", *experiment_again(config), why="searches further away")

@@ -21,7 +21,7 @@ from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint
 from specexp.artifacts.manifest import sha256
 from specexp.core.noise import NOISE_VERSION
-from specexp.replay.format.recorded_turn import NgramFallback, RecordedTurn
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import RecordingError
 
 if TYPE_CHECKING:
@@ -134,11 +134,6 @@ class Recording:
                 found.setdefault((turn.prompt_id, turn.sample), []).append(turn)
         return found
 
-    @cached_property
-    def fallback(self) -> NgramFallback:
-        """Estimates of the target's answers that were not recorded."""
-        return NgramFallback(turn for turns in self.turns.values() for turn in turns)
-
     @property
     def bytes(self) -> int:
         """Size of its Parquet files."""
@@ -203,7 +198,7 @@ def difference(recorded: Fingerprint, given: Mapping[str, Mapping[str, Any]]) ->
                 return f"the {section} in {known[key]}, and the configured one is in {value}"
             of = "model" if section in ("target", "draft") else section
             what = "target" if section == "model" else section
-            fine_tuned = ", whose answers are its own" if key == "weights_sha256" else ""
+            fine_tuned = ", fine-tuned or of other weights" if key == "weights_sha256" else ""
             return (
                 f"another {what}{fine_tuned} ({of} {key} {_short(known[key])}, and the configured one has "
                 f"{_short(value)})"
@@ -271,8 +266,8 @@ def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any
         values = parameter.detach().reshape(-1)
         count += values.numel()
         if values.numel() > _VALUES:
-            places = torch.arange(_VALUES, device=values.device, dtype=torch.int64)
-            values = values[places * (values.numel() - 1) // (_VALUES - 1)]
+            spread = torch.arange(_VALUES, device=values.device, dtype=torch.int64)
+            values = values[spread * (values.numel() - 1) // (_VALUES - 1)]
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
         digest.update(values.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     dtype = str(model.dtype).removeprefix("torch.")

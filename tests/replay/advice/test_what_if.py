@@ -152,7 +152,7 @@ def test_it_leaves_tables_trees_and_pictures(file, tmp_path, capsys):
         ({"generation": {"max_new_tokens": 99}}, "record again with it, or ask for at most 24"),
         (
             {"builder": {"class_path": "KConfig", "init_args": {"widths": [7]}}},
-            "asks for 7 candidates a node and 4 were recorded",
+            "has 7 candidates a node and 4 were recorded",
         ),
     ],
 )  # fmt: skip

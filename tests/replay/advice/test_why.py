@@ -94,7 +94,7 @@ def test_the_report_names_every_share_and_its_setting(file, tmp_path, capsys) ->
     assert main([path, "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("tiny, from its recording\n")
     assert main([path]) == 0
-    following = r"\nNext: python -m specexp.run .*tiny.yaml --backend live .*  # says what it is worth"
+    following = r"\nNext: python -m specexp.run .*tiny.yaml --backend live .*  # measures its worth"
     assert re.search(following, capsys.readouterr().out)
     page = (tmp_path / "runs" / "tiny" / "why" / "why.md").read_text()
     for words in ("rows beyond the first", "fewer nodes (builder)", "Acceptance by position", "Under load"):

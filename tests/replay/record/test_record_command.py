@@ -109,7 +109,7 @@ def test_a_drafter_that_learns_is_recorded_with_the_experiments_builder(file, fo
     [
         (
             {"builder": part("DySpecGreedy", budget=6, candidates="top-k")},
-            "were not recorded; record with a coverage that asks for them",
+            "were not recorded; record with a coverage that needs them",
         ),
         (
             {"controller": part("Bandit", over="depths", values=[1, 3])},
