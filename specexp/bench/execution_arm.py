@@ -63,7 +63,7 @@ def _joined(runs: Sequence[tuple[str, Run]]) -> TimeLine:
 class Solver:
     """Answers a search's requests by decoding: thought generator and state evaluator are the same target.
 
-    Randomness is keyed by the item, the sample and the path of a state, so the text of a state is the same in every
+    Randomness is keyed by the item, the sample and the path of a state. The text of a state is thus the same in every
     strategy and in every order of expansion.
     """
 

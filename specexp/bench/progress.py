@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -12,8 +12,10 @@ from typing_extensions import override
 class StageBar(Progress):
     """A progress bar: one line a stage, one line a finished trial above it.
 
-    If the console is no terminal, only finished trials are printed.
+    Without a terminal only finished trials are printed.
     """
+
+    _above: Sequence[RenderableType] = ()  # drawn already while the base class is made
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -24,7 +26,6 @@ class StageBar(Progress):
             TimeElapsedColumn(),
             console=console,
         )
-        self._above: list[RenderableType] = []
         self._trial_prompts: int | None = None  # prompts of a trial; None if a stage consists of prompts
         self._decoded = 0  # prompts of the present trial
 

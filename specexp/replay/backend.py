@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from specexp.artifacts.fingerprint import target_fingerprint
 from specexp.bench.arm import EngineArm, Generation, ModelledSeconds, sequence_name
+from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.config import (
     Config,
     ConfigError,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from specexp.artifacts.fingerprint import Fingerprint
     from specexp.bench.arm import Arm
-    from specexp.bench.arm_spec import ArmSpec
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.core.loop import OutcomeObserver
@@ -163,33 +163,30 @@ def source_in(parts: Parts) -> RecordedSource | None:
     return source
 
 
-class ReplayBackend:
-    """A recording of target and draft in place of models."""
+class ReplayBackend(Backend):
+    """A recording of target and draft in place of models; its prompts are tokens already."""
 
     runs_models = False
-    references: Collection[str] = ()
-
-    tokenizer = None  # the recorded prompts are tokens already
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
 
     @property
+    @override
     def draft(self) -> RecordedSource | None:
-        """The recorded answers of the draft model, a new source for every arm."""
-        return source_for(self.recording)
+        return source_for(self.recording)  # a new one for every arm
 
+    @override
     def arm(self, spec: ArmSpec) -> ReplayArm:
-        """Return an arm for the prompts of the recording; raises ValueError if its parts cannot be replayed."""
         assert spec.parts is not None
         return ReplayArm(spec.name, self.recording, spec.parts, spec.generation, spec.latency)
 
+    @override
     def fingerprint(self) -> Fingerprint:
-        """Return the marks of the recorded target and its tokenizer."""
         return target_fingerprint(self.recording.manifest.fingerprint)
 
+    @override
     def provenance(self, arm: Arm) -> dict[str, Any]:
-        """Return the recording, the latency profile, and the fidelity of the figures."""
         assert isinstance(arm, ReplayArm)
         profile = None if arm.latency is None else arm.latency.label
         folder = str(self.recording.folder)

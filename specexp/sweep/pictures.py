@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import optuna
 from optuna.trial import TrialState
 
-from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
-from specexp.bench.page.sections import folding_tree
+from specexp.bench.page.sections import folding_tree, importances_chart, ratios_chart, search_chart
 from specexp.bench.pictures import draw_time_line, draw_tree
 from specexp.bench.publish import Report
 from specexp.config.sweep import Sweep

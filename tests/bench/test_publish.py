@@ -16,8 +16,15 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from specexp.bench.analysis import BONUS, CORRECTED, Sources, steps_of
-from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
-from specexp.bench.page.sections import folding_tree, pieces, prompt_section, prompts_shown
+from specexp.bench.page.sections import (
+    folding_tree,
+    importances_chart,
+    pieces,
+    prompt_section,
+    prompts_shown,
+    ratios_chart,
+    search_chart,
+)
 from specexp.bench.pictures import new_figure
 from specexp.bench.publish import PAGE, Attached, Report, files_of, html_page, publish
 from specexp.bench.record import PromptRecord
