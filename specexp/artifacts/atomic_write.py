@@ -40,7 +40,7 @@ def held(path: Path) -> Iterator[bool]:
         return
     with ExitStack() as opened:
         try:
-            fcntl.flock(opened.enter_context(path.open("w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened.enter_context(path.open("a")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (FileNotFoundError, BlockingIOError):
             yield False
         else:

@@ -30,14 +30,10 @@ CORRECTED, BONUS = -1, -2
 
 
 class Analysis(metaclass=Checked):
-    """Watches the arms of our engine during ``python -m specexp.run``, outside the clock.
-
-    It changes nothing. Hugging Face's own loops have no steps to watch.
-    """
+    """Watches the arms of our engine during ``python -m specexp.run``, outside the clock, and changes nothing."""
 
     name: ClassVar[str]  # prefix of all its files, e.g. ``tree_sizes``
-    # whether it observes single steps, which only arms of one sequence at a time have; other analyses get time lines
-    # and records of several sequences
+    # whether it observes single steps, as arms of one sequence at a time have; others get time lines and records
     watches_steps: ClassVar[bool] = True
     needs_models: ClassVar[bool] = False  # whether it reads logits or takes times, which no recording holds
 
@@ -45,8 +41,8 @@ class Analysis(metaclass=Checked):
     def begin(self, arms: Mapping[str, Parts]) -> None:
         """Start a run after the warm-up, and forget earlier ones.
 
-        ``arms`` are the parts of every watched arm in the run's order, plain decoding included. Raises ValueError if an
-        arm that the analysis was configured with is not among them.
+        ``arms`` are the parts of every watched arm, plain decoding included. Raises ValueError if an arm that the
+        analysis was configured with is missing.
         """
 
     def observe(self, arm: str, outcome: Outcome) -> None:
@@ -89,12 +85,9 @@ def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:
 
 
 def visited(outcome: Outcome) -> tuple[int, ...]:
-    """Return the rows whose children the verifier decided about: the root and the accepted nodes.
-
-    If the output ended inside the drafted path, what follows its last node is unknown.
-    """
+    """Return the rows with children that the verifier decided about: the root and the accepted nodes."""
     rows = (0, *outcome.accepted)
-    return rows[: len(outcome.new_token_ids)]
+    return rows[: len(outcome.new_token_ids)]  # an output may end inside the drafted path
 
 
 def grafted_rows(tree: TokenTree) -> NDArray[np.bool_]:

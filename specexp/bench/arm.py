@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from specexp.bench.record import MEASURED, PromptRecord, describe as describe
+from specexp.bench.record import COUNTS, MEASURED, PromptRecord, by_position, describe as describe
 from specexp.config.schema import Generation as Generation
 from specexp.core.messages import type_and_line
 from specexp.tracking.names import PHASES
@@ -65,6 +65,51 @@ class Arm(ABC):
     def close(self) -> None:
         """Stop the processes that the arm keeps from prompt to prompt."""
         return None
+
+    def record(
+        self,
+        prompt: Prompt,
+        sample: int,
+        counts: Sequence[Any],
+        *,
+        seconds: Mapping[str, float] | None = None,
+        **given: Any,
+    ) -> PromptRecord:
+        """Return the record of a prompt that was answered: the one place where records are filled.
+
+        Args:
+            counts: One object for every turn, or for every sequence decoded together, such as a
+                :class:`~specexp.core.outcome.GenerationResult`. It has ``token_ids``, ``finish_reason`` and
+                :data:`~specexp.bench.record.COUNTS`, and may have ``drafted_at``, ``accepted_at``,
+                ``prefill_seconds`` and ``memory_bytes``.
+            seconds: Decode seconds by phase; None if they are not split.
+            given: Further fields of the record, and those to replace.
+        """
+
+        def optional(name: str) -> list[Any]:
+            return [found for one in counts if (found := getattr(one, name, None)) is not None]
+
+        answers = [one.token_ids for one in counts]
+        phases = dict(seconds or {})
+        found: dict[str, Any] = {
+            "token_ids": tuple(token for answer in answers for token in answer),
+            "turn_tokens": tuple(map(len, answers)),
+            "finish_reasons": tuple(str(one.finish_reason) for one in counts),
+            **{name: sum(getattr(one, name) for one in counts) for name in COUNTS},
+            "drafted_at": by_position(optional("drafted_at")),
+            "accepted_at": by_position(optional("accepted_at")),
+            "prefill_seconds": sum(optional("prefill_seconds")) if self.clock == MEASURED else 0.0,
+            "decode_seconds": sum(phases.values()),
+            "decode_tokens": sum(map(len, answers)),
+            "seconds": phases,
+            **{name: getattr(self, name) for name in ("dtype", "device", "state", "clock")},
+            "verifier": describe(self.verifier),
+            "lossless": self.verifier.lossless,
+            "keyed": self.verifier.sampling == "deterministic",
+            "seed": self.generation.seed,
+            "memory_bytes": max(optional("memory_bytes"), default=None),
+        }
+        return PromptRecord(self.name, prompt.prompt_id, prompt.category, sample, **found | given)
 
 
 class EngineArm(Arm):
@@ -127,20 +172,21 @@ def state_of(drafter: Drafter | None) -> str:
 
 
 class ModelledSeconds:
-    """Sums the seconds of steps by a latency profile, as an observer of their outcomes."""
+    """Sums the seconds of steps by a latency profile; a clock of the loop, and an observer of outcomes."""
 
     def __init__(self, latency: LatencyProfile) -> None:
         self.latency = latency
         self.seconds = dict.fromkeys(PHASES, 0.0)  # by phase; everything but the passes is under ``update``
-        self.beyond = 0  # target passes that fed more tokens than the profile states milliseconds for
+        self.beyond = 0  # target passes that fed more tokens than the profile has milliseconds for
 
-    def __call__(self, outcome: Outcome) -> None:
-        """Add a step."""
-        for phase, spent in zip(
-            ("target", "draft", "update"), self.latency.outcome_parts(outcome), strict=True
-        ):
+    def __call__(self, outcome: Outcome) -> Any:
+        """Add a step; returns its seconds by phase, which observers ignore."""
+        target, draft, beside = self.latency.outcome_parts(outcome)
+        step = {"draft": draft, "target": target, "update": beside}
+        for phase, spent in step.items():
             self.seconds[phase] += spent
         self.beyond += self.latency.exceeded_by(outcome.tree.num_nodes + 1)
+        return step
 
 
 def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts import kind_for
 from specexp.config import ConfigError, build_data, build_parts
@@ -49,32 +50,29 @@ class ArmSpec:
     where: str = ""  # file and key for errors; empty leaves errors as they are
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """Runs arms: models themselves, a recording, or another engine."""
 
-    runs_models: bool
-    """Whether any prompt can be decoded, and logits and times of models can be read."""
+    runs_models = True  # whether any prompt can be decoded, and logits and times of models can be read
+    references: Collection[str] = ()  # names of the loops other than ours that it can run
+    tokenizer: Any = None  # of the target
 
     @property
-    def references(self) -> Collection[str]:
-        """Names of the loops other than ours that it can run."""
-
-    @property
+    @abstractmethod
     def draft(self) -> Any:
         """The draft model of drafters that need one, or None."""
 
-    @property
-    def tokenizer(self) -> Any:
-        """Tokenizer of the target, or None."""
-
+    @abstractmethod
     def arm(self, spec: ArmSpec) -> Arm:
         """Return the arm of a specification; raises ValueError if its parts do not go together or with the models."""
 
+    @abstractmethod
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint of target and tokenizer, for an artifact."""
 
+    @abstractmethod
     def provenance(self, arm: Arm) -> dict[str, Any]:
-        """Return where an arm's figures come from, for an artifact, besides device and versions."""
+        """Return the origin of an arm's figures, for an artifact, besides device and versions."""
 
 
 def make_arm(spec: ArmSpec, backend: Backend) -> Arm:

@@ -63,8 +63,7 @@ class DecoderArm(EngineArm):
         observers: list[OutcomeObserver] = [*self.observers, sources, *([modelled] if modelled else [])]
         prompt_tokens, results = self._conversation(prompt, sample, max_new_tokens, observers)
         measured = {phase: sum(result.seconds[phase] for result in results) for phase in PHASES}
-        return PromptRecord.of(
-            self,
+        return self.record(
             prompt,
             sample,
             results,
@@ -106,9 +105,8 @@ def prepare_oracle(
     seed: int = 0,
     sequence: int | str = 0,
 ) -> None:
-    """Prepare the Oracle that controls a decoder for one call of its ``generate`` with the same arguments.
-
-    The decoder's caches are used. Raises ValueError if the Oracle has no latency profile.
+    """Prepare the Oracle of a decoder for one call of ``generate`` with the same arguments; raises ValueError without
+    a latency profile.
     """
     import torch
 
@@ -142,8 +140,8 @@ def draft_matches(
 ) -> NDArray[np.bool_]:
     """Return ``[n]`` whether the draft's best token after everything before it is the output's (teacher forcing).
 
-    Takes one draft pass over the whole output ``[n]``, or over each block of a long one, and resets the drafter, which
-    must be a draft model. The noise is that of a coupled draft.
+    Takes one draft pass over each block of the output ``[n]``, and resets the drafter, which must be a draft model.
+    The noise is that of a coupled draft.
     """
     found: list[NDArray[np.bool_]] = []
     for start in range(0, len(output), _BLOCK):
@@ -170,10 +168,10 @@ def best_schedule(
 ) -> list[int]:
     """Return ``[n]`` the draft length at every place of an output, so that decoding it takes the least time.
 
-    With ``m`` the run of matches from a place on, a draft of ``d`` tokens gives ``min(m, d) + 1`` of the output. Its
-    first pass feeds the tokens that the draft model has not seen: the root, the last draft too if all of the step
-    before were accepted, and one more for every step before it that drafted nothing. So the least time to go is a
-    function of the place and of the number of unseen tokens, from the end of the output back to its beginning.
+    With ``m`` matches from a place on, a draft of ``d`` tokens gives ``min(m, d) + 1`` tokens of the output. Its first
+    pass feeds the tokens that the draft model has not seen. These are the root, the last draft if the step before
+    accepted all of its own, and one more for every step before it that drafted nothing. The least time to the end is
+    thus a function of the place and of the number of unseen tokens, computed backwards.
 
     Args:
         matches: ``[n]`` whether the draft's best token is the output's.
@@ -217,7 +215,7 @@ def best_schedule(
             best = np.where(better, total, best)
             choice[place, better] = depth
         least[place] = best
-    # walk along the best schedule, whose unseen tokens depend on the steps before
+    # walk along the best schedule: the unseen tokens of a step depend on the steps before
     depths: list[int] = choice[:size, 0].tolist()
     place, unseen_now = 0, 0
     while place < size:

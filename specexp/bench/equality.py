@@ -30,14 +30,11 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-5
 """Gap in float32 below which two passes of different size may round to different tokens, if ever."""
-
 NEAR_TIE = {"bfloat16": 0.125, "float16": 0.125 / 8, "float32": 0.0, "float64": 0.0}
-"""Largest gap, in logits + T * noise, at which outputs may part: the dtype's rounding; float32 may not."""
-
+"""Largest gap, in logits + T * noise, at which outputs may part: the dtype's rounding. In float32 none may."""
 SECONDS = 15.0
 """Most seconds of the comparison in float32; a prompt that has begun is finished."""
-_SPARE = 1.25
-"""Memory that must be free, as a multiple of the copy."""
+_SPARE = 1.25  # memory that must be free, as a multiple of the copy
 
 ArmsOf = Callable[["ModelPair"], "tuple[EngineArm, Sequence[EngineArm]]"]
 """Makes plain decoding, and the arms to compare with it, on a pair."""
@@ -53,13 +50,12 @@ def near_tie_sentence(dtype: str) -> str:
 
 
 def divergence(records: Iterable[PromptRecord]) -> str | None:
-    """Return a clause about float32 outputs that differ from plain decoding's without an excuse; None without any."""
+    """Return a clause about float32 outputs that differ beyond rounding from plain decoding's; None without any."""
     found = [
-        (record, difference.index)
+        (record, one.index)
         for record in records
-        if (difference := record.difference) is not None
-        and record.dtype in ("float32", "float64")
-        and (difference.gap is None or difference.gap > ROUNDING)
+        if (one := record.difference) and record.dtype in ("float32", "float64")
+        if one.gap is None or one.gap > ROUNDING
     ]
     if not found:
         return None
@@ -103,27 +99,25 @@ def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, pro
     return dataclasses.replace(record, difference=Difference(index, gap, near))
 
 
+class _GapFound(Exception):  # noqa: N818
+    """Ends a decoding at the step of interest; its argument is the gap."""
+
+
 def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int | None) -> float | None:
-    place = 0
+    decoded = 0  # new tokens of the steps so far
 
     def observe(outcome: Outcome) -> None:
-        nonlocal place
-        if place == index:
-            raise _Found(tie_gap(plain, outcome, other))
-        place += len(outcome.new_token_ids)
+        nonlocal decoded
+        if decoded == index:
+            raise _GapFound(tie_gap(plain, outcome, other))
+        decoded += len(outcome.new_token_ids)
 
     try:
         plain.decode_observed(prompt, sample, observe)
-    except _Found as found:
-        return found.gap
+    except _GapFound as found:
+        gap: float | None = found.args[0]
+        return gap
     return None
-
-
-class _Found(Exception):  # noqa: N818
-    """Ends a decoding at the step of interest."""
-
-    def __init__(self, gap: float | None) -> None:
-        self.gap = gap
 
 
 def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | None:
@@ -225,24 +219,27 @@ def in_float32(
 ) -> InFloat32 | None:
     """Decode up to ``most`` prompts once more in float32, if outputs of a 16-bit target parted from plain decoding's.
 
-    ``arms_of`` makes the arms on the pair with a copy of the target. Returns the comparison, or why there is none. None
-    if every output is equal or in float32 anyway, or if only Hugging Face's own loops parted, which are not compared.
+    ``arms_of`` makes the arms on the pair with a copy of the target. Returns the comparison, or the reason why there is
+    none. None if every output is equal or in float32 anyway, or if only Hugging Face's own loops parted, which are not
+    compared.
     """
     if not any(one.difference is not None and one.dtype in ("bfloat16", "float16") for one in records):
         return None
-    if most == 0:
-        return InFloat32(left_out="float32_prompts is 0")
     plain = [one for one in records if one.arm == baseline and not one.error]
     # plain decoding, in twice the bytes
     estimate = 2 * median(one.prefill_seconds + one.decode_seconds for one in plain)
+    why = _why_no_copy(pair)
     if estimate > seconds:
-        return InFloat32(
-            left_out=f"one prompt would take about {estimate:.0f} s by plain decoding, and all have {seconds:.0f} s"
-        )
+        why = f"one prompt would take about {estimate:.0f} s by plain decoding, and all have {seconds:.0f} s"
+    if most == 0:
+        why = "float32_prompts is 0"
+    if why:
+        return InFloat32(left_out=why)
     try:
-        engine, arms = arms_of(_copied(pair))
+        copied = dataclasses.replace(pair, target=copy.deepcopy(pair.target).float())
+        engine, arms = arms_of(copied)
     except (ValueError, RuntimeError, MemoryError, NotImplementedError) as error:  # of a model or a device
-        return InFloat32(left_out=str(error) if isinstance(error, _CannotCopyError) else type_and_line(error))
+        return InFloat32(left_out=type_and_line(error))
     if not arms:
         return None
     found: list[PromptRecord] = []
@@ -253,36 +250,28 @@ def in_float32(
         if decoded and perf_counter() - start > seconds:
             break
         reference = decode_safely(engine, prompt)
-        found.append(reference)
-        for arm in arms:
-            if not decoded or perf_counter() - start <= seconds:
-                found.append(compare(decode_safely(arm, prompt), reference, engine, prompt))
+        again = [compare(decode_safely(arm, prompt), reference, engine, prompt) for arm in arms]
+        found += [reference, *again]
         decoded += 1
     return InFloat32(found, decoded, len(prompts))
 
 
-class _CannotCopyError(ValueError):
-    """The target cannot be copied."""
-
-
-def _copied(pair: ModelPair) -> ModelPair:
-    """Return the pair with a float32 copy of its target; raises ``_CannotCopyError`` if there is none."""
+def _why_no_copy(pair: ModelPair) -> str:
+    """Return why the target cannot be copied in float32; empty if it can."""
     import torch
 
     from specexp.core.language_model import is_spread
 
     if not isinstance(pair.target, torch.nn.Module):
-        raise _CannotCopyError("the target runs in another library")
+        return "the target runs in another library"
     if is_spread(pair.target):
-        raise _CannotCopyError("the target is spread over devices")
+        return "the target is spread over devices"
     needed = 4 * sum(weights.numel() for weights in pair.target.parameters())
     device = torch.device(str(pair.target.device))
     free = _free_bytes(device)
-    if free is not None and needed * _SPARE > free:
-        raise _CannotCopyError(
-            f"a copy of the target takes {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB left"
-        )
-    return dataclasses.replace(pair, target=copy.deepcopy(pair.target).float())
+    if free is None or needed * _SPARE <= free:
+        return ""
+    return f"a copy of the target takes {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB left"
 
 
 def _free_bytes(device: torch.device) -> int | None:
@@ -290,7 +279,7 @@ def _free_bytes(device: torch.device) -> int | None:
 
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
+    try:  # on a CPU a copy that does not fit ends the process, and nothing can be caught
         known = re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"))
     except OSError:  # no Linux
         return None

@@ -63,7 +63,7 @@ def _joined(runs: Sequence[tuple[str, Run]]) -> TimeLine:
 class Solver:
     """Answers a search's requests by decoding: thought generator and state evaluator are the same target.
 
-    Randomness is keyed by the item, the sample and the path of a state, so the text of a state is the same in every
+    Randomness is keyed by the item, the sample and the path of a state. The text of a state is thus the same in every
     strategy and in every order of expansion.
     """
 
@@ -93,10 +93,8 @@ class Solver:
         most = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         runs: list[tuple[Component, Run]] = []
 
-        def decode(
-            role: Component, places: Sequence[str], prompts: Sequence[str], ending: Ending
-        ) -> list[str]:
-            names = [f"{task.name}/{item.item_id}#{sample}/{place}" for place in places]
+        def decode(role: Component, keys: Sequence[str], prompts: Sequence[str], ending: Ending) -> list[str]:
+            names = [f"{task.name}/{item.item_id}#{sample}/{place}" for place in keys]
             jobs = self._jobs(names, prompts, ending, most)
             run = executor.run(jobs, seed=self.seed, eos_token_ids=self.eos_token_ids, observers=observers)
             runs.append((role, run))
@@ -112,10 +110,8 @@ class Solver:
                     request = exploration.send([texts[at : at + n] for at in range(0, len(texts), n)])
                     continue
                 prompts = [task.value_prompt(item, state.thoughts) for state in request.states]
-                places = [f"value {_dotted(state.path)}" for state in request.states]
-                values = [
-                    task.value(text) for text in decode("evaluator", places, prompts, task.value_ending)
-                ]
+                keys = [f"value {_dotted(state.path)}" for state in request.states]
+                values = [task.value(text) for text in decode("evaluator", keys, prompts, task.value_ending)]
                 unparsable += sum(not value.parsed for value in values)
                 request = exploration.send([value.value for value in values])
         except StopIteration as found:
@@ -142,9 +138,9 @@ class Solver:
 def _thoughts(task: Task, item: Item, request: Continuations, decode: _Decode) -> list[str]:
     states = [(state, number) for state in request.states for number in range(request.n)]
     kind = "last" if request.last else "thought"
-    places = [f"{kind} {_dotted((*state.path, number))}" for state, number in states]
+    keys = [f"{kind} {_dotted((*state.path, number))}" for state, number in states]
     prompts = [task.thought_prompt(item, state.thoughts, request.last) for state, _ in states]
-    texts = decode("generator", places, prompts, task.thought_ending(request.last))
+    texts = decode("generator", keys, prompts, task.thought_ending(request.last))
     if request.last:
         return texts
     prompts = [
@@ -154,7 +150,7 @@ def _thoughts(task: Task, item: Item, request: Continuations, decode: _Decode) -
     ]
     if not prompts:
         return texts
-    rests = decode("generator", [f"rest of {place}" for place in places], prompts, task.completion_ending())
+    rests = decode("generator", [f"rest of {place}" for place in keys], prompts, task.completion_ending())
     return [task.completed(*parts) for parts in zip(texts, rests, strict=True)]
 
 
@@ -210,8 +206,7 @@ class ExecutionArm(EngineArm):
         for observe in self.timeline_observers:
             observe(prompt.prompt_id, line)
         results = [result for _, run in runs for result in run.results]
-        return PromptRecord.of(
-            self,
+        return self.record(
             prompt,
             sample,
             results,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -67,18 +68,18 @@ def _check_published(config: Config) -> None:
     for number, row in enumerate(config.get("published") or ()):
         at = ("published", str(number))
         if not isinstance(row.get("method"), str):
-            why = " must be given: the name of the method of the figures"
-            raise config.checker.error((*at, "method"), why)
-        for key in sorted(numbers & row.keys()):
-            if isinstance(row[key], str):
-                raise config.checker.error((*at, key), f" must be a number or null, got {row[key]!r}")
+            raise config.checker.error(
+                (*at, "method"), " must be given: the name of the method of the figures"
+            )
+        for key in sorted(key for key in numbers & row.keys() if isinstance(row[key], str)):
+            raise config.checker.error((*at, key), f" must be a number or null, got {row[key]!r}")
 
 
 def check_experiment(config: Config) -> list[ComposedArm]:
     """Return the file's arms, checked without models and data.
 
-    Raises ConfigError if there is nothing to run, two arms share a title, an arm overrides a section that all share, or
-    an analysis or an arm does not go with the number of sequences decoded for a prompt.
+    Raises ConfigError if there is nothing to run, two arms share a title, or an arm overrides a section that all share.
+    Analyses and arms must go with the number of sequences decoded for a prompt.
     """
     if config.get("published"):
         _check_published(config)
@@ -323,22 +324,20 @@ def curves_of(config: Config) -> list[Curve]:
     """
     from specexp.bench.pictures import Curve
 
-    composed, curves, start = arms_of(config), [], 0
+    composed, curves = iter(arms_of(config)), []
     for name, arm in (config.get("arms") or {}).items():
         grid: dict[str, list[Any]] = arm.get("grid") or {}
-        count = prod(len(values) for values in grid.values())
-        points = composed[start : start + count]
-        start += count
-        if len(grid) != 1 or count < 2:
+        points = list(islice(composed, prod(len(values) for values in grid.values())))
+        if len(grid) != 1 or len(points) < 2:
             continue
         ((key, values),) = grid.items()
         argument = key.rpartition(".")[2]
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            places = [float(value) for value in values]
+            axis = [float(value) for value in values]
         elif key.startswith("builder.init_args.") and all(isinstance(value, list) for value in values):
-            places = [float(build_builder(point.config).max_nodes) for point in points]
+            axis = [float(build_builder(point.config).max_nodes) for point in points]
         else:
             continue
-        titles = [(place, point.title) for place, point in zip(places, points, strict=True)]
+        titles = [(value, point.title) for value, point in zip(axis, points, strict=True)]
         curves.append(Curve(arm.get("title") or name, _AXES.get(argument, argument), titles))
     return curves

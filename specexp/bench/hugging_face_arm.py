@@ -65,7 +65,7 @@ _COMPOSITIONS = {
 
 
 class _Passes(BaseStreamer):  # type: ignore[misc]
-    """The passes of one call of ``generate``, and when it returned the first tokens."""
+    """The passes of one call of ``generate``, and the time of its first tokens."""
 
     def __init__(self) -> None:
         # [1, rows] token ids of every target pass: the prompt and its first candidates, then root and candidates
@@ -73,7 +73,7 @@ class _Passes(BaseStreamer):  # type: ignore[misc]
         # for every pass of the draft model the number of target passes before it, and of tokens fed
         self.draft: list[tuple[int, int]] = []
         self.first: float | None = None
-        self.counts: list[int] = []  # of tokens returned: first the prompt, then those of each pass
+        self.counts: list[int] = []  # tokens that were returned: first the prompt, then those of each pass
 
     @override
     def put(self, value: torch.Tensor) -> None:
@@ -97,9 +97,9 @@ class GenerateRun(GenerationResult):
 class HuggingFaceArm(Arm):
     """One of Hugging Face's own decoding loops.
 
-    The clock of decoding starts when ``generate`` returns the first tokens, from its pass over the prompt, and stops
-    when it ends; those first tokens are not in ``decode_tokens`` (see :class:`PromptRecord`). Every turn of a
-    conversation is prefilled anew, because assisted generation cannot continue from a cache.
+    The clock of decoding starts when ``generate`` returns the first tokens, from its pass over the prompt. Those tokens
+    are not in ``decode_tokens`` (see :class:`PromptRecord`). Every turn of a conversation is prefilled anew, because
+    assisted generation cannot continue from a cache.
 
     The draft stops below ``assistant_confidence_threshold``; 0 is never. ``cache_implementation`` is transformers' name
     of the cache of ``hf-eager``, its dynamic one if None. Raises ValueError if ``hf-assisted`` has no draft, or the
@@ -138,12 +138,13 @@ class HuggingFaceArm(Arm):
         self._limit = context_limit(target.config)
         self._cache = cache_implementation
         self._lookup = (prompt_lookup_num_tokens, max_matching_ngram_size)
-        self._assistant_config: Any = None
         if self.draft is not None:
-            self._assistant_config = copy.deepcopy(self.draft.generation_config)
-            self._assistant_config.num_assistant_tokens = num_assistant_tokens
-            self._assistant_config.num_assistant_tokens_schedule = "constant"
-            self._assistant_config.assistant_confidence_threshold = assistant_confidence_threshold
+            self._assistant_config: Any = copy.deepcopy(self.draft.generation_config)
+            self._assistant_config.update(
+                num_assistant_tokens=num_assistant_tokens,
+                num_assistant_tokens_schedule="constant",
+                assistant_confidence_threshold=assistant_confidence_threshold,
+            )
         self.eos = eos_of(tokenizer, target) if generation.stop_at_eos else frozenset()
 
     @override
@@ -155,8 +156,7 @@ class HuggingFaceArm(Arm):
             return runs[-1].token_ids
 
         prompt_tokens = sum(tokens for tokens, _ in turns(prompt, self.tokenizer, answer))
-        return PromptRecord.of(
-            self,
+        return self.record(
             prompt,
             sample,
             runs,
@@ -173,9 +173,7 @@ class HuggingFaceArm(Arm):
         if room < 1:
             raise ValueError(f"the prompt has {size} tokens and the model's context holds {self._limit}")
         wanted = max_new_tokens or self.generation.max_new_tokens
-        options: dict[str, Any] = {}
-        if self.draft is not None:
-            options["assistant_model"] = self.draft
+        options: dict[str, Any] = {} if self.draft is None else {"assistant_model": self.draft}
         if self.verifier.noise_temperature:
             key = place_key(self.generation.seed, sequence, "target")
             noise = KeyedNoise(cast("KeyedSampling", self.verifier), key)
@@ -186,23 +184,21 @@ class HuggingFaceArm(Arm):
             eos_token_id=sorted(self.eos) or None,
             pad_token_id=min(self.eos, default=0),
         )
-        if self._cache is not None:
-            config.cache_implementation = self._cache
+        config.cache_implementation = self._cache
         if self.reference == "hf-prompt-lookup":
             config.prompt_lookup_num_tokens, config.max_matching_ngram_size = self._lookup
         input_ids = torch.tensor([context], device=self.device)  # [1, p]
         passes = _Passes()
+        mask = torch.ones_like(input_ids)
         with self._counted(passes, config), torch.inference_mode():
             started = perf_counter()
-            mask = torch.ones_like(input_ids)
             output = self.target.generate(input_ids, attention_mask=mask, streamer=passes, **options)
             if self.device.startswith("cuda"):
                 torch.cuda.synchronize(self.device)
             finished = perf_counter()
         token_ids = [int(token) for token in output[0, size:].tolist()]
-        reason: FinishReason = (
-            "eos" if token_ids[-1] in self.eos else "context" if wanted > room else "length"
-        )
+        ended = token_ids[-1] in self.eos
+        reason: FinishReason = "eos" if ended else "context" if wanted > room else "length"
         first = passes.first or finished
         run = GenerateRun(token_ids, reason, steps=len(passes.target), tokens_of_pass=passes.counts[1:])
         run.prefill_seconds, run.seconds = first - started, {"decode": finished - first}

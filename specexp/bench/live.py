@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, get_args
 
+from typing_extensions import override
+
 from specexp.artifacts import fingerprint
 from specexp.bench.arm import Arm, eos_of
-from specexp.bench.arm_spec import ArmSpec
+from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.hugging_face_arm import HuggingFaceArm, Reference
@@ -24,27 +26,26 @@ from specexp.core.loop import Decoder
 from specexp.models.gguf import is_gguf
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from specexp.artifacts.fingerprint import Fingerprint
     from specexp.core.runtime import Runtime
     from specexp.data.task_items import Problem
     from specexp.models.pair import ModelPair
 
 
-class LiveBackend:
+class LiveBackend(Backend):
     """A pair of models, loaded once. All arms share the target's cache and its one self-check.
 
     ``problems`` are items of tasks by prompt id, which arms of several sequences search; other prompts are continued.
     """
-
-    runs_models = True
 
     def __init__(
         self, pair: ModelPair, problems: Mapping[str, Problem] | None = None, solver: Solver | None = None
     ) -> None:
         self.pair = pair
         self.model = pair.target_runtime()
+        self.tokenizer = pair.tokenizer
+        # transformers cannot run a GGUF file
+        self.references: Collection[str] = () if is_gguf(pair.name) else get_args(Reference)
         self.problems = dict(problems or {})
         self.solver = solver
 
@@ -78,54 +79,30 @@ class LiveBackend:
         """The pair's draft model; every drafter takes a copy."""
         return self.pair.draft_runtime()
 
-    @property
-    def references(self) -> Collection[str]:
-        """Hugging Face's loops; none for a GGUF file."""
-        return () if is_gguf(self.pair.name) else get_args(Reference)
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The target's."""
-        return self.pair.tokenizer
-
+    @override
     def arm(self, spec: ArmSpec) -> Arm:
-        """Return a decoder, an execution strategy, or one of Hugging Face's loops, as an arm.
-
-        Raises ValueError if the parts do not go together or with the target, or cannot be executed so.
-        """
+        """Return a decoder, an execution strategy, or one of Hugging Face's loops, as an arm."""
         assert spec.parts is not None
+        generation, tokenizer = spec.generation, self.tokenizer
         if spec.reference is not None:
-            if is_gguf(self.pair.name):
+            if spec.reference not in self.references:
                 raise ValueError(
                     f"{spec.reference} is transformers' own loop and pair.target {self.pair.name!r} is a GGUF file: "
                     "leave the arm out"
                 )
-            return HuggingFaceArm(
-                spec.name,
-                spec.reference,  # type: ignore[arg-type]
-                self.pair.target,
-                self.pair.tokenizer,
-                spec.generation,
-                spec.parts.verifier,
-                self.pair.draft,
-                latency=spec.latency,
-                **spec.settings,
-            )
+            loop: Any = spec.reference
+            models = {"verifier": spec.parts.verifier, "draft": self.pair.draft, "latency": spec.latency}
+            settings = {**models, **spec.settings}
+            return HuggingFaceArm(spec.name, loop, self.pair.target, tokenizer, generation, **settings)
         if spec.execution is not None:
-            return ExecutionArm(spec, self.model, self.pair.tokenizer, self.problems, self.solver)
-        return DecoderArm(
-            spec.name,
-            Decoder(self.model, *spec.parts),
-            self.pair.tokenizer,
-            spec.generation,
-            latency=spec.latency,
-            controller_state=spec.controller_state,
-        )
+            return ExecutionArm(spec, self.model, tokenizer, self.problems, self.solver)
+        decoder = Decoder(self.model, *spec.parts)
+        return DecoderArm(spec.name, decoder, tokenizer, generation, spec.latency, spec.controller_state)
 
+    @override
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint of target and tokenizer, for an artifact."""
         return fingerprint(self.pair.target, self.pair.tokenizer)
 
+    @override
     def provenance(self, arm: Arm) -> dict[str, Any]:
-        """Return runtime and dtype of the target."""
         return self.model.provenance()

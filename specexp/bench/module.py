@@ -31,9 +31,9 @@ WARM_UP_TOKENS = 16
 class EvaluationModule(LightningModule):
     """Decodes each prompt by each arm; the order of the arms rotates from prompt to prompt.
 
-    With a ``baseline`` every arm is first warmed up by an unrecorded decoding and then reset, outputs are compared with
-    the baseline's, and a prompt that fails is recorded with its reason. Without one, arms are measured as they are, and
-    an arm's error ends the test. The arms hold the models; they are not submodules, so the ``state_dict`` is empty.
+    With a ``baseline`` every arm is first warmed up by an unrecorded decoding and reset. Outputs are compared with the
+    baseline's, and a prompt that fails is recorded with its reason. Without one, arms are measured as they are, and an
+    error ends the test. The arms hold the models and are not submodules, so the ``state_dict`` is empty.
 
     Args:
         baseline: Name of the arm of plain decoding that outputs are compared with.

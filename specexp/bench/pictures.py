@@ -1,4 +1,4 @@
-"""Pictures of a run: one style for all of them, speedups as bars, curves over a parameter, the phases of a step."""
+"""Pictures in one style: speedups as bars, curves over a parameter, phases of a step, draft trees, and time lines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,24 @@ from itertools import cycle
 from textwrap import fill
 from typing import Any, Literal
 
+import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle, Patch
+from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from specexp.bench import clock
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, breakdown, paired_speedup, summarise
+from specexp.core.messages import counted
+from specexp.core.tree import RankPath, TreeShape
+from specexp.scheduling.timeline import TARGET, Span, TimeLine, What, rows_of, served_by, start_of
 
 BLUE, GREY, ORANGE, INK = "#33658a", "#b4bec6", "#d1782f", "#22303c"
 GREEN, VIOLET, SAND = "#6b9080", "#8d6a9f", "#e9b872"
@@ -30,9 +40,23 @@ PHASE_COLOURS = {
     "update": VIOLET,
 }
 """The colour of each phase of a step, in the order in which bars stack them."""
-CHARACTERS_PER_INCH = 12  # that a title holds
 DPI = 130
-WIDE = 16  # parameters whose values span more than this factor are drawn over their logarithm
+_CHARACTERS_PER_INCH = 12  # of a title
+_WIDE = 16  # a parameter that spans more than this factor is drawn over its logarithm
+_ACROSS = 3  # trees side by side in a row
+SPANS: Mapping[What, tuple[str, str]] = {
+    "prefill": ("#a9b8c4", "prefill"),
+    "target": (BLUE, "target pass"),
+    "verify": (GREEN, "verify, all accepted"),
+    "resample": ("#c1443c", "verify, resample after a rejection"),
+    "draft": (ORANGE, "draft"),
+    "learn": (VIOLET, "learn from the outcome"),
+}
+"""Colour and label of each kind of span of a time line, in the order of the legend."""
+_LINE_WIDTH, _ROW = 11.0, 0.27  # inches of a time line, and of one of its rows
+_BAR = 0.78  # share of a row that a bar fills
+_LEAD = 0.2  # share of a window that may lie before the first target pass
+_DIGIT = 0.075  # inches of a digit on a bar
 
 
 def bare_figure(width: float, height: float, *, dpi: int = DPI, layout: Any = None) -> Figure:
@@ -68,7 +92,7 @@ def new_figure(
     """
     figure = bare_figure(width, height, dpi=dpi, layout="constrained")
     if title:
-        broken = (fill(line, int(CHARACTERS_PER_INCH * width)) for line in title.split("\n"))
+        broken = (fill(line, int(_CHARACTERS_PER_INCH * width)) for line in title.split("\n"))
         figure.suptitle("\n".join(broken), fontsize=11, color=INK)
     grid: list[list[Axes]] = figure.subplots(rows, columns, squeeze=False, **subplots).tolist()
     for row in grid:
@@ -122,18 +146,18 @@ class Curve:
 
 
 def draw_speedups(
-    axes: Axes, places: Sequence[float], speedups: Sequence[Speedup], *, upright: bool = True, **style: Any
+    axes: Axes, positions: Sequence[float], speedups: Sequence[Speedup], *, upright: bool = True, **style: Any
 ) -> None:
     """Draw speedups, none of them refused, as points with their intervals; ``style`` is for ``errorbar``.
 
-    Ratios go up, and ``places`` to the right; with ``upright=False`` the other way round.
+    Ratios go up, and ``positions`` to the right; with ``upright=False`` the other way round.
     """
     ratios = [speedup.ratio for speedup in speedups]
     errors = list(zip(*(speedup.errors for speedup in speedups), strict=True))
     if upright:
-        axes.errorbar(places, ratios, yerr=errors, **style)
+        axes.errorbar(positions, ratios, yerr=errors, **style)
     else:
-        axes.errorbar(ratios, places, xerr=errors, **style)
+        axes.errorbar(ratios, positions, xerr=errors, **style)
 
 
 def speedup_bars(
@@ -198,15 +222,15 @@ def parameter_curves(
     figure, rows = new_figure(width, 5.2, clock.titled(title, used), 2, len(panels), sharey="row")
     for top, bottom, (axis, shown) in zip(*rows, panels.items(), strict=True):
         for curve, colour in zip(shown, cycle(CURVE_COLOURS), strict=False):
-            places, arms = zip(*curve.points, strict=True)
+            positions, arms = zip(*curve.points, strict=True)
             speedups = [paired_speedup(records, arm, baseline) for arm in arms]
             given = [
-                (at, speedup) for at, speedup in zip(places, speedups, strict=True) if not speedup.refused
+                (at, speedup) for at, speedup in zip(positions, speedups, strict=True) if not speedup.refused
             ]
             if given:
                 draw_speedups(top, *map(list, zip(*given, strict=True)), color=colour, marker="o", capsize=3)
             steps = [summarise(records, arm).tokens_per_step for arm in arms]
-            bottom.plot(places, steps, color=colour, marker="s", label=curve.title)
+            bottom.plot(positions, steps, color=colour, marker="s", label=curve.title)
         top.axhline(1, color=INK, lw=0.8, ls=":")
         top.set_title(shown[0].title if len(shown) == 1 else "", fontsize=10)
         if len(shown) > 1:
@@ -214,7 +238,7 @@ def parameter_curves(
         bottom.set_xlabel(axis, fontsize=9)
         values = sorted({value for curve in shown for value, _ in curve.points})
         for ax in (top, bottom):
-            if values[0] > 0 and values[-1] / values[0] >= WIDE:
+            if values[0] > 0 and values[-1] / values[0] >= _WIDE:
                 ax.set_xscale("log", base=2)
             ax.set_xticks(values, [f"{value:g}" for value in values])
             rule(ax)
@@ -251,3 +275,215 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
     ax.set_xlabel("share of a step (%)", fontsize=9)
     legend_below(figure, len(phases))
     return figure
+
+
+def draw_tree(
+    shape: TreeShape, hit_rates: Mapping[RankPath, float] | None = None, title: str = "Draft tree"
+) -> Figure:
+    """Draw one tree as :func:`draw_trees` does, below its size and, with hit rates, its tokens per step.
+
+    Example:
+        >>> figure = draw_tree(TreeShape.from_rank_paths([[0], [1], [0, 0]]), {(0,): 0.6, (1,): 0.1})
+        >>> len(figure.axes[0].patches)
+        4
+    """
+    facts = f"{counted(shape.num_nodes, 'node')}, depth {shape.max_depth}"
+    if hit_rates:
+        tokens = 1 + sum(hit_rates.get(path, 0.0) for path in shape.rank_paths[1:])
+        facts += f", {tokens:.2f} tokens per step (bonus token included)"
+    return draw_trees([(shape, facts)], title, hit_rates or {}, "share of steps that accept it")
+
+
+def draw_trees(
+    panels: Sequence[tuple[TreeShape, str]], title: str, hit_rates: Mapping[RankPath, float], meaning: str
+) -> Figure:
+    """Draw trees with their headings at one scale: one row a depth, the root on top, best candidates to the left.
+
+    Every node shows the rank of its candidate, from 0. A node with a hit rate (a share by rank path, explained by
+    ``meaning``) is coloured by it and shows it as a percentage; the others stay pale.
+    """
+    layouts = [lay_out(shape) for shape, _ in panels]
+    across, down = min(_ACROSS, len(panels)), -(-len(panels) // _ACROSS)
+    width = max(float(x.max()) for x in layouts) + 1.8  # in node widths
+    unit = float(np.clip(18.0 / across / width, 0.17, 0.46))  # inches of a node width
+    row_height = max(0.8, 1.7 * unit)
+    deepest = max(shape.max_depth for shape, _ in panels)
+    inches, tall = max(width * unit, 4.0), 0.5 + 0.6 * unit + row_height * deepest
+    figure, grid = new_figure(across * inches + 0.4, down * (tall + 0.9) + 0.8, title, down, across, dpi=150)
+    cells = [axes for row in grid for axes in row]
+    for axes, (shape, heading), x in zip(cells, panels, layouts, strict=False):
+        middle = float(x.max()) / 2
+        axes.set_xlim(middle - inches / unit / 2, middle + inches / unit / 2)
+        axes.set_ylim((0.25 - tall) / unit, 0.25 / unit)
+        axes.set_aspect("equal")
+        y = (-row_height / unit * shape.depths).astype(np.float64)
+        _draw_edges(axes, shape, x, y, hit_rates)
+        _draw_nodes(axes, shape, x, y, hit_rates, unit)
+        axes.set_title(heading, fontsize=8.5, color=INK)
+        axes.axis("off")
+    legend = "number: rank of the candidate" + f"; percentage: {meaning}" * bool(hit_rates)
+    figure.supxlabel(legend, fontsize=8, color=INK)
+    for axes in cells[len(panels) :]:
+        axes.remove()
+    return figure
+
+
+def lay_out(shape: TreeShape) -> NDArray[np.float64]:
+    """``[n + 1]`` horizontal place of every row: leaves one apart, depth first, parents in the middle."""
+    x = np.zeros(shape.parents.size, dtype=np.float64)
+    leaves = [row for row in shape.depth_first if not shape.children[row]]
+    x[leaves] = np.arange(len(leaves))
+    for row in range(shape.parents.size - 1, -1, -1):  # children come after their parent
+        if shape.children[row]:
+            below = x[list(shape.children[row])]
+            x[row] = (below.min() + below.max()) / 2
+    return x
+
+
+_Coordinates = NDArray[np.float64]
+"""``[n + 1]`` coordinates of the rows of a tree."""
+
+
+def _draw_edges(
+    axes: Axes, shape: TreeShape, x: _Coordinates, y: _Coordinates, hit_rates: Mapping[RankPath, float]
+) -> None:
+    """Draw curves from parents to children, wider for children that are accepted more often."""
+    curves, widths = [], []
+    for row in range(1, shape.parents.size):
+        parent = shape.parents[row]
+        middle = y[row] + 0.62 * (y[parent] - y[row])  # a straight edge would cross neighbouring nodes
+        points = [(x[parent], y[parent]), (x[parent], middle), (x[row], middle), (x[row], y[row])]
+        curves.append(Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]))
+        widths.append(0.8 + 3.0 * hit_rates.get(shape.rank_paths[row], 0.0))
+    axes.add_collection(
+        PathCollection(curves, facecolors="none", edgecolors="#9aa7b2", linewidths=widths, zorder=1)
+    )
+
+
+def _draw_nodes(
+    axes: Axes,
+    shape: TreeShape,
+    x: _Coordinates,
+    y: _Coordinates,
+    hit_rates: Mapping[RankPath, float],
+    unit: float,
+) -> None:
+    """Draw circles with the ranks; a length of 1 is ``unit`` inches."""
+    scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *hit_rates.values()]))
+    radius = min(0.4, 0.17 / unit)
+    points = float(np.clip(radius * unit * 68, 4.5, 10.0))
+    centre: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 4}
+    plate = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none"}
+    for row, path in enumerate(shape.rank_paths):
+        rate = hit_rates.get(path) if row else None
+        face: Any = INK if row == 0 else "#dfe7ee" if rate is None else colormaps["YlGnBu"](scale(rate))
+        ink = "white" if row == 0 or (rate is not None and float(scale(rate)) > 0.6) else INK
+        axes.add_patch(
+            Circle((x[row], y[row]), radius, facecolor=face, edgecolor=INK, linewidth=0.6, zorder=3)
+        )
+        label, size = (str(path[-1]), points) if row else ("root", 0.72 * points)
+        axes.text(x[row], y[row], label, fontsize=size, color=ink, **centre)
+        if rate is not None:
+            below: dict[str, Any] = {**centre, "va": "top", "zorder": 2, "bbox": plate}
+            axes.text(
+                x[row], y[row] - 1.3 * radius, _percent(rate), fontsize=0.72 * points, color=INK, **below
+            )
+
+
+def _percent(rate: float) -> str:
+    """Write a share in few characters: ``0.613`` as ``61%``, ``0.004`` as ``.4%``."""
+    if 0.0005 <= rate < 0.01:
+        return f"{100 * rate:.1f}%".removeprefix("0")
+    return f"{100 * rate:.0f}%"
+
+
+def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float | None = None) -> Figure:
+    """Draw time lines of target and drafters (SEED, Figs. 1 and 3) below each other, each from its own beginning.
+
+    A panel has a row for the target and one for every drafter. Numbers on target passes are the drafters that they
+    verify, if most have room. Above a panel are its name, the duration of the whole run, and the share of it in which
+    the target ran a pass or a prefill.
+
+    Args:
+        timelines: At least one, with at least a span, by the name of their panel.
+        seconds: Draw only this much, so that single passes can be seen: from the start of a run or, if its prefill is
+            long, from shortly before its first target pass. None draws everything.
+
+    Example:
+        >>> line = TimeLine([Span("target", "target", 0.0, 0.003, "a"), Span("draft 1", "draft", 0.001, 0.004, "b")])
+        >>> len(draw_time_line({"scheduled": line}, "One pass").axes)
+        1
+    """
+    longest = max(timeline.seconds for timeline in timelines.values())
+    window = longest if seconds is None else min(seconds, longest)
+    heights = [len(rows_of(timeline)) for timeline in timelines.values()]
+    height = 1.25 + sum(0.42 + _ROW * number for number in heights)
+    figure, grid = new_figure(
+        _LINE_WIDTH, height, title, len(heights), dpi=150, sharex=True, height_ratios=heights
+    )
+    drawn: set[What] = set()
+    from_start = True
+    for [axes], (name, timeline) in zip(grid, timelines.items(), strict=True):
+        start = begin = start_of(timeline)
+        passes = [span.start for span in timeline if span.what == TARGET]
+        if seconds is not None and passes:
+            begin = max(start, min(passes) - _LEAD * seconds)
+        from_start = from_start and begin == start
+        spans = [span for span in timeline if span.end > begin and span.start - begin < window]
+        drawn |= {span.what for span in spans}
+        _draw_panel(axes, timeline, spans, begin, window)
+        total = timeline.seconds
+        duration = f"{1000 * total:.0f} ms" if total < 2 else f"{total:.1f} s"
+        facts = f"target busy {100 * timeline.utilisation():.0f} %,  run {duration}"
+        up: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+        axes.annotate(name, (0, 1), (0, 3), color=INK, fontsize=9.5, **up)
+        axes.annotate(facts, (1, 1), (0, 3), color=INK, fontsize=9.5, ha="right", **up)
+    origin = (
+        " since the start of the run" if from_start else ", from shortly before a run's first target pass"
+    )
+    grid[-1][0].set_xlabel(f"ms{origin}", fontsize=9, color=INK)
+    known = [style for what, style in SPANS.items() if what in drawn]
+    handles = [Patch(color=colour, label=label) for colour, label in known]
+    legend_below(figure, len(handles), handles, [label for _, label in known])
+    return figure
+
+
+def _draw_panel(axes: Axes, timeline: TimeLine, spans: list[Span], begin: float, window: float) -> None:
+    end, rows = start_of(timeline) + timeline.seconds - begin, rows_of(timeline)
+    for place, who in enumerate(rows):
+        lane = [(0.0, 1000 * min(end, window))]
+        axes.broken_barh(lane, (place - _BAR / 2, _BAR), facecolors="#f1f4f7", lw=0, zorder=0)
+        for what, (colour, _) in SPANS.items():
+            bars = [
+                (1000 * (span.start - begin), 1000 * (span.end - span.start))
+                for span in spans
+                if span.who == who and span.what == what
+            ]
+            axes.broken_barh(bars, (place - _BAR / 2, _BAR), facecolors=colour, lw=0, zorder=2)
+    _number_passes(axes, timeline, spans, begin, window)
+    if end < 0.995 * window:
+        axes.axvline(1000 * end, color=GREY, lw=0.9, ls=(0, (2, 2)), zorder=1)
+        axes.text(1000 * end, (len(rows) - 1) / 2, " done", fontsize=8, color=INK, va="center")
+    axes.set_xlim(0, 1000 * window)
+    name_rows(axes, [who.capitalize() for who in rows])
+    axes.tick_params(axis="y", length=0, pad=5)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x", color="white", lw=0.9, zorder=1)
+    axes.set_axisbelow(True)
+
+
+def _number_passes(axes: Axes, timeline: TimeLine, spans: list[Span], begin: float, window: float) -> None:
+    served = served_by(timeline)
+    if len({who for drafters in served.values() for who in drafters}) < 2:
+        return
+    inches = (_LINE_WIDTH - 1.15) / window
+    passes = [span for span in spans if span.what == TARGET and span.round in served]
+    numbers = []
+    for span in passes:
+        text = "+".join(sorted(who.rpartition(" ")[2] for who in served[span.round]))
+        began, ended = max(span.start - begin, 0.0), min(span.end - begin, window)
+        if (ended - began) * inches >= _DIGIT * len(text) + 0.02:
+            numbers.append((1000 * (began + ended) / 2, text))
+    style: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 7.5, "color": "white"}
+    for middle, text in numbers if len(numbers) >= 0.8 * len(passes) else ():
+        axes.text(middle, 0, text, zorder=3, **style)

@@ -16,14 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from specexp.artifacts.atomic_write import atomic_write
+from specexp.artifacts.atomic_write import atomic_write, held
 from specexp.config import Config, ConfigError
 from specexp.config.command import current_result
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -34,18 +29,17 @@ if TYPE_CHECKING:
     from specexp.bench.table import Table
     from specexp.tracking import TrackedRun, Tracker
 
-_LONGEST_TAG = 64  # that W&B takes
+_LONGEST_TAG = 64  # characters of a tag in W&B
 PAGE = "report.html"
 """The page to open: answer, tables, charts and pictures in one file."""
 PIPE_WIDTH = 160
 """Characters of a line if the output is no terminal."""
-LOCK = ".lock"
 RECORDS = "records.jsonl"
 """The records of a run; a study has no file of this name."""
-OF_A_STUDY = ("trials.csv", "reference.json", "journal.log")
-"""Files of which a study has at least one, finished or not."""
-_NOT_COMPARED = ("output", "tracking")
-"""Sections that may differ between two runs of one experiment."""
+_LOCK = ".lock"  # holds the number of the process that writes the folder
+_OF_A_STUDY = ("trials.csv", "reference.json", "journal.log")  # a study has at least one of these files
+_NOT_COMPARED = ("output", "tracking")  # sections that may differ between two runs of one experiment
+_MISSING = object()  # equal to no value
 
 
 class Attached(NamedTuple):
@@ -168,6 +162,9 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
             ", ".join(f"{name} {version}" for name, version in known["packages"].items()),
         ]
     sentences = [str(sentence) for part in parts for sentence in part.sentences]
+    pictures = {
+        name.removesuffix(".png"): content for name, content in files.items() if name.endswith(".png")
+    }
     return render(
         "page.html.j2",
         title=title,
@@ -178,9 +175,8 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
         fragments=[Markup(fragment) for part in parts for fragment in part.fragments.values()],
         pictures={
             name.replace("_", " "): b64encode(content).decode()
-            for part in parts
-            for name in part.figures
-            if isinstance(content := files.get(f"{name}.png"), bytes)
+            for name, content in pictures.items()
+            if isinstance(content, bytes)
         },
         next_steps=next_steps,
         made_by=made_by,
@@ -270,33 +266,26 @@ class FolderBusyError(RuntimeError):
 def sole_writer(
     folder: Path, advice: str = "wait for it, or give this one another name (--name NEW)"
 ) -> Iterator[None]:
-    """Hold a folder, made if it does not exist, for this process; raises FolderBusyError if another holds it."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    """Hold a folder, made if it does not exist, for this process; raises FolderBusyError if another holds it.
+
+    If nothing was written into it, the folders that were made are removed again.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]  # innermost first
+    lock = folder / _LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / LOCK).open("a+", encoding="utf-8") as file:
-            file.seek(0)
-            try:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                holder = file.read().strip() or "unknown"
-                raise FolderBusyError(f"{folder} is being written by process {holder}: {advice}") from error
-            file.truncate()
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+        with held(lock) as mine:
+            if not mine:
+                holder = lock.read_text(encoding="utf-8") or "unknown"
+                raise FolderBusyError(f"{folder} is being written by process {holder}: {advice}")
+            lock.write_text(str(os.getpid()), encoding="utf-8")
             yield
     finally:
-        remove_unused(folder, made)
-
-
-def remove_unused(folder: Path, made: Sequence[Path]) -> None:
-    """Remove the folders ``made`` (innermost first) for results if no result was written."""
-    if made and [path.name for path in folder.glob("*")] == [LOCK]:
-        (folder / LOCK).unlink()
-    for path in made:
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
+        if made and [path.name for path in folder.glob("*")] == [_LOCK]:
+            lock.unlink()
+        for path in made:
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
 
 
 def check_run_folder(config: Config, folder: Path) -> None:
@@ -314,7 +303,7 @@ def check_study_folder(config: Config, folder: Path) -> None:
 
 
 def _is_study(folder: Path) -> bool:
-    return any((folder / name).exists() for name in OF_A_STUDY)
+    return any((folder / name).exists() for name in _OF_A_STUDY)
 
 
 def _holds(config: Config, folder: Path, what: str) -> ConfigError:
@@ -329,7 +318,8 @@ def replaced_results(config: Config, folder: Path) -> str | None:
     owner = "another command"
     if (folder / RECORDS).exists():
         earlier = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        key = _difference(earlier, config.to_dict())
+        shared = dict.fromkeys(_NOT_COMPARED)
+        key = _difference({**earlier, **shared}, {**config.to_dict(), **shared})
         if not key:
             return None
         owner = f"an earlier run ({key} differs)"
@@ -337,12 +327,11 @@ def replaced_results(config: Config, folder: Path) -> str | None:
 
 
 def _difference(one: Any, other: Any, key: str = "") -> str:
+    """Return the first dotted key in which two configurations differ; empty if they are equal."""
     if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
         return "" if one == other else key
-    missing = object()  # equal to nothing
-    names = [name for name in {**one, **other} if key or name not in _NOT_COMPARED]
     found = (
-        _difference(one.get(name, missing), other.get(name, missing), f"{key}.{name}" if key else str(name))
-        for name in names
+        _difference(one.get(name, _MISSING), other.get(name, _MISSING), f"{key}.{name}".removeprefix("."))
+        for name in {**one, **other}
     )
     return next(filter(None, found), "")

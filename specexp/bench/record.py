@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
 from itertools import accumulate, pairwise, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-
-if TYPE_CHECKING:
-    from specexp.config.schema import Generation
-    from specexp.core.contracts import Verifier
-    from specexp.data import Prompt
 
 MEASURED = "measured"
 """The clock of records whose seconds are the run's own."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 """Counts of every sequence, see :class:`PromptRecord`."""
-
-
-class _RecordedArm(Protocol):
-    """The fields of an :class:`~specexp.bench.arm.Arm` that a record has."""
-
-    name: str
-    generation: Generation
-    verifier: Verifier
-    dtype: str
-    device: str
-    state: str
-
-    @property
-    def clock(self) -> str: ...
 
 
 def by_position(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
@@ -67,8 +48,8 @@ class Difference:
     """The first difference of an output from plain decoding's."""
 
     index: int  # number of the token, from 0 over all turns
-    # distance of plain decoding's two best tokens there, in logits + T * noise, or to the top-k / top-p cut
-    # if that is nearer. None if it could not be measured
+    # distance of plain decoding's two best tokens there, in logits + T * noise, or to the top-k or top-p cut
+    # if that is nearer; None if it could not be measured
     gap: float | None
     near_tie: bool  # whether the gap is within the tolerance of the dtype
 
@@ -97,7 +78,7 @@ class SequenceGroup:
     """Several sequences decoded for one prompt."""
 
     sequences: int
-    wall_seconds: float  # end to end: search, prompts and tokenizing included
+    wall_seconds: float  # end to end, with search, prompts and tokenization
     busy_seconds: float  # seconds in which the target ran a pass or a prefill
     overlap_seconds: float  # those of them in which a drafter worked too
     # ``generator`` and ``evaluator`` of a search; otherwise ``continuations`` alone
@@ -110,23 +91,22 @@ class SequenceGroup:
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """One prompt, one arm; sums over the prompt's turns.
+    """One prompt, one arm; sums over the prompt's turns. :meth:`specexp.bench.arm.Arm.record` fills it.
 
-    Seconds per token are ``decode_seconds / decode_tokens``. For the engine's arms the prefill feeds all
-    prompt tokens but the last, and every new token is paid by a step: ``decode_tokens == new_tokens``.
-    Hugging Face's ``generate`` feeds the whole prompt in the pass that gives its first tokens: that pass is
-    prefill, and ``decode_tokens`` leaves its tokens out. Both are the steady cost of a token with the prompt
-    already in the cache.
+    Seconds per token are ``decode_seconds / decode_tokens``, the steady cost of a token behind a cached prompt.
+    For the engine's arms the prefill feeds all prompt tokens but the last, and every new token is paid by a step:
+    ``decode_tokens == new_tokens``. Hugging Face's ``generate`` gives its first tokens in its pass over the
+    prompt. That pass is prefill, and ``decode_tokens`` leaves its tokens out.
     """
 
     arm: str
     prompt_id: str
     category: str
-    sample: int = 0  # which continuation of the prompt, from 0
+    sample: int = 0  # number of the continuation, from 0
     prompt_tokens: int = 0  # tokens of the turns as fed, answers left out
     token_ids: tuple[int, ...] = ()  # the new tokens of all turns; EOS, if it came, is a turn's last
     turn_tokens: tuple[int, ...] = ()
-    finish_reasons: tuple[str, ...] = ()  # why each turn ended: ``eos``, ``stop``, ``length`` or ``context``
+    finish_reasons: tuple[str, ...] = ()  # of each turn: ``eos``, ``stop``, ``length`` or ``context``
     steps: int = 0  # target passes that gave tokens
     accepted_drafts: int = 0
     bonus_tokens: int = 0
@@ -134,9 +114,8 @@ class PromptRecord:
     drafted_nodes: int = 0  # nodes fed to the target, roots not counted
     # steps whose tree reached each depth, from depth 1 on; empty if it was not counted
     drafted_at: tuple[int, ...] = ()
-    accepted_at: tuple[int, ...] = ()  # steps whose accepted path reached it
-    # where each new token came from, see :class:`~specexp.bench.analysis.Sources`; empty if no single steps
-    # were observed
+    accepted_at: tuple[int, ...] = ()  # steps whose accepted path reached each depth
+    # source of each new token (:class:`~specexp.bench.analysis.Sources`); empty if no steps were observed
     sources: tuple[int, ...] = ()
     prefill_seconds: float = 0.0  # seconds before decoding; 0 if seconds are modelled
     decode_seconds: float = 0.0
@@ -148,73 +127,18 @@ class PromptRecord:
     state: str = "stateless"  # ``cold``, ``carry``, ``preloaded``, or ``stateless``
     verifier: str = ""  # the verifier with its arguments, e.g. ``KeyedSampling(temperature=0.7)``
     lossless: bool = True  # whether the output has the target's distribution
-    # whether the output depends on target, prompt, seed and sample alone, so that it can be compared with
-    # plain decoding token by token
+    # whether target, prompt, seed and sample alone decide the output, so that it can be compared with plain
+    # decoding token by token
     keyed: bool = True
     seed: int = 0
-    clock: str = MEASURED  # ``measured``, or which latency profile the seconds are modelled by
-    beyond_profile: int = 0  # target passes that fed more tokens than the profile states milliseconds for
+    clock: str = MEASURED  # ``measured``, or the label of the latency profile that models the seconds
+    beyond_profile: int = 0  # target passes that fed more tokens than the profile has milliseconds for
     # several sequences decoded together, each then a turn; None for one conversation
     group: SequenceGroup | None = None
     memory_bytes: int | None = None  # main memory of an engine's own processes; None if unknown
-    turn_in_rotation: int = 0  # how many arms decoded before this one at this step of the run
-    difference: Difference | None = None  # where it parts from plain decoding; None if equal or not compared
+    turn_in_rotation: int = 0  # number of arms that decoded before this one at this step of the run
+    difference: Difference | None = None  # from plain decoding; None if equal or not compared
     error: str | None = None  # why the prompt failed; every count is then 0
-
-    @classmethod
-    def of(
-        cls,
-        arm: _RecordedArm,
-        prompt: Prompt,
-        sample: int,
-        counts: Sequence[Any],
-        *,
-        answers: Sequence[Sequence[int]] | None = None,
-        finish_reasons: Sequence[str | None] | None = None,
-        seconds: Mapping[str, float] | None = None,
-        decode_seconds: float | None = None,
-        decode_tokens: int | None = None,
-        **given: Any,
-    ) -> PromptRecord:
-        """Return the record of a prompt that an arm answered: the one place where records are filled.
-
-        Args:
-            counts: One object for every turn, or for every sequence decoded together, such as a
-                :class:`~specexp.core.outcome.GenerationResult`. It has :data:`COUNTS`, and may have ``drafted_at``,
-                ``accepted_at``, ``prefill_seconds`` and ``memory_bytes``.
-            answers: New tokens of each; its ``token_ids`` by default, as the finish reasons.
-            seconds: Decode seconds by phase; None if they are not split.
-            decode_seconds: The sum of the phases by default.
-            decode_tokens: All new tokens by default.
-            given: Further fields of the record.
-        """
-
-        def optional(name: str) -> list[Any]:
-            return [found for one in counts if (found := getattr(one, name, None)) is not None]
-
-        answers = [one.token_ids for one in counts] if answers is None else answers
-        reasons = [one.finish_reason for one in counts] if finish_reasons is None else finish_reasons
-        token_ids = tuple(token for answer in answers for token in answer)
-        phases = dict(seconds or {})
-        found: dict[str, Any] = {
-            "token_ids": token_ids,
-            "turn_tokens": tuple(map(len, answers)),
-            "finish_reasons": tuple(map(str, reasons)),
-            **{name: sum(getattr(one, name) for one in counts) for name in COUNTS},
-            "drafted_at": by_position(optional("drafted_at")),
-            "accepted_at": by_position(optional("accepted_at")),
-            "prefill_seconds": sum(optional("prefill_seconds")) if arm.clock == MEASURED else 0.0,
-            "decode_seconds": sum(phases.values()) if decode_seconds is None else decode_seconds,
-            "decode_tokens": len(token_ids) if decode_tokens is None else decode_tokens,
-            "seconds": phases,
-            **{name: getattr(arm, name) for name in ("dtype", "device", "state", "clock")},
-            "verifier": describe(arm.verifier),
-            "lossless": arm.verifier.lossless,
-            "keyed": arm.verifier.sampling == "deterministic",
-            "seed": arm.generation.seed,
-            "memory_bytes": max(optional("memory_bytes"), default=None),
-        }
-        return cls(arm.name, prompt.prompt_id, prompt.category, sample, **found | given)
 
     @property
     def key(self) -> tuple[str, int]:

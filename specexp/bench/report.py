@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.equality import InFloat32
 
-MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3  # a page has no more, and none of fewer prompts; CSV has all
+MOST_CATEGORIES, PROMPTS_PER_CATEGORY = (
+    8,
+    3,
+)  # of a page, which shows no category of fewer prompts; CSV has all
 MOST_POSITIONS = 12
 OTHERS = "others"
 FEWEST_TOKENS = 8
@@ -43,58 +46,58 @@ def results_table(
     ``source``. ``float32`` has the same outputs in float32, if they were compared once more.
     """
     records = list(records)
-    names, baselines, clocks, shared = _frame(records, baselines)
-    shown = [metric for metric in metrics.METRICS if metric.heading is not None]
-    heads = [Column("arm"), *(_column(metric, shared) for metric in shown)]
-    heads += [Column(f"{clock.adjective(clocks[name])}vs {name}", interval=True) for name in baselines]
+    names, baselines, over, shared = _frame(records, baselines, "vs")
+    shown = {_column(metric, shared): metric for metric in metrics.METRICS if metric.heading is not None}
     again = None if float32 is None or float32.left_out else float32
     exact = [] if again is None else [Column("equal in float32")]
-    heads += [*exact, Column("equal outputs"), Column("state")]
-
-    def equalities(name: str) -> list[Cell]:
-        if not baselines:
-            return ["not compared"]
-        if name == baselines[0]:
-            return ["reference"] * (len(exact) + 1)
-        found = [] if again is None else [again.equality(name, baselines[0])]
-        return [str(one) for one in (*found, token_equality(records, name, baselines[0]))]
-
-    rows: list[list[Cell]] = []
+    heads = [Column("arm"), *shown, *over.values(), *exact, Column("equal outputs"), Column("state")]
+    table = Table(clock.titled(title, shared), heads)
     for name in names:
         summary = summarise(records, name)
-        row: list[Cell] = [_label(summary, shared)]
-        row += [summary.figures[metric.name] if summary.prompts else None for metric in shown]
-        row += [None if name == other else paired_speedup(records, name, other) for other in baselines]
-        rows.append([*row, *equalities(name), summary.state])
+        cells: dict[str, Cell] = {"arm": _label(summary, shared), "state": summary.state}
+        if summary.prompts:
+            cells |= {column.title: summary.figures[metric.name] for column, metric in shown.items()}
+        cells |= {over[other].title: paired_speedup(records, name, other) for other in over if other != name}
+        if not baselines or name == baselines[0]:
+            word = "reference" if baselines else "not compared"
+            cells |= {column.title: word for column in (*exact, Column("equal outputs"))}
+        else:
+            cells["equal outputs"] = str(token_equality(records, name, baselines[0]))
+            if again is not None:
+                cells["equal in float32"] = str(again.equality(name, baselines[0]))
+        table.add(cells)
     theirs = [item for item in published if "category" not in item]
     for item in theirs:
-        row = [f"{item['method']} (not run here)"]
-        for metric in shown:
+        cells = {"arm": f"{item['method']} (not run here)"}
+        for column, metric in shown.items():
             figure = item.get(metric.name)
             # measured by the paper, under a heading that may be modelled
             other_clock = figure is not None and metric.clocked and shared != MEASURED
-            row.append(f"{figure:.2f} published" if other_clock else figure)
-        row += [None] * (len(heads) - len(row))
+            cells[column.title] = f"{figure:.2f} published" if other_clock else figure
         if baselines and item.get("speedup") is not None:
-            # papers compare with Hugging Face's generate: the last baseline
-            row[len(shown) + len(baselines)] = f"{item['speedup']:.2f}x published"
-        rows.append(row)
-    notes = _notes(records, names, baselines)
+            # papers compare with Hugging Face's generate, the last baseline
+            cells[over[baselines[-1]].title] = f"{item['speedup']:.2f}x published"
+        table.add(cells)
+    table.notes = _notes(records, names, baselines)
     if float32 is not None:
-        notes.append(float32.sentence([name for name in names if name != baselines[0]], baselines[0]))
-    return Table(clock.titled(title, shared), heads, rows, [*notes, *_sources(theirs)])
+        table.notes.append(float32.sentence([name for name in names if name != baselines[0]], baselines[0]))
+    table.notes += _sources(theirs)
+    return table
 
 
 def _frame(
-    records: Sequence[PromptRecord], baselines: Sequence[str]
-) -> tuple[list[str], list[str], dict[str, str], str]:
-    """Return the arms, the baselines among them, the clock of each arm, and their common clock."""
+    records: Sequence[PromptRecord], baselines: Sequence[str], word: str
+) -> tuple[list[str], list[str], dict[str, Column], str]:
+    """Return the arms, the baselines among them, a column for the speedup over each, and the clock of all arms."""
     names = arm_names(records)
     clocks = {name: summarise(records, name).clock for name in names}
-    return names, [name for name in baselines if name in names], clocks, _shared(clocks.values())
+    found = [name for name in baselines if name in names]
+    over = {name: Column(f"{clock.adjective(clocks[name])}{word} {name}", interval=True) for name in found}
+    return names, found, over, _shared(clocks.values())
 
 
 def _shared(clocks: Iterable[str]) -> str:
+    """Return the clock that all have in common, else ``measured``, beside which modelled figures are marked."""
     found = set(clocks)
     return found.pop() if len(found) == 1 else MEASURED
 
@@ -121,34 +124,30 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     good = [record for record in records if not record.error]
     if not good:
         return [f"Every prompt failed, the first with: {records[0].error}."] if records else []
-    setting = sorted({(record.dtype, record.device, record.verifier) for record in good})
-    near = any(record.difference is not None and record.difference.near_tie for record in good)
     reference = summarise(good, baselines[0] if baselines else names[0])
-    failed = failed_answers(records)
-    left_out = {
-        (name, baseline): paired_speedup(records, name, baseline, interval=False).left_out
-        for name, baseline in product(names, baselines)
-        if name != baseline
-    }
+    settings = sorted({(record.dtype, record.device, record.verifier) for record in good})
     notes = [
-        *(f"Target in {dtype} on {device}, verifier {verifier}." for dtype, device, verifier in setting),
+        *(f"Target in {dtype} on {device}, verifier {verifier}." for dtype, device, verifier in settings),
         *clock_notes(good),
         f"{len({record.prompt_id for record in good})} prompts; of the answers of {reference.arm} "
         f"{100 * reference.eos_share:.0f} % end by EOS, {100 * reference.loop_share:.0f} % in a loop "
         "(which flatters every method).",
         "Speedups: seconds per decoded token (without prefill), paired prompt by prompt, geometric mean, 95 % "
         "bootstrap interval. tokens/step: all tokens / all target passes; macro: mean of the prompts' own.",
-        near_tie_sentence(good[0].dtype) if near else "",
-        busy_machine_of(good, baselines[0]) if baselines else "",
-        short_answers(good, reference.arm) or "",
-        f"{failed}. The figures are of the others." if failed else "",
-        *(
-            f"{name} vs {baseline}: {prompts} prompts without a time per token in both left out."
-            for (name, baseline), prompts in left_out.items()
-            if prompts
-        ),
     ]
-    return [note for note in notes if note]
+    if any(record.difference is not None and record.difference.near_tie for record in good):
+        notes.append(near_tie_sentence(good[0].dtype))
+    notes += filter(None, [busy_machine_of(good, baselines[0]) if baselines else ""])
+    notes += filter(None, [short_answers(good, reference.arm)])
+    if failed := failed_answers(records):
+        notes.append(f"{failed}. The figures are of the others.")
+    for name, baseline in product(names, baselines):
+        prompts = paired_speedup(records, name, baseline, interval=False).left_out
+        if name != baseline and prompts:
+            notes.append(
+                f"{name} vs {baseline}: {prompts} prompts without a time per token in both left out."
+            )
+    return notes
 
 
 def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
@@ -240,10 +239,10 @@ def category_table(
     """
     records = list(records)
     groups = grouped(records)
-    theirs: dict[str, dict[str, float]] = {}
+    theirs: dict[str, dict[str, Cell]] = {}
     for item in published:
         if "category" in item:
-            theirs.setdefault(item["method"], {})[item["category"]] = item["speedup"]
+            theirs.setdefault(item["method"], {})[item["category"]] = f"{item['speedup']:.2f}x"
     rows = {method: row for method, row in theirs.items() if row.keys() & groups.keys()}
     if len(groups) < 2 and not rows:
         return None
@@ -251,24 +250,23 @@ def category_table(
     names = dict.fromkeys([*groups, *(name for row in rows.values() for name in row)])
     table = Table(clock.titled("By category", used), [*map(Column, ["arm", *names, "all"])])
     for arm in arm_names(records):
-        row: dict[str, Cell] = {"arm": arm}
+        cells: dict[str, Cell] = {"arm": arm}
         for name, chosen in {**groups, "all": records}.items():
             summary, speedup = summarise(chosen, arm), paired_speedup(chosen, arm, baseline, interval=False)
             ratio = "refused" if speedup.refused else f"{speedup.ratio:.2f}x"
-            row[name] = f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None
-        table.add(row)
+            cells[name] = f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None
+        table.add(cells)
     word = "Speedup" if used == MEASURED else "Modelled speedup"
     table.notes = [f"{word} over {baseline} (tokens per step)."]
     if OTHERS in groups:
         together = ", ".join(sorted({record.category for record in groups[OTHERS]}))
         few = f"of fewer than {PROMPTS_PER_CATEGORY} prompts each"
         table.notes.append(f"{OTHERS.capitalize()}, {few}: {together}.")
-    for method, speedups in theirs.items():
-        ratios = {name: f"{ratio:.2f}x" for name, ratio in speedups.items()}
+    for method, row in theirs.items():
         if method in rows:
-            table.add({"arm": f"{method} (not run here)", **ratios})
+            table.add({"arm": f"{method} (not run here)", **row})
         else:
-            text = ", ".join(f"{category} {ratio}" for category, ratio in ratios.items())
+            text = ", ".join(f"{category} {ratio}" for category, ratio in row.items())
             table.notes.append(f"{method} (not run here): {text}.")
     table.notes += _sources([item for item in published if "category" in item])
     return table
@@ -294,7 +292,7 @@ def phase_table(records: Iterable[PromptRecord]) -> Table | None:
     if not found:
         return None
     shared = _shared(part.clock for part in found)
-    # a profile states passes, and one figure for the rest
+    # a profile has passes, and one figure for the rest
     phases = [
         phase
         for phase in dict.fromkeys(phase for part in found for phase in part.shares)
@@ -315,23 +313,21 @@ def long_table(
 ) -> Table:
     """Return every arm in every category and in all, for CSV."""
     records = list(records)
-    names, baselines, clocks, shared = _frame(records, baselines)
+    names, baselines, over, shared = _frame(records, baselines, "speedup vs")
     facts = ("prompts", "failed", "state", "dtype", "verifier", "clock")
     keys = [metric.key(shared) for metric in metrics.METRICS]
-    heads = [*map(Column, ["arm", "category", *facts, *keys, "equal", "near_ties", "wrong"])]
-    heads += [
-        Column(f"{clock.adjective(clocks[name])}speedup vs {name}", interval=True) for name in baselines
-    ]
-    table = Table("All figures", heads)
+    heads = map(Column, ["arm", "category", *facts, *keys, "equal", "near_ties", "wrong"])
+    table = Table("All figures", [*heads, *over.values()])
     for category, name in product([None, *categories(records)], names):
         chosen = [record for record in records if category in (None, record.category)]
         one = summarise(chosen, name)
-        row: list[Cell] = [name, category or "all", *(getattr(one, fact) for fact in facts)]
-        row += one.figures.values()
         equality = token_equality(chosen, name, baselines[0]) if baselines else None
-        row += 3 * [None] if equality is None else [equality.equal, equality.near_ties, equality.wrong]
-        row += [None if name == other else paired_speedup(chosen, name, other) for other in baselines]
-        table.rows.append(row)
+        cells: dict[str, Cell] = {"arm": name, "category": category or "all"}
+        cells |= {fact: getattr(one, fact) for fact in facts}
+        cells |= dict(zip(keys, one.figures.values(), strict=True))
+        cells |= {word: getattr(equality, word, None) for word in ("equal", "near_ties", "wrong")}
+        cells |= {over[other].title: paired_speedup(chosen, name, other) for other in over if other != name}
+        table.add(cells)
     return table
 
 

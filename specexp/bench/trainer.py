@@ -25,14 +25,9 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
     """
     from lightning import Trainer
 
-    settings = {
-        "accelerator": "cpu",  # pair.device places the models; the Trainer moves nothing
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_model_summary": False,
-        **config.get("trainer"),
-        **overrides,
-    }
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary"), False)
+    # pair.device places the models; the Trainer moves nothing
+    settings = {"accelerator": "cpu", **quiet, **config.get("trainer"), **overrides}
     quiet_libraries()
     for name, value in settings.items():
         _check_value(name, value, config)
@@ -46,7 +41,7 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
 
 
 def _check_value(name: str, value: Any, config: Config) -> None:
-    """Raise ConfigError for values that Lightning stumbles over later, or that would leave prompts out or to others."""
+    """Raise ConfigError for values on which Lightning fails later, and for those that would leave prompts out."""
     items = value if isinstance(value, list) else [value]
     simple = any(isinstance(item, str | int | float) for item in items)
     if name == "logger" and simple and not isinstance(value, bool):

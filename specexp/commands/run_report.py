@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from specexp.bench import clock
 from specexp.bench.experiment import ENGINE, curves_of
 from specexp.bench.metrics import figures_of
-from specexp.bench.page.charts import ratios_chart
-from specexp.bench.page.sections import prompts_shown, texts_of
+from specexp.bench.page.sections import prompts_shown, ratios_chart, texts_of
 from specexp.bench.pictures import parameter_curves, phase_bars, speedup_bars
 from specexp.bench.publish import Report
 from specexp.bench.report import (

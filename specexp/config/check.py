@@ -192,10 +192,10 @@ class _Reading:
             raise PydanticCustomError("part", f"Input should be {what}")
         spec = _Described.model_validate(dict(given))
         name, arguments = spec.class_path, spec.init_args or {}
-            # the parts of some families may be given by the path of a file
-            reader = base.reader_of(name) if hasattr(base, "reader_of") and find_part(base, name) is None else None
-            if reader:
-                name, arguments = reader, {"path": name, **arguments}
+        # the parts of some families may be given by the path of a file
+        reader_of = getattr(base, "reader_of", None)
+        if reader_of is not None and find_part(base, name) is None and (reader := reader_of(name)):
+            name, arguments = reader, {"path": name, **arguments}
         found = self.checker.find_class(name, base)
         if arguments_of(found) is None:
             return {"class_path": name, "init_args": dict(arguments)}

@@ -102,13 +102,10 @@ class ServedArm(EngineArm):
             return found[-1].token_ids
 
         prompt_tokens = [tokens for tokens, _ in turns(prompt, self.pool.pair.tokenizer, answer)]
-        return PromptRecord.of(
-            self,
+        return self.record(
             prompt,
             sample,
-            answers=[one.token_ids for one in found],
-            finish_reasons=[one.finish_reason for one in found],
-            counts=found,
+            found,
             prompt_tokens=sum(prompt_tokens),
             prefill_seconds=sum(one.prefill_seconds for one in found),
             decode_seconds=sum(one.decode_seconds for one in found),

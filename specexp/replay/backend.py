@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import override
 
 from specexp.artifacts.fingerprint import target_fingerprint
-from specexp.bench.arm import EngineArm, Generation, sequence_name
-from specexp.bench.record import PromptRecord
+from specexp.bench.arm import EngineArm, Generation, ModelledSeconds, sequence_name
+from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.config import (
     Config,
     ConfigError,
@@ -43,10 +43,9 @@ if TYPE_CHECKING:
 
     from specexp.artifacts.fingerprint import Fingerprint
     from specexp.bench.arm import Arm
-    from specexp.bench.arm_spec import ArmSpec
+    from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.core.loop import OutcomeObserver
-    from specexp.core.outcome import Outcome
     from specexp.models.pair import ModelPair
     from specexp.replay.format.recorded_turn import RecordedTurn
 
@@ -85,9 +84,8 @@ class ReplayArm(EngineArm):
         source = source_in(parts)
         if source is not None:
             source.missing = "unknown" if static_shape(parts) is not None else "none" if lenient else "refuse"
-        fallback = recording.fallback if lenient else None
         limit, seed = manifest.context_limits["target"], manifest.made_of["generation"]["seed"]
-        self._player = Player(parts, source, limit, seed, fallback)
+        self._player = Player(parts, source, limit, seed, lenient)
 
     @property
     @override
@@ -105,50 +103,25 @@ class ReplayArm(EngineArm):
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         turns = recorded_turns(self.recording, prompt, sample)
         limit = self.generation.max_new_tokens
-        self._player.play(turns, limit, sequence_name(prompt, sample), self._clock(), (observe,))
+        clock = None if self.latency is None else ModelledSeconds(self.latency)
+        self._player.play(turns, limit, sequence_name(prompt, sample), clock, (observe,))
 
     @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
-        whole = recorded_turns(self.recording, prompt, sample)
-        turns = whole[:1] if max_new_tokens else whole
+        turns = recorded_turns(self.recording, prompt, sample)
+        turns = turns[:1] if max_new_tokens else turns  # later turns follow the whole answer to the first
+        modelled = None if self.latency is None else ModelledSeconds(self.latency)
         limit = max_new_tokens or self.generation.max_new_tokens
-        seconds = dict.fromkeys(PHASES, 0.0)
-        clock = self._clock()
-        counts = self._player.play(turns, limit, sequence_name(prompt, sample), clock, self.observers)
-        if clock is not None:
-            seconds |= clock.seconds
-        before = [0, *(turn.prompt.size + turn.answer.size for turn in whole[:-1])]
-        return PromptRecord.of(
-            self,
+        counts = self._player.play(turns, limit, sequence_name(prompt, sample), modelled, self.observers)
+        known = [0, *(turn.prompt.size + turn.answer.size for turn in turns[:-1])]  # tokens before each turn
+        return self.record(
             prompt,
             sample,
-            answers=[turn.answer[:limit].tolist() for turn in whole],
-            finish_reasons=["length" if turn.answer.size > limit else turn.finish_reason for turn in whole],
-            counts=counts,
-            prompt_tokens=sum(turn.prompt.size - known for turn, known in zip(whole, before, strict=True)),
-            seconds=seconds,
-            beyond_profile=0 if clock is None else clock.beyond_profile,
+            counts,
+            prompt_tokens=sum(turn.prompt.size - before for turn, before in zip(turns, known, strict=True)),
+            seconds=dict.fromkeys(PHASES, 0.0) if modelled is None else modelled.seconds,
+            beyond_profile=0 if modelled is None else modelled.beyond,
         )
-
-    def _clock(self) -> _ModelledClock | None:
-        return None if self.latency is None else _ModelledClock(self.latency)
-
-
-class _ModelledClock:
-    """Models seconds of steps, and keeps their sums by phase and the number of steps that exceed the profile."""
-
-    def __init__(self, latency: LatencyProfile) -> None:
-        self.latency = latency
-        self.seconds = dict.fromkeys(("draft", "target", "update"), 0.0)
-        self.beyond_profile = 0
-
-    def __call__(self, outcome: Outcome) -> Mapping[str, float]:
-        target, draft, beside = self.latency.outcome_parts(outcome)
-        step = {"draft": draft, "target": target, "update": beside}
-        for phase, spent in step.items():
-            self.seconds[phase] += spent
-        self.beyond_profile += self.latency.exceeded_by(outcome.tree.num_nodes + 1)
-        return step
 
 
 def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> list[RecordedTurn]:
@@ -190,33 +163,30 @@ def source_in(parts: Parts) -> RecordedSource | None:
     return source
 
 
-class ReplayBackend:
-    """A recording of target and draft in place of models."""
+class ReplayBackend(Backend):
+    """A recording of target and draft in place of models; its prompts are tokens already."""
 
     runs_models = False
-    references: Collection[str] = ()
-
-    tokenizer = None  # the recorded prompts are tokens already
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
 
     @property
+    @override
     def draft(self) -> RecordedSource | None:
-        """The recorded answers of the draft model, a new source for every arm."""
-        return source_for(self.recording)
+        return source_for(self.recording)  # a new one for every arm
 
+    @override
     def arm(self, spec: ArmSpec) -> ReplayArm:
-        """Return an arm for the prompts of the recording; raises ValueError if its parts cannot be replayed."""
         assert spec.parts is not None
         return ReplayArm(spec.name, self.recording, spec.parts, spec.generation, spec.latency)
 
+    @override
     def fingerprint(self) -> Fingerprint:
-        """Return the marks of the recorded target and its tokenizer."""
         return target_fingerprint(self.recording.manifest.fingerprint)
 
+    @override
     def provenance(self, arm: Arm) -> dict[str, Any]:
-        """Return the recording, the latency profile, and the fidelity of the figures."""
         assert isinstance(arm, ReplayArm)
         profile = None if arm.latency is None else arm.latency.label
         folder = str(self.recording.folder)

@@ -7,19 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specexp.tracking.names import (
-    DEPTH,
-    MODELLED,
-    NODES,
-    PARAMETERS,
-    PHASE_PREFIX,
-    PHASES,
-    SPEEDUP,
-    STUDY,
-    TOKENS_PER_SECOND,
-    TOKENS_PER_STEP,
-    parameter_key,
-)
+from specexp.tracking import names
+from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Workspace
@@ -33,8 +22,8 @@ class DashboardPanel:
 
     kind: str  # name of its class in ``wandb_workspaces.reports.v2``
     title: str = ""
-    # Its other arguments: ``x`` and ``y`` are names of summary values, ``searched`` keys of the space, ``by`` is the
-    # configuration's key that groups runs, or ``Group``.
+    # further arguments: ``x`` and ``y`` are names of summary values, ``searched`` keys of the space, and ``by`` is
+    # the configuration's key that groups runs, or ``Group``
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -54,8 +43,7 @@ class Dashboard:
 def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashboard:
     """Return the workspace of all studies of a project: their winners, by study, method, model and device.
 
-    Args:
-        modelled: Whether to show the studies with seconds of a latency profile instead.
+    ``modelled`` shows the studies with seconds of a latency profile instead.
     """
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedup, rate = f"{before}confirmed_{SPEEDUP}", f"{before}{TOKENS_PER_SECOND}"
@@ -65,7 +53,7 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
     title = f"{word}confirmed speedup by tokens per step".capitalize()
     return Dashboard(
         f"specexp {word}studies",
-        ("JobType", STUDY),
+        ("JobType", names.STUDY),
         entity,
         project,
         speedup,
@@ -80,16 +68,14 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
 def describe_dashboard(
     study: str, searched: Sequence[str], entity: str, project: str, modelled: bool = False
 ) -> Dashboard:
-    """Return the workspace of a study.
+    """Return the workspace of a study, with an axis for each ``searched`` dotted key.
 
-    Args:
-        searched: Dotted keys of the search space, each an axis of the plot.
-        modelled: Whether the study's seconds are a latency profile's.
+    ``modelled`` is whether the study's seconds are a latency profile's.
     """
     before = MODELLED if modelled else ""
     speedup, word = f"{before}{SPEEDUP}", before.replace("_", " ")
     called = speedup.replace("_", " ")
-    phases = [before + PHASE_PREFIX + phase for phase in PHASES]
+    phases = [before + names.PHASE_PREFIX + phase for phase in names.PHASES]
     seconds = f"{word}seconds"
     importance = DashboardPanel("ParameterImportancePlot", options={"with_respect_to": speedup})
     return Dashboard(
@@ -98,11 +84,11 @@ def describe_dashboard(
         entity,
         project,
         speedup,
-        (speedup, NODES, DEPTH, TOKENS_PER_STEP),
+        (speedup, names.NODES, names.DEPTH, TOKENS_PER_STEP),
         {
             "Which setup is fastest": [
-                _scatter(f"{called.capitalize()} over AR by nodes", NODES, speedup),
-                _scatter("Tokens per step by nodes", NODES, TOKENS_PER_STEP),
+                _scatter(f"{called.capitalize()} over AR by nodes", names.NODES, speedup),
+                _scatter("Tokens per step by nodes", names.NODES, TOKENS_PER_STEP),
                 _scatter(f"{called.capitalize()} over AR by tokens per step", TOKENS_PER_STEP, speedup),
                 DashboardPanel(
                     "ParallelCoordinatesPlot", f"Searched values and {called}", {"searched": list(searched)}
@@ -140,10 +126,9 @@ def _media(title: str, key: str) -> DashboardPanel:
 
 
 def build_workspace(dashboard: Dashboard) -> Workspace:
-    """Make the ``wandb_workspaces`` workspace, without network or account; its ``.save()`` publishes it.
+    """Make the workspace without network or account; its ``.save()`` publishes it.
 
-    Raises:
-        ImportError: The extra ``dashboard`` is not installed.
+    Raises ImportError if the extra ``dashboard`` is not installed.
     """
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb_workspaces.workspaces as ws
@@ -181,8 +166,8 @@ def _panel(panel: DashboardPanel, speedup: str) -> Any:
     if "searched" in options:
         searched = options.pop("searched")
         column = wr.ParallelCoordinatesPlotColumn
-        keys = [parameter_key(key, searched) for key in searched]
-        columns = [column(wr.Config(f"{PARAMETERS}.{key}"), display_name=key) for key in keys]
+        keys = [names.parameter_key(key, searched) for key in searched]
+        columns = [column(wr.Config(f"{names.PARAMETERS}.{key}"), display_name=key) for key in keys]
         options["columns"] = [*columns, column(wr.SummaryMetric(speedup))]
     if "by" in options:
         key = options.pop("by")

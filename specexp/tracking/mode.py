@@ -31,7 +31,7 @@ def logged_in() -> bool:
 
 
 def wanted_mode(mode: str | None = None) -> Mode:
-    """Return the mode as :func:`resolve_mode` does, but keep ``online`` without an account."""
+    """Return the mode as :func:`resolve_mode` does, but keep ``online`` even without an account."""
     wanted = mode or os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
     wanted = {"dryrun": "offline", "run": "online"}.get(wanted, wanted)  # W&B's own older spellings
     if wanted in MODES:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
 
 SPEEDUP = "speedup"
@@ -18,13 +17,10 @@ MODELLED = "modelled_"
 """Prefix of figures with seconds of a latency profile instead of a clock."""
 PHASE_PREFIX = "seconds/"
 """Prefix of the seconds per phase of a step."""
-
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
-"""The engine's phases (:data:`specexp.core.outcome.PHASES`, whose import would load torch)."""
-
+"""The engine's phases, as in :data:`specexp.core.outcome.PHASES`; importing those would load torch."""
 STUDY = "study"
 """W&B's job type of a study as a whole."""
-
 PARAMETERS = "params"
 """Key of a trial's searched values in the configuration of its run."""
 
@@ -34,8 +30,8 @@ Scalar = str | int | float | bool | None
 def parameter_key(key: str, searched: Iterable[str]) -> str:
     """Return the key of a searched ``key`` below :data:`PARAMETERS`: the same dotted key as in YAML.
 
-    A key that is itself the start of another searched one (``builder`` and ``builder.init_args.nodes``) becomes
-    ``builder.name``, because one place cannot hold both a value and a mapping.
+    One place cannot hold both a value and a mapping: ``builder`` becomes ``builder.name`` if
+    ``builder.init_args.nodes`` is searched too.
     """
     return f"{key}.name" if any(other.startswith(f"{key}.") for other in searched) else key
 
@@ -48,9 +44,8 @@ def nest_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
         place = nested
         for part in above:
             place = place.setdefault(part, {})
-        place[last] = (
-            value.get("name", value.get("class_path")) if isinstance(value, Mapping) else plain(value)
-        )
+        is_part = isinstance(value, Mapping)
+        place[last] = value.get("name", value.get("class_path")) if is_part else plain(value)
     return nested
 
 
@@ -58,15 +53,9 @@ def plain(value: Any) -> Any:
     """Reduce a value to JSON: mappings, lists, strings, finite numbers, true, false and null."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (str, bool)) or value is None:
-        return value
-    if isinstance(value, PurePath):
-        return str(value)
     if hasattr(value, "tolist"):  # numpy arrays and scalars, torch tensors
         return plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, int):
+    if isinstance(value, (str, int)) or value is None or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Iterable):
         return [plain(item) for item in value]

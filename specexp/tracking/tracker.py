@@ -27,7 +27,7 @@ FINISH_SECONDS = 30.0
 
 
 class Guard:
-    """Turns failures of W&B into one warning per kind of failure, so that the work goes on."""
+    """Turns each kind of W&B's failures into one warning, so that the work goes on."""
 
     def __init__(self) -> None:
         self.failures: dict[str, int] = {}
@@ -48,29 +48,25 @@ class Guard:
 
 @contextmanager
 def staging_in(folder: Path) -> Iterator[None]:
-    """Have W&B stage the bytes of artifacts below ``folder`` while the block runs, not in the home folder.
+    """Stage the bytes of artifacts below ``folder`` while the block runs, so that ``wandb sync`` needs nothing else.
 
-    Then the study's folder is all that a later ``wandb sync`` needs. A folder that the user chose stays.
+    A folder that the user chose stays.
     """
-    if "WANDB_DATA_DIR" in os.environ:
-        yield
-        return
-    os.environ["WANDB_DATA_DIR"] = str(folder.resolve())
+    chosen = "WANDB_DATA_DIR" in os.environ
+    os.environ.setdefault("WANDB_DATA_DIR", str(folder.resolve()))  # it has no setting
     try:
         yield
     finally:
-        del os.environ["WANDB_DATA_DIR"]
+        if not chosen:
+            del os.environ["WANDB_DATA_DIR"]
 
 
 class TrackedRun:
     """A run of W&B, or None in mode ``disabled`` or if it failed to start. Its failures never reach the caller.
 
     As a context manager it finishes itself and lets the caller's exceptions pass. The summary's ``state`` is then
-    ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it.
-
-    Args:
-        folder: W&B's folder of the study, for runs that wait to be synced.
-        unsent: Takes the run's own folder if its connection is lost before all was sent.
+    ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it. ``folder`` is W&B's folder of
+    the study; ``unsent`` takes the run's own folder if its connection is lost before all was sent.
     """
 
     def __init__(self, run: wandb.Run | None, guard: Guard, folder: Path, unsent: list[str]) -> None:
@@ -112,10 +108,8 @@ class TrackedRun:
             import wandb
             from PIL import Image
 
-            source: Any = picture
-            if isinstance(picture, (str, Path)):
-                source = str(picture)
-            else:
+            source: Any = str(picture)
+            if not isinstance(picture, (str, Path)):
                 png = io.BytesIO()
                 picture.savefig(png, format="png")
                 source = Image.open(png)
@@ -141,10 +135,9 @@ class TrackedRun:
         aliases: Sequence[str] = ("latest", "best"),
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Attach an exported artifact, whose kind is W&B's ``type``, to the run.
+        """Attach an exported artifact to the run, with its kind as W&B's ``type``.
 
-        The folder stays the canonical copy. W&B keeps another one until the run is synced, because the next study may
-        replace the folder.
+        W&B keeps a copy until the run is synced, because the next study may replace the folder.
         """
 
         def write(run: wandb.Run) -> None:
@@ -169,7 +162,7 @@ class TrackedRun:
             run.finish(exit_code=exit_code)
             sent = True
         if not sent and not run.offline:
-            with self._guard("tell where a run waits to be synced"):
+            with self._guard("find the folder of a run that waits to be synced"):
                 self._unsent.append(os.path.relpath(Path(run.dir).parent))
 
     def __enter__(self) -> Self:
@@ -234,11 +227,10 @@ class Tracker:
         """Start any other run of the group, e.g. the arms of ``specexp.run``."""
         run = None
         if self.mode == "online":
+            self.mode = "offline"  # if the server cannot be reached
             with self._guard("reach its server, so runs are written offline"):
                 run = self._start(name, job_type, config, "online")
-                self._url = run.url if run is not None else None
-            if run is None:
-                self.mode = "offline"
+                self.mode, self._url = "online", run.url
         if self.mode == "offline":
             with self._guard("start a run"):
                 run = self._start(name, job_type, config, "offline")

@@ -1,17 +1,24 @@
-"""Every arm emits the engine's tokens, and counts what it took."""
+"""Every arm emits the same tokens, counts its passes, and takes measured or modelled seconds."""
 
 import dataclasses
+from contextlib import ExitStack
 
 import pytest
 import torch
+from helpers.made_records import PHASES, record
 from helpers.small_models import EOS, tiny_llama
 
 from specexp import Decoder
 from specexp.bench.arm import Generation, describe
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.hugging_face_arm import HuggingFaceArm
+from specexp.bench.pictures import Curve, parameter_curves, phase_bars, speedup_bars
+from specexp.bench.report import category_table, long_table, phase_table, results_table
+from specexp.bench.statistics import paired_speedup, summarise
 from specexp.builders import Chain, TokenRecyclingTree
-from specexp.drafters import PhraseCache, PromptLookup, TokenRecycling, Union
+from specexp.commands.run_report import summary_of
+from specexp.core.latency import LatencyProfile
+from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling
 
 REFERENCES = ("hf-eager", "hf-assisted", "hf-prompt-lookup")
@@ -107,3 +114,191 @@ def test_float64_and_eos_of_the_model_config(tokenizer, prompts):
     assert plain.eos == eager.eos == {EOS, 9}
     for prompt in prompts:
         assert eager.decode(prompt).token_ids == plain.decode(prompt).token_ids
+
+
+PROFILE = LatencyProfile("made up", {1: 100, 9: 180}, {1: 10, 3: 20}, step_ms=4, source="published")
+CLOCK = "modelled: made up (published)"
+GENERATION = Generation(max_new_tokens=24, stop_at_eos=False)
+
+
+def arm_of(target, tokenizer, *parts, latency=PROFILE):
+    return DecoderArm("arm", Decoder(target, *parts), tokenizer, GENERATION, latency=latency)
+
+
+def test_plain_decoding_takes_a_target_pass_a_token(target, tokenizer, prompts):
+    arm = arm_of(target, tokenizer)
+    found = arm.decode(prompts[0])
+    assert found.decode_seconds == pytest.approx(24 * 0.1)
+    assert (found.prefill_seconds, found.clock) == (0, CLOCK)
+    assert arm.decode(prompts[0]) == found  # no measured second is left in it
+
+
+def test_a_composition_takes_its_passes_by_the_tokens_fed(target, draft, tokenizer, prompts):
+    steps = []
+    arm = arm_of(target, tokenizer, DraftModel(draft), Chain(3))
+    arm.observers = [lambda outcome: steps.append((outcome.tree.num_nodes + 1, outcome.pass_tokens))]
+    found = arm.decode(prompts[0])
+    passes = [tokens for _, fed in steps for tokens in fed]
+    assert len(passes) == found.draft_passes
+    expected = {
+        "target": sum(0.1 + 0.01 * (tokens - 1) for tokens, _ in steps),
+        "draft": sum(0.01 + 0.005 * (tokens - 1) for tokens in passes),
+        "update": sum(0.004 for tokens, _ in steps if tokens > 1),
+    }
+    assert found.seconds == pytest.approx(dict.fromkeys(PHASES, 0.0) | expected)
+    assert (found.decode_seconds, found.beyond_profile) == (pytest.approx(sum(expected.values())), 0)
+    fours = sum(tokens == 4 for tokens, _ in steps)
+    arm.latency = dataclasses.replace(PROFILE, target_ms={1: 100, 3: 120})
+    assert arm.decode(prompts[0]).beyond_profile == fours > 0
+
+
+FURTHER = dataclasses.replace(
+    PROFILE,
+    target_prefix_ms=1000,
+    prefix_tokens=7,
+    overheads={"DraftModel + StaticTree": {"node_ms": 2, "token_ms": 3}, "plain": {"token_ms": 1}},
+)
+
+
+def test_nodes_new_tokens_and_the_prefix_are_charged_too(target, draft, tokenizer, prompts):
+    prompt = dataclasses.replace(prompts[0], turns=("only",))
+    known = len(prompt.token_ids) - 1  # in the cache: all but the root
+    plain = [0.1 + (known + place - 7) / 1e3 + 0.001 for place in range(24)]
+    engine = arm_of(target, tokenizer, latency=FURTHER).decode(prompt)
+    assert engine.decode_seconds == pytest.approx(sum(plain))
+    assert engine.decode_seconds == pytest.approx(FURTHER.plain_seconds(known + 1, 24))
+    eager = HuggingFaceArm("e", "hf-eager", target, tokenizer, GENERATION, latency=FURTHER).decode(prompt)
+    assert eager.decode_seconds == pytest.approx(sum(plain[1:]))
+
+    steps = []
+    arm = arm_of(target, tokenizer, DraftModel(draft), Chain(3), latency=FURTHER)
+    arm.observers = [steps.append]
+    found = arm.decode(prompt)
+    expected, prefix = 0.0, known
+    for step in steps:
+        nodes, new_tokens = step.tree.num_nodes, len(step.new_token_ids)
+        expected += 0.1 + 0.01 * nodes + (prefix - 7) / 1e3 + 0.002 * nodes + 0.003 * new_tokens
+        expected += sum(0.01 + 0.005 * (tokens - 1) for tokens in step.pass_tokens)
+        prefix += new_tokens
+    assert prefix == known + 24
+    assert found.decode_seconds == pytest.approx(expected)
+
+
+STEPWISE = dataclasses.replace(PROFILE, target_ms={1: 100, 8: 180}, draft_ms={1: 10, 2: 20}, buckets=True)
+
+
+def test_a_profile_of_buckets_charges_a_pass_as_much_as_the_next_bucket(target, draft, tokenizer, prompts):
+    steps = []
+    arm = arm_of(target, tokenizer, DraftModel(draft), Chain(3), latency=STEPWISE)
+    arm.observers = [lambda outcome: steps.append((outcome.tree.num_nodes + 1, outcome.pass_tokens))]
+    found = arm.decode(prompts[0])
+    assert {rows for rows, _ in steps} >= {4}
+    expected = sum(0.18 + 0.004 if rows > 1 else 0.1 for rows, _ in steps)
+    expected += sum(0.01 if tokens == 1 else 0.02 for _, fed in steps for tokens in fed)
+    assert (found.decode_seconds, found.beyond_profile) == (pytest.approx(expected), 0)
+
+
+def test_a_profile_that_models_nothing_leaves_the_clock(target, tokenizer, prompts):
+    found = arm_of(target, tokenizer, latency=dataclasses.replace(PROFILE, modelled=False)).decode(prompts[0])
+    assert found.clock == "measured"
+    assert 0 < found.decode_seconds < 24 * 0.1
+    assert found.prefill_seconds > 0
+
+
+def test_hugging_faces_loops_take_the_passes_after_the_prompts_own(target, draft, tokenizer, prompts):
+    prompt = dataclasses.replace(prompts[0], turns=("only",))
+
+    def ran(name, *draft, **settings):
+        arm = HuggingFaceArm(
+            "a", name, target, tokenizer, GENERATION, None, *draft, latency=PROFILE, **settings
+        )
+        fed, drafted = [], []  # rows of target passes; target passes before, and rows of, each draft pass
+        notes = [lambda rows: fed.append(rows), lambda rows: drafted.append((len(fed), rows))]
+        with ExitStack() as hooks:
+            for model, note in zip((target, *draft), notes, strict=False):
+                hook = model.register_forward_pre_hook(
+                    lambda m, a, k, n=note: n(k["input_ids"].shape[1]), with_kwargs=True
+                )
+                hooks.callback(hook.remove)
+            found = arm.decode(prompt)
+        return drafted, found, sum(0.1 + 0.01 * (rows - 1) + (0.004 if rows > 1 else 0) for rows in fed[1:])
+
+    _, eager, _ = ran("hf-eager")
+    assert eager.decode_seconds == pytest.approx(23 * 0.1)  # the first token came with the prompt
+    assert (eager.decode_tokens, eager.clock, eager.prefill_seconds) == (23, CLOCK, 0)
+    _, lookup, passes = ran("hf-prompt-lookup")
+    assert lookup.decode_seconds == pytest.approx(passes)
+    drafted, assisted, passes = ran("hf-assisted", draft, num_assistant_tokens=3)
+    assert drafted[0] == (0, len(prompt.token_ids))  # the draft's prompt, in the pass that is prefill
+    expected = passes + sum(0.01 + 0.005 * (rows - 1) for step, rows in drafted if step > 0)
+    assert assisted.decode_seconds == pytest.approx(expected)
+    assert assisted.draft_passes == len(drafted)
+
+
+@pytest.fixture
+def modelled():
+    shares = dict.fromkeys(PHASES, 0.0) | {"draft": 0.1, "target": 0.35, "update": 0.05}
+    tree = {"steps": 2, "drafted_nodes": 20, "seconds": shares}
+    return [
+        record(arm, prompt, seconds, clock=CLOCK, **given)
+        for prompt in range(8)
+        for arm, seconds, given in (("engine", 1.0, {}), ("tree", 0.5, tree))
+    ]
+
+
+def test_tables_call_modelled_figures_so(modelled):
+    published = [
+        {"method": "theirs", "tokens_per_second": 14.78, "speedup": 3.23},
+        {"method": "theirs", "category": "a", "speedup": 2.5},
+        {"method": "theirs", "category": "z", "speedup": 1.5},
+    ]
+    table = results_table(modelled, "Which?", published=published)
+    assert table.title == "Which? (modelled: made up (published))"
+    assert table.titles[4:6] == ["modelled tokens/s", "modelled vs engine"]
+    rows = {row[0]: row for row in table.shown()}
+    assert rows["tree"][4:6] == ["8.00", "2.00x [2.00, 2.00]"]
+    assert rows["theirs (not run here)"][4:6] == ["14.78 published", "3.23x published"]
+    assert len(rows) == 3
+    assert any("Seconds are modelled: made up (published)" in note for note in table.notes)
+    assert not any("beyond" in note for note in table.notes)
+    beyond = [dataclasses.replace(one, beyond_profile=1) for one in modelled]
+    assert any("16 of 48 target passes fed more tokens" in note for note in results_table(beyond).notes)
+    categories = category_table(modelled, published=published)
+    assert categories.title == "By category (modelled: made up (published))"
+    assert categories.titles == ["arm", "a", "b", "z", "all"]
+    assert categories.shown()[-1] == ["theirs (not run here)", "2.50x", "-", "1.50x", "-"]
+    assert categories.notes[0].startswith("Modelled speedup over engine")
+    phases = phase_table(modelled)
+    assert phases.titles[:5] == ["arm", "modelled ms/step", "draft", "target", "update"]
+    heads = long_table(modelled).to_csv().splitlines()[0].split(",")
+    assert {"clock", "modelled_tokens_per_second", "modelled speedup vs engine"} <= set(heads)
+    assert "tokens_per_second" not in heads
+
+
+def test_pictures_and_summaries_call_modelled_figures_so(modelled):
+    curve = Curve("tree", "nodes", [(8, "tree"), (16, "tree")])
+    for figure, axis in (
+        (speedup_bars(modelled, title="Which?"), "xlabel"),
+        (parameter_curves(modelled, [curve], title="Which?"), "ylabel"),
+    ):
+        assert CLOCK in figure.get_suptitle().replace("\n", " ")
+        assert getattr(figure.axes[0], f"get_{axis}")().startswith("modelled speedup over engine")
+    bars = phase_bars(modelled, title="Which?")
+    assert "modelled ms/step" in bars.axes[0].get_yticklabels()[0].get_text()
+    summary = summary_of(modelled, "engine")
+    clocked = {name for name in summary if "seconds" in name or "speedup" in name}
+    assert {"tree/modelled_speedup", "tree/modelled_speedup_low", "tree/modelled_speedup_high"} < clocked
+    assert all("/modelled_" in name for name in clocked)
+    assert summary["tree/modelled_tokens_per_second"] == pytest.approx(8)
+
+
+def test_different_clocks_are_never_put_together(modelled):
+    mixed = [dataclasses.replace(one, clock="measured") if one.arm == "tree" else one for one in modelled]
+    engine, tree = results_table(mixed, "Which?").shown()
+    assert (engine[0], tree[0]) == ("engine (modelled)", "tree")
+    assert tree[5].startswith("refused: clock differs (tree: measured, engine: modelled")
+    one_arm = [dataclasses.replace(modelled[0], clock="measured", prompt_id="other"), *modelled]
+    with pytest.raises(ValueError, match="different clocks cannot be put together: measured, modelled"):
+        summarise(one_arm, "engine")
+    mixed = [dataclasses.replace(one, clock="measured") if one.prompt_id == "p0" else one for one in modelled]
+    assert "clock differs between prompts" in str(paired_speedup(mixed, "tree", "engine"))

@@ -124,12 +124,14 @@ def test_an_arm_that_failed_goes_on_with_the_next_item(arm, items):
             if context.token_ids[0] == SIGNS.index("6"):
                 raise RuntimeError("stumbled over a six")
 
+    before = torch.get_num_threads()
     stumbling = arm("stumbles", SEED, Parts(Stumbles(k=4), Chain(3), VERIFIER))
-    module = EvaluationModule([arm("engine", Serial()), stumbling])
+    module = EvaluationModule([arm("engine", Serial(threads=2)), stumbling])
     run_test(module, items)
     first, second, third = [record.error for record in module.records if record.arm == "stumbles"]
     assert "stumbled over a six" in second
     assert first is third is None
+    assert torch.get_num_threads() == before, "as before every prompt"
 
 
 def test_without_a_task_the_samples_of_a_prompt_are_one_group(target, draft, prompts):
@@ -149,18 +151,11 @@ def test_without_a_task_the_samples_of_a_prompt_are_one_group(target, draft, pro
     assert ours.draft_passes > 0
 
 
-def test_threads_of_torch_are_as_before_after_every_prompt(arm, items):
-    before = torch.get_num_threads()
-    arm("two threads", Serial(threads=2)).decode(items[0])
-    assert torch.get_num_threads() == before
-
-
 def test_parts_that_cannot_be_scheduled_are_refused_when_composed(arm):
     carried = Parts(TokenRecycling(k=4, state="carry"), Chain(3), RejectionSampling(1.0))
-    with pytest.raises(ValueError, match="set its state to cold"):
-        arm("carried", SEED, carried)
-    with pytest.raises(ValueError, match="no drafter"):
-        arm("plain", SEED, Parts(None, None, VERIFIER))
+    for parts, reason in ((carried, "set its state to cold"), (Parts(None, None, VERIFIER), "no drafter")):
+        with pytest.raises(ValueError, match=reason):
+            arm("refused", SEED, parts)
 
 
 def solve(model, execution, search, verifier=VERIFIER, task=None, **arguments):
@@ -179,12 +174,14 @@ def shown(solutions):
 
 
 @pytest.mark.parametrize(
-    "search",
-    [BreadthFirst(2, 3), BestFirst(4, 2), MonteCarlo(4, 2)],
-    ids=lambda search: type(search).__name__,
-)
-@pytest.mark.parametrize(
-    "verifier", [pytest.param(Greedy(), marks=pytest.mark.slow), VERIFIER], ids=["greedy", "keyed"]
+    ("verifier", "search"),
+    [
+        (VERIFIER, BreadthFirst(2, 3)),
+        (VERIFIER, BestFirst(4, 2)),
+        (VERIFIER, MonteCarlo(4, 2)),
+        pytest.param(Greedy(), BreadthFirst(2, 3), marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_the_tree_of_thoughts_is_that_of_plain_decoding(model, search, verifier):
     plain = shown(solve(model, Serial(), search, verifier))
@@ -194,8 +191,8 @@ def test_the_tree_of_thoughts_is_that_of_plain_decoding(model, search, verifier)
 
 def test_under_rejection_sampling_all_strategies_build_one_tree(model):
     verifier = RejectionSampling(1.0)
-    trees = [shown(solve(model, one, BreadthFirst(1, 3), verifier)) for one in STRATEGIES.values()]
-    assert all(tree == trees[0] for tree in trees)
+    first, *trees = [shown(solve(model, one, BreadthFirst(1, 3), verifier)) for one in STRATEGIES.values()]
+    assert trees == [first] * (len(STRATEGIES) - 1)
 
 
 def test_samples_differ_and_the_same_one_repeats(model):
@@ -239,18 +236,16 @@ def test_a_thought_of_two_generations_takes_two_runs_and_is_the_same_in_every_st
     assert shown(plain) == shown(ours)
 
 
-def test_generations_end_at_a_stop_text_and_at_the_limit(model):
-    for solution in solve(model, Serial(), BreadthFirst(), max_new_tokens=4):
-        for result in (result for _, run in solution.runs for result in run.results):
-            text = DigitTokenizer().decode(result.token_ids)
-            assert len(result.token_ids) <= 4
-            assert result.finish_reason == ("stop" if Countdown.value_ending.reached(text) else "length")
-            assert not Countdown.value_ending.reached(text[:-1])
-
-
-def test_observers_get_every_token_in_the_order_of_the_results(model):
-    seen = []
+def test_generations_end_at_a_stop_text_and_at_the_limit_and_observers_get_every_token(model):
+    seen, ended = [], set()
     observers = [lambda outcome: seen.extend(outcome.new_token_ids)]
-    solution, *_ = solve(model, Serial(), BreadthFirst(), observers=observers)
-    tokens = [token for _, run in solution.runs for result in run.results for token in result.token_ids]
-    assert seen[: len(tokens)] == tokens
+    solutions = solve(model, Serial(), BreadthFirst(), max_new_tokens=4, observers=observers)
+    results = [result for solution in solutions for _, run in solution.runs for result in run.results]
+    for result in results:
+        text = DigitTokenizer().decode(result.token_ids)
+        assert len(result.token_ids) <= 4
+        assert result.finish_reason == ("stop" if Countdown.value_ending.reached(text) else "length")
+        assert not Countdown.value_ending.reached(text[:-1])
+        ended.add(result.finish_reason)
+    assert ended == {"stop", "length"}
+    assert seen == [token for result in results for token in result.token_ids]

@@ -48,8 +48,8 @@ def recorded_turn(
         prompt=np.array(prompt, dtype=np.int32),
         answer=np.array(answer, dtype=np.int32),
         finish_reason=ends_by,
-        asked=np.zeros((len(prompt) - 1, 1), dtype=np.int32),
-        asked_logits=np.zeros((len(prompt) - 1, 1), dtype=np.float32),
+        prefill_top=np.zeros((len(prompt) - 1, 1), dtype=np.int32),
+        prefill_logits=np.zeros((len(prompt) - 1, 1), dtype=np.float32),
         trie=writer.finish(),
     )
 

@@ -1,5 +1,7 @@
 """Static trees read off a table of ranks take what stepping through the recording takes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers.examples import examples
@@ -29,6 +31,7 @@ PROFILE = LatencyProfile(
     draft_prefix_ms=10.0,
     draft_prefix_token_ms=3.0,
 )
+BUCKETS = replace(PROFILE, buckets=True)
 PLAIN = LatencyProfile("without a prefix", {1: 9.0, 16: 14.0}, {1: 1.0, 8: 2.0}, step_ms=0.7)
 
 
@@ -81,7 +84,7 @@ def trees(draw, width=4, most=9):
 RANKS = st.lists(st.sampled_from([MISSED, 0, 0, 0, 1, 2, 3]), min_size=1, max_size=16)
 
 
-@given(trees(), st.lists(RANKS, min_size=1, max_size=3), st.sampled_from([PROFILE, PLAIN]))
+@given(trees(), st.lists(RANKS, min_size=1, max_size=3), st.sampled_from([PROFILE, PLAIN, BUCKETS]))
 @examples(60)
 def test_every_count_and_second_is_the_stepping_players(paths, ranks, profile):
     ended = [recorded_turn(one, ends_by="eos", prompt_id=str(number)) for number, one in enumerate(ranks)]
@@ -121,7 +124,5 @@ def test_the_last_tokens_candidates_need_not_be_recorded_where_nothing_is_drafte
 def test_ranks_beyond_the_recorded_width_are_refused():
     table = RankTable([recorded_turn([0, 2, MISSED], width=3)], 3, LIMIT)
     assert table.ranks.tolist() == [0, 2, MISSED]
-    with pytest.raises(
-        NotRecordedError, match=r"asks for 4 candidates a node and 3 were recorded: .*at least 4"
-    ):
+    with pytest.raises(NotRecordedError, match=r"has 4 candidates a node and 3 were recorded: .*at least 4"):
         table.evaluate(TreeShape.from_rank_paths([[0], [3]]))

@@ -13,8 +13,7 @@ from typing_extensions import override
 
 from experiments.papers.shared import label, report_of, table_of
 from specexp.bench.analysis import MultiSequenceAnalysis, over
-from specexp.bench.drawings import draw_time_line
-from specexp.bench.pictures import BLUE, INK, new_figure
+from specexp.bench.pictures import BLUE, INK, draw_time_line, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.table import Cell

@@ -83,7 +83,7 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
     """Return the devices of ``profiles``, then of ``files``.
 
     Raises:
-        ConfigError: There is no ``what_if:`` section or no device in it; a profile cannot be built, has no
+        ConfigError: The ``what_if:`` section or a device in it is missing; a profile cannot be built, lacks
             ``draft_ms``, or has the name of another one.
     """
     if config.get("what_if") is None:
@@ -169,7 +169,7 @@ def compare_devices(config: Config) -> tuple[Comparison, Recording]:
 
 
 def _parts(config: Config, recording: Recording) -> Parts:
-    """Return the file's parts, whose drafter must be the recorded draft model."""
+    """Return the file's parts; raises ConfigError unless the drafter is the recorded draft model."""
     from specexp.replay.backend import source_for, source_in
     from specexp.replay.play.fidelity import is_model_alone
 

@@ -10,12 +10,20 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from specexp.bench.drawings import draw_edges, draw_nodes, lay_out
-from specexp.bench.pictures import BLUE, GREEN, INK, ORANGE, SAND, VIOLET, bare_figure, new_figure, plain
+from specexp.bench.pictures import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    SAND,
+    VIOLET,
+    draw_trees,
+    legend_below,
+    new_figure,
+    rule,
+)
 from specexp.bench.publish import Report
 from specexp.bench.statistics import Speedup, mean_by_prompt
 from specexp.bench.table import Column, Table, columns
@@ -30,8 +38,6 @@ if TYPE_CHECKING:
     from specexp.replay.format.recording import Recording
 
 COLOURS = (BLUE, SAND, GREEN, VIOLET, ORANGE, INK)
-_ACROSS = 3
-"""Trees side by side in a row."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +155,11 @@ def report(found: Comparison, recording: Recording, title: str) -> Report:
         answers.append(f"{name}: {nodes} give {speedup} of plain decoding")
         facts = f"{nodes}, depth {shape.max_depth}\n{counts.tokens_per_step:.2f} tokens/step, "
         panels.append((shape, f"{device.letter}: {name}\n{facts}{speedup.ratio:.2f}x plain decoding"))
+    meaning = "share of the output's positions where the path is right"
     return Report(
         tables,
         figures={
-            "trees": draw_trees(panels, found.hit_rates, "The best tree for each device"),
+            "trees": draw_trees(panels, "The best tree for each device", found.hit_rates, meaning),
             "budgets": draw_budgets(found),
         },
         files={"trees.json": json.dumps(trees, indent=1) + "\n"},
@@ -226,42 +233,9 @@ def cross_table(found: Comparison) -> Table:
     return table
 
 
-def draw_trees(
-    panels: Sequence[tuple[TreeShape, str]], hit_rates: Mapping[RankPath, float], title: str
-) -> Figure:
-    """Draw trees with their headings at one scale; nodes are coloured by their hit rates, 0 to 1."""
-    places = [lay_out(shape) for shape, _ in panels]
-    width = max(float(x.max()) for x in places) + 1.8  # in node widths
-    unit = float(np.clip(6.4 / width, 0.17, 0.46))  # inches of a node width
-    row_height = max(0.8, 1.7 * unit)
-    deepest = max(shape.max_depth for shape, _ in panels)
-    across, down = min(_ACROSS, len(panels)), -(-len(panels) // _ACROSS)
-    inches, tall = max(width * unit, 3.5), 0.5 + 0.6 * unit + row_height * deepest
-    figure, grid = new_figure(across * inches + 0.4, down * (tall + 0.9) + 0.8, title, down, across, dpi=150)
-    cells = [axes for row in grid for axes in row]
-    for axes, (shape, heading), x in zip(cells, panels, places, strict=False):
-        middle = float(x.max()) / 2
-        axes.set_xlim(middle - inches / unit / 2, middle + inches / unit / 2)
-        axes.set_ylim((0.25 - tall) / unit, 0.25 / unit)
-        y = (-row_height / unit * shape.depths).astype(np.float64)
-        draw_edges(axes, shape, x, y, hit_rates)
-        draw_nodes(axes, shape, x, y, hit_rates, unit)
-        axes.set_title(heading, fontsize=8.5, color=INK)
-    for axes in cells:
-        axes.axis("off")
-    legend = (
-        "number: rank of the candidate; percentage: share of the output's positions where the path is right"
-    )
-    figure.supxlabel(legend, fontsize=8, color=INK)
-    for axes in cells[len(panels) :]:
-        axes.remove()
-    return figure
-
-
 def draw_budgets(found: Comparison) -> Figure:
     """Draw the goodput of the best tree of every size on every device, as a share of the device's best tree."""
-    figure = bare_figure(8.4, 4.6, dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
-    axes = figure.subplots()
+    figure, [[axes]] = new_figure(8.4, 4.6, "Goodput against budget on every device", dpi=150)
     sizes = np.array([tree.shape.num_nodes for tree in found.trees])
     budgets = {int(size): found.goodput[sizes == size].max(axis=0) for size in np.unique(sizes)}
     for place, (device, colour) in enumerate(zip(found.devices, cycle(COLOURS), strict=False)):
@@ -270,24 +244,13 @@ def draw_budgets(found: Comparison) -> Figure:
             list(budgets),
             [100 * float(worth[place]) / best for worth in budgets.values()],
             color=colour,
-            lw=1.8,
-            marker="o" if len(budgets) < 8 else None,
-            ms=3.2,
+            marker="." if len(budgets) < 8 else None,
             label=f"{device.profile.name} ({device.profile.source}): best tree {counted(nodes, 'node')}",
         )
         axes.plot(nodes, 100, marker="*", ms=13, lw=0, color=colour, mec="white", mew=0.8, zorder=4)
         axes.axhline(100 * device.plain_goodput / best, color=colour, lw=0.9, ls=":", zorder=1)
-    axes.set_ylim(top=106)
-    axes.set_xlim(0, 1.03 * max(axes.dataLim.x1, 4))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("nodes of the tree (budget)", fontsize=9, color=INK)
+    axes.set_xlabel("nodes of the tree (star: best tree; dotted: plain decoding)", fontsize=9, color=INK)
     axes.set_ylabel("% of the device's best tree, replayed", fontsize=9, color=INK)
-    title = "Goodput against budget on every device"
-    axes.set_title(title, fontsize=12, color=INK, loc="left", weight="bold")
-    axes.grid(axis="y", lw=0.4, alpha=0.5)
-    plain(axes)
-    figure.legend(
-        loc="outside lower left", fontsize=8, frameon=False, title="star: best tree; dotted: plain decoding there",
-        title_fontsize=8, alignment="left",
-    )  # fmt: skip
+    rule(axes)
+    legend_below(figure, 1)
     return figure

@@ -77,7 +77,7 @@ def _act(config: Config, dry_run: bool) -> int:
     if best.over_now.is_faster:
         changed = {**({"backend": "live"} if is_replayed(config) else {}), **best.overrides}
         current_result().next = command_line(
-            "run", *experiment_again(config, changed), why="says what it is worth with models"
+            "run", *experiment_again(config, changed), why="measures its worth with models"
         )
     elif config.get("sweep") is not None:
         current_result().next = command_line("sweep", *experiment_again(config), why="searches further away")
@@ -199,7 +199,10 @@ def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> It
         value = arguments.get(name)
         if not isinstance(value, int) or isinstance(value, bool):
             continue
-        for other in sorted({1, value // 2, value - 1, value + 1, value * 2} - {0, value}):
+        others = {1, value // 2, value - 1, value + 1, value * 2}
+        if latency.buckets:  # trees that fill a bucket, with the root: smaller ones cost as much
+            others |= {rows - 1 for rows in latency.target_ms if value // 2 < rows <= 2 * value + 1}
+        for other in sorted(others - {0, value}):
             key = f"builder.init_args.{name}"
             yield Change(f"{key}: {other}", {key: other}, latency)
     if isinstance(parts.controller, Fixed | ConfidenceThreshold):

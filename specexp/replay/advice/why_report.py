@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specexp.bench.page.charts import ratios_chart
+from specexp.bench.page.sections import ratios_chart
 from specexp.bench.publish import Report
 from specexp.bench.report import acceptance_tables
 from specexp.bench.statistics import breakdown
@@ -137,7 +137,8 @@ def _width(latency: LatencyProfile) -> Table:
         columns("rows | ms:.3 | over one row:.2x"),
         notes=["A step pays if its tokens exceed this ratio plus the cost of the draft."],
     )
-    for rows in (rows for rows in _WIDTHS if not latency.exceeded_by(rows)):
+    widths = sorted(latency.target_ms) if latency.buckets else _WIDTHS
+    for rows in (rows for rows in widths if not latency.exceeded_by(rows)):
         seconds = latency.target_seconds(rows)
         table.rows.append([rows, 1e3 * seconds, seconds / latency.target_seconds(1)])
     return table

@@ -1,13 +1,12 @@
 """A recording on disk: ``recording.json`` and Parquet files of answered turns.
 
-Every file is written whole and then listed with its hash: a recording cut off anywhere goes on where it stopped.
+Every file is written whole and then listed with its hash, so that an interrupted recording can be continued.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -22,7 +21,7 @@ from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.fingerprint import Fingerprint, fingerprint
 from specexp.artifacts.manifest import sha256
 from specexp.core.noise import NOISE_VERSION
-from specexp.replay.format.recorded_turn import NgramFallback, RecordedTurn
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import RecordingError
 
 if TYPE_CHECKING:
@@ -34,11 +33,9 @@ if TYPE_CHECKING:
 
 MANIFEST = "recording.json"
 SCHEMA_VERSION = 1
-_VALUES = 1024
-"""Values of a parameter that are hashed."""
+_VALUES = 1024  # of a parameter that are hashed
 _NEEDED = "record it with python -m specexp.record"
-_ORDER = ("tokenizer", "model", "target", "draft")
-"""Sections of a fingerprint, what everything else depends on first."""
+_ORDER = ("tokenizer", "model", "target", "draft")  # sections of a fingerprint, the most basic first
 
 
 class FileEntry(TypedDict):
@@ -68,8 +65,9 @@ class RecordingManifest:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def live_error(self, fidelity: str) -> float | None:
-        """Return the largest error, with its sign, of replayed tokens per step in the live sample's compositions of a
-        fidelity (the text of :class:`~specexp.replay.play.fidelity.Fidelity`); None if there are none.
+        """Return the largest signed error of replayed tokens per step in the live sample; None if there is none.
+
+        Only compositions of this fidelity count (the text of :class:`~specexp.replay.play.fidelity.Fidelity`).
         """
         rows = [row for row in self.live_sample if row.get("fidelity") == fidelity]
         return max((float(row["relative_error"]) for row in rows), key=abs, default=None)
@@ -89,30 +87,22 @@ class RecordingManifest:
         """Read ``recording.json``; raises RecordingError if it is missing or damaged."""
         path = folder / MANIFEST
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
+            fields = TypeAdapter(dict[str, Any]).validate_json(path.read_bytes())
+            # the first recordings have no version of the keyed noise
+            known = {"schema_version": (None, SCHEMA_VERSION), "noise_version": (1, NOISE_VERSION)}
+            for name, (default, wanted) in known.items():
+                if fields.get(name, default) != wanted:
+                    why = f"has {name} {fields.get(name, default)!r}, and specexp reads {wanted}"
+                    raise RecordingError(f"recording: {path} {why}: {_NEEDED} again")
+            return TypeAdapter(RecordingManifest).validate_python(fields)
         except FileNotFoundError as error:
             raise RecordingError(f"recording: {folder} holds no {MANIFEST}; {_NEEDED}") from error
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise RecordingError(f"recording: {path} cannot be read ({error}); {_NEEDED} again") from error
-        if not isinstance(fields, dict) or fields.get("schema_version") != SCHEMA_VERSION:
-            found = fields.get("schema_version") if isinstance(fields, dict) else None
-            raise RecordingError(
-                f"recording: {path} has schema_version {found!r}; {SCHEMA_VERSION} is expected: {_NEEDED} again"
-            )
-        noise = fields.get("noise_version", 1)  # the first recordings have no version
-        if noise != NOISE_VERSION:
-            raise RecordingError(
-                f"recording: {path} has samples of version {noise!r} of the keyed noise, and specexp draws version "
-                f"{NOISE_VERSION}: {_NEEDED} again"
-            )
-        try:
-            return TypeAdapter(RecordingManifest).validate_python(fields)
         except ValidationError as error:
             wrong = error.errors()[0]
-            key = ".".join(map(str, wrong["loc"]))
-            raise RecordingError(
-                f"recording: {path} is damaged ({key}: {wrong['msg']}); {_NEEDED} again"
-            ) from error
+            why = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}".removeprefix(": ")
+            raise RecordingError(f"recording: {path} is damaged ({why}); {_NEEDED} again") from error
 
 
 class Recording:
@@ -143,11 +133,6 @@ class Recording:
             for turn in read_turns(self.folder / name, entry):
                 found.setdefault((turn.prompt_id, turn.sample), []).append(turn)
         return found
-
-    @cached_property
-    def fallback(self) -> NgramFallback:
-        """Estimates of the target's answers that were not recorded."""
-        return NgramFallback(turn for turns in self.turns.values() for turn in turns)
 
     @property
     def bytes(self) -> int:
@@ -213,7 +198,7 @@ def difference(recorded: Fingerprint, given: Mapping[str, Mapping[str, Any]]) ->
                 return f"the {section} in {known[key]}, and the configured one is in {value}"
             of = "model" if section in ("target", "draft") else section
             what = "target" if section == "model" else section
-            fine_tuned = ", whose answers are its own" if key == "weights_sha256" else ""
+            fine_tuned = ", fine-tuned or of other weights" if key == "weights_sha256" else ""
             return (
                 f"another {what}{fine_tuned} ({of} {key} {_short(known[key])}, and the configured one has "
                 f"{_short(value)})"
@@ -244,29 +229,17 @@ def check_file(path: Path, entry: FileEntry) -> bytes:
 
 def read_turns(path: Path, entry: FileEntry) -> Iterator[RecordedTurn]:
     """Yield the turns of a Parquet file; raises RecordingError if it is missing or damaged."""
-    from datasets import Dataset, disable_progress_bars
+    import pandas as pd
 
-    check_file(path, entry)
-    disable_progress_bars()
-    with tempfile.TemporaryDirectory() as cache:
-        table = Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True)
-        for row in table.with_format("numpy"):
-            yield RecordedTurn.from_row(row)
-
-
-def parquet(turns: Sequence[RecordedTurn]) -> bytes:
-    """Return the bytes of a Parquet file of turns."""
-    from datasets import Dataset, disable_progress_bars
-
-    disable_progress_bars()
-    buffer = BytesIO()
-    Dataset.from_list([turn.to_row() for turn in turns]).to_parquet(buffer)
-    return buffer.getvalue()
+    content = BytesIO(check_file(path, entry))
+    yield from map(RecordedTurn.from_row, pd.read_parquet(content).to_dict("records"))
 
 
 def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> FileEntry:
     """Write a Parquet file, whole or not at all; returns its entry in the manifest."""
-    data = parquet(turns)
+    import pandas as pd
+
+    data = bytes(pd.DataFrame([turn.to_row() for turn in turns]).to_parquet(index=False))
     atomic_write(path, data)
     conversations = dict.fromkeys((turn.prompt_id, turn.sample) for turn in turns)
     return {
@@ -293,8 +266,8 @@ def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any
         values = parameter.detach().reshape(-1)
         count += values.numel()
         if values.numel() > _VALUES:
-            places = torch.arange(_VALUES, device=values.device, dtype=torch.int64)
-            values = values[places * (values.numel() - 1) // (_VALUES - 1)]
+            spread = torch.arange(_VALUES, device=values.device, dtype=torch.int64)
+            values = values[spread * (values.numel() - 1) // (_VALUES - 1)]
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
         digest.update(values.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     dtype = str(model.dtype).removeprefix("torch.")

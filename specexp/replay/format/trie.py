@@ -1,8 +1,8 @@
 """The answers of two models in one answered turn, as a tree of token contexts.
 
 Node 0 is the prompt. Nodes ``1..n`` are the *spine*: the answer's tokens one after the other. All other nodes are
-drafted tokens below it that did not become output. The answer after a path below a root belongs to one node, whichever
-root it was asked from, so that overlapping draft trees of neighbouring roots are stored once.
+drafted tokens below it that did not become output. A path of tokens is one node, whichever root it was drafted from,
+so that overlapping draft trees of neighbouring roots are stored once.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Ranked:
         if len(starts) == 1:  # the common case of a chain
             here = slice(starts[0], starts[0] + k)
             return self._tokens[np.newaxis, here].astype(np.int64), self._values[np.newaxis, here]
-        places = np.array(starts)[:, np.newaxis] + np.arange(k)
-        return self._tokens[places].astype(np.int64), self._values[places]
+        positions = np.array(starts)[:, np.newaxis] + np.arange(k)
+        return self._tokens[positions].astype(np.int64), self._values[positions]
 
     @staticmethod
     def of(lists: Mapping[int, tuple[NDArray[Any], NDArray[Any]]], nodes: int) -> Ranked:

@@ -62,10 +62,8 @@ def learns(drafter: Drafter | None) -> bool:
 def models_in(drafter: Drafter | None) -> list[Any]:
     """Return the drafters that run a draft model themselves, among a drafter and those inside it.
 
-    Each has a ``scoring`` and a ``source`` (:mod:`specexp.drafters.draft_source`), whose candidates are recorded.
-
-    Raises:
-        RecordingError: One runs its model in a way of its own.
+    Each has a ``scoring`` and a ``source`` of recorded candidates (:mod:`specexp.drafters.draft_source`). Raises
+    RecordingError if one runs its model in a way of its own.
     """
     found = [
         one
@@ -84,8 +82,7 @@ def models_in(drafter: Drafter | None) -> list[Any]:
 def scoring_of(drafter: Drafter | None) -> Scoring | None:
     """Return the scoring of the draft model inside a drafter; None if there is none.
 
-    Raises:
-        RecordingError: There are several with different scorings, or one runs its model in a way of its own.
+    Raises RecordingError if there are several with different scorings, or one runs its model in a way of its own.
     """
     found = {one.scoring for one in models_in(drafter)}
     if len(found) > 1:
@@ -94,7 +91,7 @@ def scoring_of(drafter: Drafter | None) -> Scoring | None:
 
 
 def is_model_alone(drafter: Drafter | None) -> bool:
-    """Return whether a drafter is a draft model alone, whose candidates depend only on the tokens before."""
+    """Return whether a drafter is a draft model alone, so that candidates depend only on the tokens before."""
     return (
         drafter is not None and not learns(drafter) and not drafter.inner and scoring_of(drafter) is not None
     )

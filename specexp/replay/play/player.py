@@ -1,7 +1,7 @@
 """Play a recorded conversation with parts that would have decoded it.
 
-The recorded target answers in place of a model: a token is accepted if it is the recorded output's, and the target's
-best tokens are read only if a part needs them.
+The recording replaces the target. A token is accepted if it is the recorded output's, and the target's best tokens
+are read only if a part needs them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from specexp.core.runtime import Target
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree
 from specexp.drafters.draft_source import DraftSource, Fed
 from specexp.drafters.ranking import Scoring
-from specexp.replay.format.recorded_turn import Answer, NgramFallback, RecordedTurn
+from specexp.replay.format.recorded_turn import RecordedTurn
 from specexp.replay.format.trie import NOWHERE, NotRecordedError, RecordingError
 from specexp.replay.play.fidelity import learns
 
@@ -49,7 +49,7 @@ class RecordedOutcome(Outcome):
         super().__init__(context, draft.tree, NO_LOGITS, accepted, new_token_ids, draft.pass_tokens)
         self.turn = lane.turn
         self.root = len(context) - len(new_token_ids) - int(lane.turn.prompt.size)  # a node of the spine
-        self.fallback = lane.fallback  # without it an answer that was not recorded is an error
+        self.lenient = lane.lenient  # otherwise an answer that was not recorded is an error
         self._nodes: list[int] | None = None
 
     @property
@@ -63,28 +63,19 @@ class RecordedOutcome(Outcome):
         return self._nodes
 
     def recorded_part(self) -> RecordedOutcome:
-        """Return the outcome of the rows with a recorded or estimated answer, from which alone parts learn."""
+        """Return the outcome of the rows with a recorded answer, from which alone parts learn."""
         target, tree = self.turn.trie.target, self.tree
-        tokens, parents = tree.tokens.tolist(), tree.shape.parents.tolist()
-        answers: list[Answer | None] = []
-        for row, node in enumerate(self.nodes):
-            answer = target[node] if node >= 0 and target.count(node) else None
-            if answer is None and self.fallback is not None:
-                path = (tokens[row],) if parents[row] < 0 else (tokens[parents[row]], tokens[row])
-                answer = self.fallback.after(self.turn, self.root, path)
-            answers.append(answer)
-        width = min(answer[0].size for answer in answers if answer is not None)
-        known = np.array([answer is not None for answer in answers])
-        part = self
+        known = np.array([node >= 0 and target.count(node) > 0 for node in self.nodes])
+        for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
+            known[row] &= known[parent]  # a tree has no row without its parent
+        part = copy(self)
+        part._nodes = [node for node, is_known in zip(self.nodes, known, strict=True) if is_known]
         if not known.all():
-            for row, parent in enumerate(parents[1:], start=1):
-                known[row] &= known[parent]  # a tree has no row without its parent
-            part = copy(self)
             part.tree = tree.select(known)
             new_row = np.cumsum(known) - 1
             part.accepted = tuple(int(new_row[row]) for row in self.accepted if known[row])
-            part._nodes = [self.nodes[row] for row in np.flatnonzero(known)]
-        kept = [answer for answer, is_known in zip(answers, known, strict=True) if answer and is_known]
+        kept = [target[node] for node in part._nodes]  # the root at least, a token of the output
+        width = min(tokens.size for tokens, _ in kept)
         part.top = (
             np.array([tokens[:width] for tokens, _ in kept], dtype=np.int64),
             np.array([logits[:width] for _, logits in kept], dtype=np.float32),
@@ -102,7 +93,7 @@ class RecordedOutcome(Outcome):
             for row, node in enumerate(self.nodes):
                 found, values = target[node] if node >= 0 else (tokens[row, :0], logits[row, :0])
                 if found.size < k:
-                    if self.fallback is not None:
+                    if self.lenient:
                         continue
                     self._refuse(row, k)
                 tokens[row], logits[row] = found[:k], values[:k]
@@ -124,7 +115,7 @@ class RecordedPrefill(Outcome):
     def __init__(self, context: Context, fed: NDArray[np.int64], turn: RecordedTurn) -> None:
         prefill = prefill_outcome(context, fed, NO_LOGITS)
         super().__init__(context, prefill.tree, NO_LOGITS, prefill.accepted, ())
-        self.top = turn.asked.astype(np.int64), turn.asked_logits
+        self.top = turn.prefill_top.astype(np.int64), turn.prefill_logits
         self.turn = turn
 
     def _best(self, k: int) -> Top:
@@ -160,8 +151,10 @@ def add_fed_nodes(nodes: list[int], fed: Fed, root: int, child: Callable[[int, i
 
 
 Missing = Literal["refuse", "unknown", "none"]
-"""Treatment of an answer that was not recorded: an error; tokens beyond the vocabulary, which decide nothing off the
-output in a static tree, and an error along it; or no candidate, an approximation.
+"""Treatment of an answer that was not recorded.
+
+``refuse`` raises. ``unknown`` gives tokens beyond the vocabulary, which decide nothing off the output in a static
+tree, and raises along the output. ``none`` gives no candidate, which is an approximation.
 """
 
 
@@ -265,7 +258,7 @@ class RecordedSource(DraftSource):
                 if NOWHERE < node < self.turn.trie.spine:  # a candidate there may become output
                     raise NotRecordedError(
                         f"prompt {self.turn.prompt_id!r}, after {node} new tokens: the draft's {request.k} best "
-                        f"candidates are asked for and {self.turn.trie.draft.count(node)} were recorded; record with "
+                        f"candidates are needed and {self.turn.trie.draft.count(node)} were recorded; record with "
                         f"record.candidates of at least {request.k}"
                     )
             first = self._unknown_token
@@ -275,8 +268,8 @@ class RecordedSource(DraftSource):
             path = list(request.path_tokens(int(request.rows[rows[0]])))
             raise NotRecordedError(
                 f"prompt {self.turn.prompt_id!r}, after {len(context) - self.turn.prompt.size} new tokens: the draft's "
-                f"{request.k} best candidates after {path} are asked for and were not recorded; record with a "
-                "coverage that asks for them, such as the largest builder of the search"
+                f"{request.k} best candidates after {path} are needed and were not recorded; record with a "
+                "coverage that needs them, such as the largest builder of the search"
             )
 
 
@@ -294,7 +287,7 @@ class FollowOutput(DeterministicVerifier):
 
 
 class RecordedTarget(Target):
-    """A target without a model, whose context holds ``context_limit`` tokens."""
+    """A target without a model and with a context of ``context_limit`` tokens."""
 
     def __init__(self, context_limit: int) -> None:
         self.context_limit = context_limit
@@ -323,10 +316,10 @@ class RecordedTarget(Target):
 
 
 class RecordedLane(Lane):
-    """A lane whose outcomes are read from a recorded turn."""
+    """A lane that reads its outcomes from a recorded turn."""
 
     turn: RecordedTurn
-    fallback: NgramFallback | None
+    lenient: bool
 
     @override
     def outcome(
@@ -336,7 +329,7 @@ class RecordedLane(Lane):
 
 
 class _RecordedDrafting(Drafting):
-    """Lets drafters that learn do so from recorded and estimated answers alone."""
+    """Lets drafters that learn do so from recorded answers alone."""
 
     def __init__(self, parts: Parts, context: Context) -> None:
         super().__init__(parts, context)
@@ -358,8 +351,7 @@ class Player:
     source: RecordedSource | None  # recorded answers of the draft model; None without one
     context_limit: int  # tokens that the target's context holds
     seed: int  # seed of the recording
-    # estimates from which drafters learn where an answer was not recorded; without them that is an error
-    fallback: NgramFallback | None = None
+    lenient: bool = False  # whether drafters learn from the recorded answers alone where others are missing
 
     def play(
         self,
@@ -408,7 +400,7 @@ class Player:
                 eos_token_ids=turn.answer[-1:].tolist() if ended else (),
                 clock=clock or (lambda outcome: {}),
             )
-            lane.turn, lane.fallback = turn, self.fallback
+            lane.turn, lane.lenient = turn, self.lenient
             fed = context.token_ids[known:-1]
             wanted = self.parts.wants_prefill_logits and fed.size
             drafting.begin(RecordedPrefill(context, fed.copy(), turn) if wanted else None)

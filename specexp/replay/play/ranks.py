@@ -1,8 +1,8 @@
 """The draft model's rank of the output's next token, at every position of a recording.
 
-A fixed tree of a draft model's ranked candidates decides nothing at run time, so its steps can be read off one table,
-thousands of trees a second: below any root the accepted path follows the ranks of the output's own tokens as far as the
-tree has them.
+A fixed tree of a draft model's ranked candidates decides nothing at run time, so its steps can be read off one table.
+Below any root the accepted path follows the ranks of the output's own tokens as far as the tree has them. Thousands of
+trees are evaluated in a second.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RankTable:
                 place = np.flatnonzero(candidates == token)
                 found.append(int(place[0]) if place.size else MISSED)
             room.append(limit - 1 - np.arange(size))
-        # [positions] ranks of all turns, concatenated; MISSED if the token is no candidate
+        # [positions] ranks of all turns, concatenated; MISSED if the token is not a candidate
         self.ranks = np.array(found, dtype=np.int64)
         self._turn = np.repeat(np.arange(len(turns)), self.sizes)
         self._first = np.zeros(self.ranks.size, dtype=np.bool_)
@@ -128,7 +128,7 @@ class RankTable:
         highest = int(shape.ranks.max(initial=-1))
         if highest >= self.width:
             raise NotRecordedError(
-                f"the tree asks for {highest + 1} candidates a node and {self.width} were recorded: record with "
+                f"the tree has {highest + 1} candidates a node and {self.width} were recorded: record with "
                 f"record.candidates of at least {highest + 1}"
             )
         # The node after (node, rank). MISSED is -1, so it means the last column, which leads nowhere.

@@ -1,1 +1,1 @@
-"""``python -m specexp.record``: what a target and its draft say, once and for all."""
+"""``python -m specexp.record``: the answers of a target and its draft, recorded once."""

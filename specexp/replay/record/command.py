@@ -44,12 +44,11 @@ from specexp.replay.format.recording import (
     difference,
     different_setting,
     hash_of,
-    parquet,
     read_turns,
     recording_fingerprint,
     write_turns,
 )
-from specexp.replay.format.trie import RecordingError, TrieWriter
+from specexp.replay.format.trie import RecordingError
 from specexp.replay.record.plan import RecordingPlan, plan_recording, refusal
 
 if TYPE_CHECKING:
@@ -299,7 +298,7 @@ class RecordingJob:
                 ) from error
             if number == 0:
                 turns = sum(len(prompt.turns) for prompt, _ in missing)
-                self.print_line(estimate(kept, turns, generation.max_new_tokens, files=-(-turns // most)))
+                self.print_line(estimate(kept, turns, generation.max_new_tokens))
             self.bar.prompt()
             if len(kept) >= most or number == len(missing) - 1:
                 self._write(kept)
@@ -510,16 +509,14 @@ def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
                 )
 
 
-def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int, files: int) -> str:
-    """Return a sentence about the size of a recording of ``turns`` answers in ``files`` files, by its first turns."""
+def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int) -> str:
+    """Return a sentence about the size of a recording of ``turns`` answers, by its first turns without compression."""
     tokens = sum(turn.answer.size for turn in first)
     nodes = sum(len(turn.trie) for turn in first)
-    nothing = {name: getattr(first[0], name)[:0] for name in ("prompt", "answer", "asked", "asked_logits")}
-    blank = replace(first[0], trie=TrieWriter(0, ()).finish(), **nothing)
-    file = len(parquet([blank]))  # an empty file
-    each = (len(parquet(first)) - file) / tokens
-    size = each * turns * max_new_tokens + file * files
+    values = (value for turn in first for value in turn.to_row().values())
+    each = sum(getattr(value, "nbytes", 0) for value in values) / tokens
     return (
         f"The first prompt took {each:.0f} bytes a token of output ({counted(round(nodes / tokens), 'node')}): "
-        f"{counted(turns, 'answer')} of up to {counted(max_new_tokens, 'token')} will take up to {size_of(size)}."
+        f"{counted(turns, 'answer')} of up to {counted(max_new_tokens, 'token')} will take up to "
+        f"{size_of(each * turns * max_new_tokens)}."
     )

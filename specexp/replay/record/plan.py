@@ -247,5 +247,5 @@ def _prompts(config: Config) -> dict[str, Config]:
 
 
 def refusal(config: Config, key: str, sentence: str) -> ConfigError:
-    """Return an error whose sentence begins with a key of ``record:``."""
+    """Return an error about a key of ``record:``."""
     return config.checker.error(("record", *key.split(".")), f" {sentence}")

@@ -1,8 +1,8 @@
 """Record turns: plain decoding, then covering builders at every root of its output, then drafters that learn.
 
-A draft model is run at every root, since a replay may visit any. The outcomes that a drafter learns from depend on all
-its steps before, so it decodes once with every covering builder: replayed with one of these it learns from the same
-outcomes, and with a builder between them from nearly the same.
+A draft model is run at every root, since a replay may visit any. What a drafter learns depends on all its steps before,
+so it decodes once with every covering builder. Replayed with one of these it learns from the same outcomes, and with
+another builder from a part of its own.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Coverage:
     target_top_k: int  # the target's best tokens kept after every recorded node
 
     def builders_at_roots(self, phrases: bool) -> list[TreeBuilder]:
-        """Return builders that ask a draft model, the wanted ones last, since earlier passes answer most of them.
+        """Return the builders that run a draft model, the wanted ones last, since earlier passes answer most requests.
 
-        With ``phrases`` the builders draft phrases too, for which no model is asked.
+        With ``phrases`` the builders also draft phrases, which need no model.
         """
         wanted = self.builders
         if phrases:
@@ -85,11 +85,11 @@ class Recorder:
         self.coverage = coverage
         self.plain = Decoder(model, verifier=verifier)
         self._builders = coverage.builders_at_roots(phrases=learns(drafter))
-        self._questioner = drafter  # asks the draft model at every root
+        self._questioner = drafter  # runs the draft model at every root
         self._learner: Drafter | None = None  # drafts at every root and learns from the target's answers
         self._runs: list[Decoder] = []
         if drafter is not None and learns(drafter):
-            # The answers of a draft model inside it do not depend on what is learned, so it is asked by itself.
+            # the candidates of a draft model inside it do not depend on what is learned, so it runs by itself
             self._questioner = deepcopy(next(iter(models_in(drafter)), None))
             self._learner = deepcopy(drafter)
             self._runs = [
@@ -179,8 +179,8 @@ class Recorder:
                 prompt=np.array(context_ids, dtype=np.int32),
                 answer=np.array(turn.answer, dtype=np.int32),
                 finish_reason=str(result.finish_reason),
-                asked=tokens.numpy(force=True).astype(np.int32),
-                asked_logits=values.float().numpy(force=True),
+                prefill_top=tokens.numpy(force=True).astype(np.int32),
+                prefill_logits=values.float().numpy(force=True),
                 trie=turn.writer.finish(),
             )
 
@@ -287,13 +287,13 @@ class _Turn:
         self._keep([nodes[row] for row in missing], outcome.logits[missing])
 
     def enter(self, root: int, tree: TokenTree) -> list[int]:
-        """Return the nodes of a tree; :meth:`answer_rest` asks the target about those off the answer."""
+        """Return the nodes of a tree; :meth:`answer_rest` feeds those off the answer to the target."""
         nodes = self.writer.enter_tree(root, tree)
         self._drafted.update(nodes)
         return nodes
 
     def answer_rest(self) -> None:
-        """Ask the target about every drafted node without answer, each once.
+        """Run the target on every drafted node that has no answer.
 
         Nodes below neighbouring tokens of the answer share a pass. The cache holds the prompt without its last token.
         """
@@ -340,7 +340,7 @@ class RecordingSource(ModelSource):
     At least ``width`` candidates are kept of every answer, and ``spine_width`` after tokens of the turn's answer.
     """
 
-    # Every sequence asks by itself, since each lacks other answers.
+    # sequences run by themselves, since each lacks other answers
     feed_together = DraftSource.feed_together
     candidates_together = DraftSource.candidates_together
 
@@ -400,9 +400,13 @@ class RecordingSource(ModelSource):
         ]
         if lacking:
             self._run(context)
-            asked = replace(request, rows=request.rows[lacking], k=max(wanted[row] for row in lacking))
+            missing = replace(request, rows=request.rows[lacking], k=max(wanted[row] for row in lacking))
             found = [self._answers[answers[row]] for row in lacking]
-            self._keep(scoring, context, asked, [(nodes[row], wanted[row]) for row in lacking], found)
+            wide = super().candidates(scoring, context, missing, found)
+            assert wide.log_probs is not None
+            for place, row in enumerate(lacking):
+                best = slice(wanted[row])
+                known[nodes[row]] = wide.tokens[place, best].copy(), wide.log_probs[place, best].copy()
         tokens = np.full((len(nodes), k), NO_CANDIDATE, dtype=np.int64)
         log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
         for row, node in enumerate(nodes):
@@ -412,23 +416,9 @@ class RecordingSource(ModelSource):
         return Candidates(tokens, log_probs)
 
     def _width_of(self, node: int, k: int) -> int:
-        """Return the number of candidates to keep after a node of which ``k`` are asked for."""
+        """Return the number of candidates to keep after a node if ``k`` are requested."""
         most = self.spine_width if node <= self.writer.spine else self.width
         return min(max(k, most), self.vocab_size)
-
-    def _keep(
-        self,
-        scoring: Scoring,
-        context: Context,
-        request: Request,
-        asked: Sequence[tuple[int, int]],
-        answers: Sequence[Any],
-    ) -> None:
-        """Keep the candidates of ``asked``: ``[f]`` nodes, and how many candidates to keep of each."""
-        wide = super().candidates(scoring, context, request, answers)
-        assert wide.log_probs is not None
-        for row, (node, count) in enumerate(asked):
-            self.writer.draft[node] = wide.tokens[row, :count].copy(), wide.log_probs[row, :count].copy()
 
     @override
     def for_new_sequence(self) -> RecordingSource:

@@ -75,15 +75,21 @@ def test_a_cost_that_goes_leaves_all_others_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("latency", "cost"), [(DEAR_DRAFT, "draft passes"), (DEAR_ROWS, "rows beyond the first")]
+    ("latency", "cost", "length"),
+    [
+        (DEAR_DRAFT, "draft passes", 1),
+        (DEAR_ROWS, "rows beyond the first", 1),
+        ({**DEAR_DRAFT, "draft_ms": {1: 3.0}, "buckets": True}, "draft passes", 7),  # 8 rows fill a bucket
+    ],
 )
-def test_the_largest_cost_and_the_best_setting_come_first(latency, cost, file) -> None:
+def test_the_largest_cost_and_the_best_setting_come_first(latency, cost, length, file) -> None:
     found = explain(load_config(file(latency=latency)))
     assert found.costs[0].name == cost
     ranked = [effect.over_now.ratio for effect in found.settings]
     assert ranked == sorted(ranked, reverse=True)
     by_name = {effect.name: effect for effect in found.settings}
     assert by_name["builder.init_args.length: 1"].over_now.ratio > 1
+    assert f"builder.init_args.length: {length}" in by_name
     assert by_name["drafter: null (no speculation)"].over_plain.ratio == pytest.approx(1.0)
     assert f"most is lost to {cost}" in answer_of(found)
     assert found.settings[0].name in answer_of(found)
@@ -94,7 +100,7 @@ def test_the_report_names_every_share_and_its_setting(file, tmp_path, capsys) ->
     assert main([path, "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("tiny, from its recording\n")
     assert main([path]) == 0
-    following = r"\nNext: python -m specexp.run .*tiny.yaml --backend live .*  # says what it is worth"
+    following = r"\nNext: python -m specexp.run .*tiny.yaml --backend live .*  # measures its worth"
     assert re.search(following, capsys.readouterr().out)
     page = (tmp_path / "runs" / "tiny" / "why" / "why.md").read_text()
     for words in ("rows beyond the first", "fewer nodes (builder)", "Acceptance by position", "Under load"):

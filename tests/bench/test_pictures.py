@@ -8,47 +8,76 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Circle
 from PIL import Image
 
-from specexp.bench.drawings import SPANS, draw_time_line, draw_tree, lay_out
+from specexp.bench.pictures import SPANS, draw_time_line, draw_tree, draw_trees, lay_out, new_figure, png
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.core.tree import ROOT_ONLY, TreeShape
 from specexp.scheduling.timeline import TimeLine
 
-BUSH = TreeShape.from_rank_paths([[rank] for rank in range(4)])
+
+def bush(leaves):
+    return TreeShape.from_rank_paths([[rank] for rank in range(leaves)])
+
+
+def check_whole(axes, shape):
+    """Every node is a circle inside the axes, named by its rank."""
+    circles = [patch for patch in axes.patches if isinstance(patch, Circle)]
+    assert len(circles) == shape.num_nodes + 1
+    ranks = [text.get_text() for text in axes.texts if "%" not in text.get_text()]
+    assert ranks == ["root", *map(str, shape.ranks[1:])]
+    places = np.array([circle.center for circle in circles])
+    reach = np.array([[circle.radius] for circle in circles])
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    assert (places - reach >= [left, bottom]).all()
+    assert (places + reach <= [right, top]).all()
 
 
 @pytest.mark.parametrize(
     "shape",
-    [ROOT_ONLY, BUSH, Chain(length=8).shape, TokenRecyclingTree().shape],
+    [ROOT_ONLY, bush(4), Chain(length=8).shape, TokenRecyclingTree().shape],
     ids=["root", "bush", "chain", "80"],
 )
 def test_every_node_is_drawn_and_named_by_its_rank(shape, tmp_path):
     figure = draw_tree(shape, title="A tree")
-    (axes,) = figure.axes
-    assert len([patch for patch in axes.patches if isinstance(patch, Circle)]) == shape.num_nodes + 1
-    assert [text.get_text() for text in axes.texts] == ["root", *map(str, shape.ranks[1:])]
-
+    check_whole(*figure.axes, shape)
     figure.savefig(tmp_path / "tree.png")
     pixels = np.asarray(Image.open(tmp_path / "tree.png").convert("L"))
     assert pixels.std() > 0
     assert (pixels[:, [0, -1]] == 255).all(), "something is cut off at the side"
 
 
+def test_trees_are_drawn_side_by_side_and_whole():
+    shapes = [bush(count) for count in (2, 90, 20, 3)]
+    panels = [(shape, f"tree {number}") for number, shape in enumerate(shapes)]
+    figure = draw_trees(panels, "Trees", {(0,): 0.5}, "share")
+    assert len(figure.axes) == 4
+    for axes, shape in zip(figure.axes, shapes, strict=True):
+        check_whole(axes, shape)
+
+
 def test_hit_rates_are_written_below_their_nodes_and_add_up():
     shape = TreeShape.from_rank_paths([[0], [1], [2], [0, 0]])
-    figure = draw_tree(shape, {(0,): 0.613, (1,): 0.004, (2,): 0.0001, (0, 0): 0.25})
-    texts = [text.get_text() for text in figure.axes[0].texts]
+    (axes,) = draw_tree(shape, {(0,): 0.613, (1,): 0.004, (2,): 0.0001, (0, 0): 0.25}).axes
+    texts = [text.get_text() for text in axes.texts]
     assert texts == ["root", "0", "61%", "1", ".4%", "2", "0%", "0", "25%"]
-    assert "4 nodes, depth 2, 1.87 tokens per step" in figure.texts[1].get_text()
+    assert "4 nodes, depth 2, 1.87 tokens per step" in axes.get_title()
 
 
 def test_nodes_of_a_depth_are_apart_and_parents_above_their_children():
     shape = TokenRecyclingTree().shape
     x = lay_out(shape)
+    assert shape.max_depth > 1
     for depth in range(1, shape.max_depth + 1):
         assert (np.diff(np.sort(x[shape.depths == depth])) >= 1 - 1e-9).all()
     for node, children in enumerate(shape.children):
         if children:
             assert x[list(children)].min() <= x[node] <= x[list(children)].max()
+
+
+def test_a_figure_is_laid_out_in_plain_axes_with_a_broken_title() -> None:
+    figure, [[left, _]] = new_figure(2, 2, "a title that is far too long for two inches", 1, 2, sharey=True)
+    assert "\n" in figure.get_suptitle()
+    assert not left.spines["top"].get_visible()
+    assert png(figure).startswith(b"\x89PNG")
 
 
 def scheduled(passes=4, milliseconds=10):
@@ -102,8 +131,7 @@ def test_panels_share_their_axis_and_each_states_the_share_of_its_whole_run():
     first, second = draw_time_line({"short": short, "long": long}, "Two runs").axes
     assert first.get_xlim() == second.get_xlim() == (0, pytest.approx(1000 * long.seconds))
     assert f"target busy {100 * short.utilisation():.0f} %,  run 25 ms" in texts_of(first)
-    assert any("done" in text for text in texts_of(first))
-    assert not any("done" in text for text in texts_of(second))
+    assert [any("done" in text for text in texts_of(axes)) for axes in (first, second)] == [True, False]
 
 
 def test_a_window_shows_the_beginning_and_skips_most_of_a_long_prefill():
@@ -114,9 +142,10 @@ def test_a_window_shows_the_beginning_and_skips_most_of_a_long_prefill():
     assert len(bars_of(axes, "target")) == 3
     assert f"target busy {100 * line.utilisation():.0f} %,  run 1005 ms" in texts_of(axes)
     line.add("target", "prefill", 99.8, 100.0, "a", 500)
-    (axes,) = draw_time_line({"scheduled": line}, "A window", seconds=0.03).axes
-    assert bars_of(axes, "target")[0][0] == pytest.approx(6)
-    assert axes.get_xlabel() == "ms, from shortly before a run's first target pass"
-    (axes,) = draw_time_line({"scheduled": line}, "Everything").axes
-    assert bars_of(axes, "target")[0][0] == pytest.approx(200)
-    assert axes.get_xlabel() == "ms since the start of the run"
+    for seconds, first, label in (
+        (0.03, 6, "ms, from shortly before a run's first target pass"),
+        (None, 200, "ms since the start of the run"),
+    ):
+        (axes,) = draw_time_line({"scheduled": line}, "A window", seconds=seconds).axes
+        assert bars_of(axes, "target")[0][0] == pytest.approx(first)
+        assert axes.get_xlabel() == label

@@ -1,27 +1,111 @@
-"""What a study leaves in W&B, read back from the files of its offline runs."""
+"""W&B: its mode, names and cells, what a study leaves in offline runs, and what the dashboard finds there."""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
+from helpers.made_records import record
 from helpers.offline_runs import forget_account, offline_runs, records
 from matplotlib.figure import Figure
 
-from specexp.tracking import Tracker
-
-PARAMS = {"builder": {"name": "parametric", "class_path": "ParametricTree"}, "builder.init_args.nodes": 16}
+from specexp.bench.metrics import figures_of
+from specexp.bench.page.sections import folding_tree, prompts_shown
+from specexp.bench.publish import Report, publish
+from specexp.core.outcome import PHASES as ENGINE_PHASES
+from specexp.tracking import Tracker, logged_in, resolve_mode
+from specexp.tracking.dashboard import TRIAL_TABLE, describe_dashboard
+from specexp.tracking.names import PHASES, nest_parameters, parameter_key, plain, table_columns
 
 
 @pytest.fixture(autouse=True)
-def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def netrc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     forget_account(monkeypatch, tmp_path)
+    return tmp_path / "netrc"
+
+
+KEY = {"WANDB_API_KEY": "0" * 40}
+LOGIN = "machine api.wandb.ai\n  login user\n  password " + "0" * 40 + "\n"
+
+
+@pytest.mark.parametrize(
+    ("login", "environment", "mode", "expected"),
+    [
+        ("", {}, None, "offline"),
+        ("", KEY, None, "online"),
+        (LOGIN, {}, None, "online"),
+        (LOGIN, {"WANDB_BASE_URL": "https://wandb.example.org"}, None, "offline"),
+        ("", {"WANDB_MODE": "disabled"}, None, "disabled"),
+        ("", {"WANDB_MODE": "disabled"}, "offline", "offline"),
+    ],
+)
+def test_runs_are_online_only_with_an_account(netrc, monkeypatch, login, environment, mode, expected) -> None:
+    netrc.write_text(login)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert logged_in() is (expected == "online")
+    assert resolve_mode(mode) == expected
+
+
+def test_online_without_account_is_offline_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    assert resolve_mode("online") == "offline"
+    assert "wandb login" in caplog.text
+
+
+def test_an_unknown_mode_is_refused_in_a_sentence() -> None:
+    with pytest.raises(
+        ValueError, match=r"W&B mode 'onlin' is not known: use one of online, offline, disabled"
+    ):
+        resolve_mode("onlin")
+
+
+def test_parameters_keep_their_dotted_keys() -> None:
+    assert nest_parameters({"drafter.init_args.update": "last", "drafter.init_args.k": np.int64(8)}) == {
+        "drafter": {"init_args": {"update": "last", "k": 8}}
+    }
+
+
+def test_a_part_searched_beside_its_arguments_stands_at_its_name() -> None:
+    keys = ["builder.init_args.nodes", "builder"]
+    assert [parameter_key(key, keys) for key in keys] == ["builder.init_args.nodes", "builder.name"]
+    params = {"builder.init_args.nodes": 4, "builder": {"class_path": "Chain"}}
+    assert nest_parameters(params) == {"builder": {"init_args": {"nodes": 4}, "name": "Chain"}}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.arange(3), [0, 1, 2]),
+        ((1, {"a": Path("runs")}), [1, {"a": "runs"}]),
+        (float("inf"), "inf"),
+        (True, True),
+        (int, "<class 'int'>"),
+    ],
+)
+def test_values_become_plain_json(value: object, expected: object) -> None:
+    assert plain(value) == expected
+
+
+def test_a_column_has_one_type() -> None:
+    columns, rows = table_columns([{"a": 1, "b": "x", "c": True}, {"a": 2.5, "b": [0, 1]}, {"b": 3}])
+    assert columns == ["a", "b", "c"]
+    assert rows == [[1, "x", True], [2.5, "[0, 1]", None], [None, "3", None]]
+
+
+def test_the_phases_are_the_engine_s() -> None:
+    assert PHASES == ENGINE_PHASES
+
+
+PARAMS = {"builder": {"name": "parametric", "class_path": "ParametricTree"}, "builder.init_args.nodes": 16}
 
 
 def test_a_trial_is_an_offline_run_of_the_study_s_group(tmp_path: Path) -> None:
@@ -189,3 +273,34 @@ def test_a_connection_lost_midway_is_part_of_the_hint(
         run.summary({"speedup": 1.0})
     assert tracker.sync_hint() == "wandb sync wandb/run-1"
     assert tracker.failures == {"finish a run": 1}
+
+
+class Letters:
+    def decode(self, ids) -> str:
+        return "".join("abcdefghi"[one] for one in ids)
+
+
+@pytest.mark.slow
+def test_every_panel_finds_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_account(monkeypatch, tmp_path)
+    tracker = Tracker("shapes", tmp_path, mode="offline")
+    decoded = record("tree", 0, sources=(0, 1, -1, -2), drafted_nodes=4, seconds=dict.fromkeys(PHASES, 0.1))
+    figures = figures_of([decoded])
+    with tracker.trial(0, {"builder.init_args.nodes": 4}) as run:
+        run.summary({**figures, "speedup": 1.5, "nodes": 4})  # as a row of trials has it
+    page = prompts_shown({"p0": "Why?"}, [decoded], {"tree": "Tree"}, Letters())  # type: ignore[arg-type]
+    tree = Report(
+        figures={"tree": Figure()}, fragments={"tree": folding_tree([(0,)], {(0,): 0.5}, "The tree")}
+    )
+    publish(Report(parts=[page, tree]), tmp_path, tracker, kind="study")
+    trial, whole = sorted(offline_runs(tmp_path), key=lambda found: "speedup" not in found["summary"])
+    logged = {key for line in records(whole["folder"], "history") for key in line["item"]}
+    shown = {re.split(r"[./]", key)[0] for key in logged} | {TRIAL_TABLE}
+    dashboard = describe_dashboard("shapes", ["builder.init_args.nodes"], "me", "specexp")
+    for panels in dashboard.sections.values():
+        for panel in panels:
+            options = panel.options
+            wanted = {options[name] for name in ("x", "y", "with_respect_to") if name in options}
+            assert wanted | set(options.get("metrics", ())) <= trial["summary"].keys(), panel
+            media = {*options.get("media_keys", ()), *filter(None, [options.get("table_name")])}
+            assert media <= shown, panel
