@@ -212,6 +212,7 @@ class Runtime(Target):
         auto_devices: types of the devices on which ``auto`` tries it; None: all.
         pads_rows: whether a pass costs what one over the next power of two of rows does.
         takes_device_map: whether a model on several devices can be run.
+        draft_source: class of a draft model's ``DraftSource``; None for passes one by one.
         model: the model, as its library has it.
         cache: the sequences it holds.
         device: device of the logits.
@@ -227,6 +228,7 @@ class Runtime(Target):
     auto_devices: ClassVar[frozenset[str] | None] = None
     pads_rows: ClassVar[bool] = False
     takes_device_map: ClassVar[bool] = False
+    draft_source: ClassVar[Any] = None
     model: Any
     vocab_size: int
     cache: Slots

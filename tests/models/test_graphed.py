@@ -24,7 +24,17 @@ from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.models.graphed import GraphedModel, check_device
 from specexp.models.static_slots import ATTENTIONS, StaticSlots
-from specexp.models.static_step import MOVES, CheckedReplay, EagerReplay, Law, Replayer, Shape, Step
+from specexp.models.static_step import (
+    MOVES,
+    CheckedReplay,
+    EagerReplay,
+    Reading,
+    Replayer,
+    Shape,
+    Step,
+    TreeStep,
+    Window,
+)
 from specexp.testing.runtimes import RuntimeContract
 from specexp.verifiers import Greedy, KeyedSampling
 
@@ -195,8 +205,8 @@ def test_what_comes_with_a_pass_is_what_the_logits_say(verifier: Any) -> None:
     assert np.array_equal(read.top[1], values.numpy())
     if verifier.noise_temperature:
         noise = gumbel(place_key(7, 0, "target"), len(context), 4, runtime.vocab_size)
-        [replayer] = [one for (_, law), one in runtime._steps.items() if law is not None]
-        assert torch.equal(replayer.step.noise[0, :4], noise[:4])
+        steps = [one.step for one in runtime._replayers.values() if one.step.noise.numel()]
+        assert [torch.equal(step.noise[0, :4], noise[:4]) for step in steps] == [True]
 
 
 def test_a_verifier_without_scores_is_asked_for_its_tokens() -> None:
@@ -270,8 +280,8 @@ def test_a_step_never_waits_for_the_device(name: str, verifier: Any) -> None:
     with fake_cuda():
         runtime = GraphedModel(on_fake_cuda(on_meta), EagerReplay, self_check=False)
         runtime.cache.reserve(100, 2)
-        law = Law(verifier.law, learned=4, positions=4 if verifier.noise_temperature else 0)
-        step = Step(Shape(0, 2, 8, 8, 512, hidden=True), runtime, law, verifier)
+        reading = Reading(verifier.law, learned=4, positions=4 if verifier.noise_temperature else 0)
+        step = TreeStep(Shape(Window(0, 2, 512), 8, 8, hidden=True), runtime, reading, verifier)
         step.send()
         step.run()
         assert step.logits.device == torch.device("cuda:0")
@@ -296,7 +306,7 @@ def test_a_thousand_trees_are_one_captured_step() -> None:
             tree = random_tree(15, seed)
             answers = [runtime.tree_pass([0], [tree])[0] for runtime in (compiled, eager)]
             torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-4)
-    assert len(compiled._steps) == 1
+    assert len(compiled._replayers) == 1
 
 
 def test_memory_is_what_the_meta_device_predicts() -> None:
@@ -357,7 +367,7 @@ def decoded(target: Runtime, draft: Runtime) -> list[Any]:
     return [*found, *(lane.result.token_ids for lane in lanes)]
 
 
-RUN, FILL, REPLAY = Step.run, Step.fill, CheckedReplay.replay
+RUN, FILL = TreeStep.run, TreeStep.fill
 COMMIT, FORK, TRUNCATE, WRITE = StaticSlots.commit, StaticSlots.fork, StaticSlots.truncate, StaticSlots.write
 
 
@@ -376,10 +386,10 @@ def accepted_rows_stay_where_they_were(slots: StaticSlots, slot: int, rows: Any)
 def moves_one_after_the_other(step: Step) -> None:
     """A row is read after another one was written over it."""
     given, storage = step._inputs.device, step.cache.storage
-    for lane in range(step.shape.lanes):
+    for lane in range(step.window.lanes):
         for place in reversed(range(MOVES)):
             source, target = (int(given[name][lane, place]) for name in ("moved", "moved_to"))
-            storage[:, step.shape.first + lane, :, target] = storage[:, step.shape.first + lane, :, source]
+            storage[:, step.window.first + lane, :, target] = storage[:, step.window.first + lane, :, source]
         given["moved"][lane] = given["moved_to"][lane] = step.cache.storage.shape[3] - 1
     RUN(step)
 
@@ -396,13 +406,13 @@ def depths_from_places(
     FILL(step, lane, past, start, fed, np.arange(depths.size), visible)
 
 
-def padding_over_the_first_row(step: Step, capacity: int) -> None:
-    CLEAR(step, capacity)
+def padding_over_the_first_row(step: TreeStep) -> None:
+    CLEAR(step)
     step._inputs.host["written"].fill(0)
 
 
 def a_length_baked_in(step: Step) -> None:
-    step._inputs.device["base"].fill_(step.cache.lengths[step.shape.first])
+    step._inputs.device["base"].fill_(step.cache.lengths[step.window.first])
     RUN(step)
 
 
@@ -437,19 +447,19 @@ def storage_taken_anew(slots: StaticSlots, slot: int, rows: Any) -> None:
     slots.storage.set_(slots.storage.clone())  # type: ignore[call-overload]
 
 
-CLEAR, NOISE, READ = Step.clear, Context.target_noise, Step.read
+CLEAR, NOISE, READ = TreeStep.clear, Context.target_noise, TreeStep.read
 PLANTS: dict[Callable[..., Any], tuple[type, str]] = {
     stale_inputs: (Step, "send"),
     accepted_rows_stay_where_they_were: (StaticSlots, "commit"),
-    moves_one_after_the_other: (Step, "run"),
-    mask_off_by_one: (Step, "run"),
-    depths_from_places: (Step, "fill"),
-    padding_over_the_first_row: (Step, "clear"),
-    a_length_baked_in: (Step, "run"),
-    draft_rows_over_each_other: (Step, "fill"),
+    moves_one_after_the_other: (TreeStep, "run"),
+    mask_off_by_one: (TreeStep, "run"),
+    depths_from_places: (TreeStep, "fill"),
+    padding_over_the_first_row: (TreeStep, "clear"),
+    a_length_baked_in: (TreeStep, "run"),
+    draft_rows_over_each_other: (TreeStep, "fill"),
     fork_without_the_staged_move: (StaticSlots, "fork"),
     noise_of_the_position_before: (Context, "target_noise"),
-    answers_of_the_pass_before: (Step, "read"),
+    answers_of_the_pass_before: (TreeStep, "read"),
     storage_taken_anew: (StaticSlots, "commit"),
 }
 
@@ -481,7 +491,7 @@ def test_a_model_that_cannot_be_captured_runs_otherwise(monkeypatch: pytest.Monk
     def failing(step: Step) -> None:
         raise RuntimeError("no capture")
 
-    monkeypatch.setattr(Step, "run", failing)
+    monkeypatch.setattr(TreeStep, "run", failing)
     with pytest.raises(
         CannotRunError, match=r"the llama model has no graphed pass \(RuntimeError: no capture\)"
     ):
