@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,14 @@ from specexp.core.runtime import PassReader, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.models.graphed import GraphedModel, check_device
+from specexp.models.static_draft import DraftStep
 from specexp.models.static_slots import ATTENTIONS, StaticSlots
 from specexp.models.static_step import (
+    GRAPH_BYTES,
     MOVES,
     CheckedReplay,
     EagerReplay,
+    GraphReplay,
     Reading,
     Replayer,
     Shape,
@@ -36,11 +40,11 @@ from specexp.models.static_step import (
     Window,
 )
 from specexp.testing.runtimes import RuntimeContract
-from specexp.verifiers import Greedy, KeyedSampling
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 LONG = 700
 MISTRAL = {**FULL_ATTENTION["Llama"], "sliding_window": None, "num_key_value_heads": 1}
-MODELS = {name: FULL_ATTENTION[name] for name in ("Llama", "Qwen2", "Qwen3", "GPT2")} | {"Mistral": MISTRAL}
+MODELS = FULL_ATTENTION | {"Mistral": MISTRAL}
 LAWS = {"greedy": Greedy(), "keyed": KeyedSampling(0.8, top_k=20, top_p=0.95)}
 
 
@@ -310,12 +314,72 @@ def test_a_thousand_trees_are_one_captured_step() -> None:
 
 
 def test_memory_is_what_the_meta_device_predicts() -> None:
+    """Of the cache and of the buffers of every step, before any of it is taken."""
+    used = checked()
+    used.cache.reserve(600, 3)
+    used.prefill(0, tokens(20))
+    for nodes in (1, 5, 20):
+        used.tree_pass([0], [chain(nodes)])
     with torch.device("meta"):
-        predicted = StaticSlots(build("Llama", MODELS["Llama"], dtype=torch.float32))
-    taken = StaticSlots(model())
-    for slots in (predicted, taken):
-        slots.reserve(600, 3)
-    assert predicted.nbytes() == taken.nbytes() > 0
+        predicted = GraphedModel(model(), EagerReplay, self_check=False)
+    predicted.cache.reserve(600, 3)
+    for shape, reading in used._replayers:  # type: ignore[misc]
+        predicted._replayer((shape, reading), partial(TreeStep, shape, predicted, reading))
+    assert predicted.nbytes() == used.nbytes() > used.cache.nbytes() > 0
+
+
+def test_memory_is_held_for_graphs_before_the_cache_is_sized(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+
+    class Holding(EagerReplay):
+        @classmethod
+        def reserve(cls, device: torch.device) -> None:
+            taken.append("graphs")
+
+    init = StaticSlots.__init__
+    monkeypatch.setattr(
+        StaticSlots, "__init__", lambda slots, own: (taken.append("cache"), init(slots, own))[1]
+    )
+    GraphedModel(model(), Holding, self_check=False)
+    assert taken == ["graphs", "cache"]
+    monkeypatch.setattr(GraphReplay, "_reserved", None)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (60 * GRAPH_BYTES, 80 * GRAPH_BYTES))
+    GraphReplay.reserve(torch.device("meta"))
+    GraphReplay.reserve(torch.device("meta"))  # once, whatever the number of models
+    assert [block.nbytes for block in GraphReplay._reserved or ()] == [GRAPH_BYTES] * 3
+
+
+def test_rejection_sampling_moves_few_numbers_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probabilities of drafted tokens, and rows of the vocabulary only where a first child is rejected."""
+    for name in ("specexp.core.loop", "specexp.verifiers.rejection_sampling"):
+        monkeypatch.setattr(f"{name}.on_host", lambda tensor: False)
+    moved: list[int] = []
+    size, to_numpy = 60, torch.Tensor.numpy
+
+    def counted(tensor: torch.Tensor, **given: Any) -> Any:
+        moved.append(tensor.numel())
+        return to_numpy(tensor, **given)
+
+    draft = DraftModel(model())
+    decoder = Decoder(checked(), draft, KConfig([3, 2, 2], candidates="drawn"), RejectionSampling(0.8))
+    steps: list[tuple[int, int]] = []
+
+    def observe(outcome: Any) -> None:
+        steps.append((sum(moved), len(outcome.accepted)))
+        moved.clear()
+
+    def verify(*given: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "numpy", counted)
+            return VERIFY(*given)
+
+    monkeypatch.setattr(RejectionSampling, "verify", verify)
+    decoder.generate(tokens(6) * 4, max_new_tokens=40, seed=3, observers=[observe])
+    nodes = 22  # and the root
+    assert len(steps) > 5
+    # a row of V for each rejected first child on the path, and for the bonus token
+    assert all(numbers <= nodes + (accepted + 1) * (size + 1) for numbers, accepted in steps)
+    assert min(numbers for numbers, _ in steps) <= nodes + size + 1
 
 
 @pytest.mark.slow
@@ -367,6 +431,7 @@ def decoded(target: Runtime, draft: Runtime) -> list[Any]:
     return [*found, *(lane.result.token_ids for lane in lanes)]
 
 
+VERIFY = RejectionSampling.verify
 RUN, FILL = TreeStep.run, TreeStep.fill
 COMMIT, FORK, TRUNCATE, WRITE = StaticSlots.commit, StaticSlots.fork, StaticSlots.truncate, StaticSlots.write
 
@@ -447,6 +512,20 @@ def storage_taken_anew(slots: StaticSlots, slot: int, rows: Any) -> None:
     slots.storage.set_(slots.storage.clone())  # type: ignore[call-overload]
 
 
+def draft_nodes_never_written(step: DraftStep, fed: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The levels of a captured draft see no node above them in the cache (MUSA #43)."""
+    first_pass = rows < step._inputs.device["base"] + step.pending
+    return torch.where(fed & first_pass, rows, step.cache.capacity)
+
+
+def draft_nodes_of_the_tree_before(step: DraftStep, lane: int) -> Any:
+    """Results are read before the device has written them."""
+    before, now = getattr(step, "_before", None), DRAFTED(step, lane)
+    step._before = (now[0].copy(), now[1].copy(), now[2])  # type: ignore[attr-defined]
+    return before or now
+
+
+DRAFTED = DraftStep.read
 CLEAR, NOISE, READ = TreeStep.clear, Context.target_noise, TreeStep.read
 PLANTS: dict[Callable[..., Any], tuple[type, str]] = {
     stale_inputs: (Step, "send"),
@@ -461,6 +540,8 @@ PLANTS: dict[Callable[..., Any], tuple[type, str]] = {
     noise_of_the_position_before: (Context, "target_noise"),
     answers_of_the_pass_before: (TreeStep, "read"),
     storage_taken_anew: (StaticSlots, "commit"),
+    draft_nodes_never_written: (DraftStep, "_written"),
+    draft_nodes_of_the_tree_before: (DraftStep, "read"),
 }
 
 
