@@ -6,11 +6,11 @@ one replay, one wait. The same code runs uncaptured on any device, which is how 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,13 +22,16 @@ from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from typing_extensions import override
 
+from specexp.builders import KConfig
 from specexp.core.cache import additive_mask, check_attention, context_limit
 from specexp.core.context import Context
-from specexp.core.kernels import CannotRunError
+from specexp.core.kernels import CannotRunError, cache_folder
 from specexp.core.language_model import LanguageModel, is_spread, tolerance, tree_error
+from specexp.core.loop import Decoder
 from specexp.core.messages import type_and_line
 from specexp.core.runtime import Growth, PassReader, Runtime, check_model, inference
 from specexp.core.tree import TokenTree, TreeShape
+from specexp.drafters import DraftModel
 from specexp.models.static_draft import DraftPlan, DraftStep, GraphedSource
 from specexp.models.static_slots import ATTENTIONS, StaticSlots, bucket, key_bucket, with_static_attention
 from specexp.models.static_step import (
@@ -101,21 +104,24 @@ class GraphedModel(Runtime):
         self.attention = next(iter(ATTENTIONS))
         self.fastest: dict[Shape, str] = {}
         if self_check:
-            try:
-                error = tree_error(self)
-            except Exception as failure:  # of modelling code that cannot be captured
-                raise CannotRunError(
-                    f"the {model.config.model_type} model has no graphed pass ({type_and_line(failure)}): run it with "
-                    "pair.mode eager"
-                ) from failure
-            self.cache.truncate(0, 0)
-            self.passes = 0
-            self._runs.clear()
-            if not error <= tolerance(self.dtype):
-                raise CannotRunError(
-                    f"the {model.config.model_type} model failed the self-check of its graphed pass (the logits of a "
-                    f"tree differ from its own by {error:.2g} of their spread): run it with pair.mode eager"
-                )
+            self._self_check()
+
+    def _self_check(self) -> None:
+        name = f"the {self.model.config.model_type} model"
+        try:
+            error = tree_error(self)
+        except Exception as failure:  # of modelling code that cannot be captured
+            raise CannotRunError(
+                f"{name} has no graphed pass ({type_and_line(failure)}): run it with pair.mode eager"
+            ) from failure
+        if not error <= tolerance(self.dtype):
+            why = f"the logits of a tree differ from its own by {error:.2g} of their spread"
+            raise CannotRunError(
+                f"{name} failed the self-check of its graphed pass ({why}): run it with pair.mode eager"
+            )
+        self.cache.truncate(0, 0)
+        self.passes = 0
+        self._runs.clear()
 
     @classmethod
     @override
@@ -133,22 +139,21 @@ class GraphedModel(Runtime):
     ) -> torch.Tensor | None:
         kept: list[torch.Tensor] = []
         hidden: list[torch.Tensor] = []
-        self.cache.reserve(
-            self.cache.lengths[slot] + len(token_ids) if slot < self.cache.slots else len(token_ids), slot + 1
-        )
+        self.cache.reserve(0, slot + 1)
+        self.cache.reserve(self.cache.lengths[slot] + len(token_ids))
         self.cache.flush([slot])
         for start in range(0, len(token_ids), _PREFILL_CHUNK):
-            chunk = list(token_ids[start : start + _PREFILL_CHUNK])
+            tokens = torch.tensor([token_ids[start : start + _PREFILL_CHUNK]], device=self.device)
             past = self.cache.lengths[slot]
-            rows = torch.arange(past, past + len(chunk), device=self.device)[None]
-            visible = torch.arange(past + len(chunk), device=self.device)[None, None] <= rows[..., None]
-            self.cache.open(slot, 1, past + len(chunk), rows)
-            tokens = torch.tensor([chunk], device=self.device)
-            logits, states = self.forward(tokens, rows, visible, self.attention)
-            self.cache.lengths[slot] += len(chunk)
+            end = past + tokens.shape[1]
+            rows = torch.arange(past, end, device=self.device)[None]
+            visible = torch.arange(end, device=self.device)[None, None] <= rows[..., None]
+            self.cache.open(slot, 1, end, rows)
+            states = self.states(tokens, rows, visible, self.attention)
+            self.cache.lengths[slot] = end
             self.passes += 1
             if all_logits:
-                kept.append(logits[0])
+                kept.append(self.head(states)[0])
             if self.keeps_hidden:
                 hidden.append(states[0])
         self.hidden = (torch.cat(hidden),) if hidden else ()
@@ -326,13 +331,16 @@ class GraphedModel(Runtime):
         self.fastest[shape] = min(seconds, key=lambda name: seconds[name])
         return self.fastest[shape]
 
-    def forward(
+    def states(
         self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, attention: str
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the model's own layers over ``[lanes, rows]``; the cache's window is open.
+    ) -> torch.Tensor:
+        """Run the model's own layers over ``[lanes, rows]`` in the cache's open window.
+
+        Args:
+            visible: ``[lanes, rows, keys]``.
 
         Returns:
-            Logits ``[lanes, rows, V]``, and what the output layer reads ``[lanes, rows, d]``.
+            ``[lanes, rows, d]`` input of the output layer.
         """
         states: torch.Tensor = self._static.base_model(
             input_ids=tokens,
@@ -342,8 +350,12 @@ class GraphedModel(Runtime):
             use_cache=True,
             attention=attention,
         )[0]
-        head: Any = self._static.get_output_embeddings()
-        return head(states), states
+        return states
+
+    @property
+    def head(self) -> Any:
+        """The output layer."""
+        return self._static.get_output_embeddings()
 
     def nbytes(self) -> int:
         """Return the bytes of the cache and of all steps. A runtime of a model on the meta device predicts them."""
@@ -365,11 +377,7 @@ class GraphedModel(Runtime):
         return GraphedModel(self.model, self._kind, self_check=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GraphedModel._of_weights, (self.model, self._kind)
-
-    @staticmethod
-    def _of_weights(model: PreTrainedModel, replayer: type[Replayer]) -> GraphedModel:
-        return GraphedModel(model, replayer, self_check=False)
+        return partial(GraphedModel, self_check=False), (self.model, self._kind)
 
     @override
     def synchronize(self) -> None:
@@ -377,39 +385,37 @@ class GraphedModel(Runtime):
             torch.cuda.synchronize(self.device)
 
 
-# A test of captured passes in seconds, when a GPU is first used: of drivers and libraries, not of a model.
+# A self-test of some seconds when a GPU is first used. It tests drivers and libraries, not a model.
 
 
 def check_once(device: torch.device) -> None:
-    """Run :func:`check_device` if it has not passed for this device, driver and libraries; a pass is remembered.
+    """Run :func:`check_device` unless it has passed before with this device, driver and libraries.
 
     Raises:
-        CannotRunError: captured passes do not work there.
+        CannotRunError: captured passes do not work here.
     """
     driver = Path("/proc/driver/nvidia/version")  # torch has no interface for it
-    about = [
+    versions = [
         str(torch.cuda.get_device_properties(device)),
         driver.read_text() if driver.exists() else "",
         torch.version.cuda,
         torch.__version__,
         transformers.__version__,
     ]
-    name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    passed = home / "specexp" / f"graphed-{name}.json"
-    if passed.exists():
-        return
-    check_device(device)
-    passed.parent.mkdir(parents=True, exist_ok=True)
-    passed.write_text(json.dumps(about))
+    content = json.dumps(versions)
+    passed = cache_folder("graphed") / f"{sha256(content.encode()).hexdigest()[:16]}.json"
+    if not passed.exists():
+        check_device(device)
+        passed.parent.mkdir(parents=True, exist_ok=True)
+        passed.write_text(content)
 
 
 @inference
 def check_device(device: torch.device, replayer: type[Replayer] | None = None) -> None:
-    """Compare trees in captured passes with the model's own code, with poisoned outputs, and forbid hidden waits.
+    """Compare captured trees and drafts with the model's own code.
 
     Raises:
-        CannotRunError: the failure in one sentence.
+        CannotRunError: one sentence with the reason.
     """
     config = LlamaConfig(
         vocab_size=512,
@@ -420,23 +426,35 @@ def check_device(device: torch.device, replayer: type[Replayer] | None = None) -
         num_key_value_heads=2,
         initializer_range=0.3,
     )
-    with torch.random.fork_rng(devices=[]):  # a run's own numbers stay as they are
+    with torch.random.fork_rng(devices=[]):  # leaves the run's random state
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).to(device).eval()
     try:
-        captured, own = (
-            GraphedModel(model, replayer, self_check=False),
-            LanguageModel(model, self_check=False),
-        )
-        for seed in range(3):
-            _compare(captured, own, seed)
-    except CannotRunError:
-        raise
+        own = LanguageModel(model, self_check=False)
+        captured = GraphedModel(model, replayer, self_check=False)
+        apart = max(_difference(captured, own, seed) for seed in range(3))
+        # each draft is the target itself: the greedy output and the number of steps must be the same
+        results = [
+            Decoder(LanguageModel(model, self_check=False), DraftModel(draft), KConfig([2, 2])).generate(
+                [1, 2, 3], max_new_tokens=24
+            )
+            for draft in (captured, own)
+        ]
     except Exception as error:  # of a driver, a kernel, a capture
         raise CannotRunError(f"graphed passes do not run on {device} ({type_and_line(error)})") from error
+    if not apart <= _APART:
+        raise CannotRunError(
+            f"graphed passes on {device} differ from the model's own code by {apart:.2g} of the logits' norm"
+        )
+    if results[0].steps != results[1].steps:
+        raise CannotRunError(f"graphed drafts on {device} differ from those of the model's own code")
 
 
-def _compare(captured: GraphedModel, own: LanguageModel, seed: int) -> None:
+def _difference(captured: GraphedModel, own: LanguageModel, seed: int) -> float:
+    """Return the difference of a tree's logits as a share of their norm, after a commit that moves rows.
+
+    Outputs are poisoned before the replay, and a wait for the device during it raises.
+    """
     rng = np.random.default_rng(seed)
     shape = TreeShape([-1, 0, 0, 1, 1, 2, 3], [-1, 0, 1, 0, 1, 0, 0])
     prompt, tree = rng.integers(0, 512, 20).tolist(), TokenTree(shape, rng.integers(0, 512, 7))
@@ -444,7 +462,7 @@ def _compare(captured: GraphedModel, own: LanguageModel, seed: int) -> None:
         runtime.cache.truncate(0, 0)
         runtime.prefill(0, prompt)
         runtime.tree_pass([0], [tree])
-        runtime.commit(0, [0, 2, 5])  # rows to move
+        runtime.commit(0, [0, 2, 5])
     for replayer in captured._replayers.values():
         for output in replayer.step.outputs():
             output.fill_(torch.nan if output.is_floating_point() else 255)
@@ -458,8 +476,4 @@ def _compare(captured: GraphedModel, own: LanguageModel, seed: int) -> None:
             torch.cuda.set_sync_debug_mode("default")
     captured.synchronize()
     expected = own.tree_pass([0], [tree])[0]
-    apart = float((found - expected).norm() / expected.norm())
-    if not apart <= _APART:
-        raise CannotRunError(
-            f"graphed passes on {captured.device} answer {apart:.2g} of their norm apart from the model's own code"
-        )
+    return float((found - expected).norm() / expected.norm())

@@ -1,15 +1,16 @@
 """A draft tree in one replay: all passes of a draft model, with the top-k between them on the device.
 
-Pass by pass, each level of a tree costs a copy to the device, a replay and a wait. A tree that grew alike in the last
-two steps is drafted by one :class:`DraftStep` instead. Builders ask for candidates as before, and
-:class:`GraphedSource` answers from the step's results. Nodes outside of it are fed in a pass of their own, so the tree
-never depends on the guess.
+Pass by pass, each level of a tree costs a copy to the device, a replay and a wait. If the last two trees had the same
+number of nodes at every depth, one :class:`DraftStep` drafts as many for the next one. Builders request candidates as
+before, and :class:`GraphedSource` answers from the step's results. Other nodes are fed in a pass of their own, so the
+tree never depends on the guess.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,27 +27,20 @@ from specexp.drafters.ranking import Scoring
 from specexp.models.static_slots import bucket
 from specexp.models.static_step import FLOAT, INT, Arrays, Step, StepModel, Window
 
-if TYPE_CHECKING:
-    from specexp.models.graphed import GraphedModel
-
 _MOST_BEST = 64
 """Most candidates of a node that a step computes."""
 
 
 class Level(NamedTuple):
-    """The nodes of one depth that a step feeds.
+    """The nodes of one depth that a step feeds: those with the largest products of draft probabilities.
 
     Attributes:
         width: number of nodes.
         k: candidates of each parent that they are chosen from.
-        places: for each node the index of its parent in the level above and its rank, if they are the same in every
-            step, as in a chain or a static tree. Empty: the nodes with the largest products of draft probabilities,
-            as in a beam.
     """
 
     width: int
     k: int
-    places: tuple[tuple[int, int], ...] = ()
 
 
 class DraftPlan(NamedTuple):
@@ -90,10 +84,6 @@ class DraftStep(Step):
         self._processors = Processors(temperature, scoring.top_k, scoring.top_p)
         device = runtime.device
         self._own = torch.arange(max([pending, *widths]), device=device)
-        self._fixed = [
-            torch.tensor([parent * plan.best + rank for parent, rank in level.places], device=device)
-            for level in plan.levels
-        ]
         # rows that see each other: the pending tokens are a chain, a node sees itself
         width = pending + self.nodes - 1
         self._among = torch.eye(width, device=device, dtype=torch.bool)
@@ -131,7 +121,8 @@ class DraftStep(Step):
             if level is None:
                 break
             paths = total[..., None] + log_probs
-            places = self._chosen(level, self._fixed[depth], paths)  # [lanes, width], parent * best + rank
+            best = paths[..., : level.k].flatten(1).topk(level.width).indices
+            places = best // level.k * plan.best + best % level.k  # [lanes, width], parent * best + rank
             results["places"][:, last - 1 : last - 1 + level.width].copy_(places)
             total = paths.flatten(1).gather(1, places)
             parents = (places // plan.best)[..., None].expand(lanes, level.width, among.shape[2])
@@ -156,13 +147,6 @@ class DraftStep(Step):
         found = scores.log_softmax(-1).topk(self.plan.best, dim=-1)
         return found.values.float(), found.indices
 
-    def _chosen(self, level: Level, fixed: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
-        """Return ``[lanes, width]`` the chosen among the ``[lanes, rows, best]`` candidates."""
-        if level.places:
-            return fixed.expand(paths.shape[0], level.width)
-        best = paths[..., : level.k].flatten(1).topk(level.width, dim=-1).indices
-        return best // level.k * self.plan.best + best % level.k
-
     def read(self, lane: int) -> tuple[NDArray[np.int64], NDArray[np.float32], list[tuple[int, int]]]:
         """Return tokens and log-probabilities ``[nodes, best]`` of a lane, and parent and token of all other nodes.
 
@@ -182,9 +166,9 @@ class DraftStep(Step):
 class GraphedSource(ModelSource):
     """A :class:`ModelSource` that drafts a tree in one replay if the last two grew alike."""
 
-    model: GraphedModel
+    model: Any  # a graphed runtime
 
-    def __init__(self, model: GraphedModel, slots: Any = None) -> None:
+    def __init__(self, model: Any, slots: Any = None) -> None:
         super().__init__(model, slots)
         self._plan: DraftPlan | None = None  # of the next tree
         self._before: DraftPlan | None = None  # how the last tree grew
@@ -196,10 +180,8 @@ class GraphedSource(ModelSource):
         self._end = 0  # rows of the cache behind the committed ones
         self._step: DraftStep | None = None
         self._children: dict[tuple[int, int], int] = {}  # (row of the parent, token) -> drafted node
-        self._used = 0  # nodes that were fed by the step
-        self._nodes: dict[tuple[int, int], int] = {}  # (id of logits, row) -> node
-        self._ranks: dict[tuple[int, int], int] = {}  # (node, token) -> rank
-        self._fed: list[tuple[int, int]] = []  # parent and token of each node but the root
+        self._used = 0  # nodes that were found in the step
+        self._fed: Counter[int] = Counter()  # nodes by depth
         self._asked: dict[int, int] = {}  # most candidates requested, by depth of the parent
         self._scored: tuple[Scoring, float] | None = None
 
@@ -210,30 +192,24 @@ class GraphedSource(ModelSource):
 
     @override
     def feed_together(self, asked: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
-        sources: list[GraphedSource] = [source for source, _, _ in asked]
         plan, *others = {source._plan_of(context, fed) for source, context, fed in asked}
         if plan is not None and not others:
-            lanes = [(source.slot, context, fed.tokens[: fed.pending]) for source, context, fed in asked]
-            step = self.model.draft(lanes, plan)
-            for source in sources:
+            step = self.model.draft(
+                [(source.slot, context, fed.tokens[: fed.pending]) for source, context, fed in asked], plan
+            )
+            for source, _, _ in asked:
                 source._take(step, source.slot - step.window.first)
         entered = [source._enter(fed) for source, _, fed in asked]
-        slots, growths, grown = [], [], {}
-        for source, (_, growth) in zip(sources, entered, strict=True):
-            if growth is not None:
-                slots.append(source.slot)
-                growths.append(growth)
-        if slots:
-            grown = dict(zip(slots, self.model.grow(slots, growths), strict=True))
-        answers = []
-        for (source, context, fed), (found, _) in zip(asked, entered, strict=True):
-            own = [(grown[source.slot], row) if step is None else (step, row) for step, row in found]
+        slots = [source.slot for (source, _, _), (_, growth) in zip(asked, entered, strict=True) if growth]
+        growths = [growth for _, growth in entered if growth]
+        grown = dict(zip(slots, self.model.grow(slots, growths), strict=True)) if slots else {}
+        for source, context, _ in asked:
             if source.slot in grown and on_host(grown[source.slot]):
                 check_logits(grown[source.slot], "draft", context)
-            first = len(fed.ancestors) - len(own)
-            source._nodes |= {(id(one), row): first + index for index, (one, row) in enumerate(own)}
-            answers.append(own)
-        return answers
+        return [
+            [(grown[source.slot] if logits is None else logits, row) for logits, row in found]
+            for (source, _, _), (found, _) in zip(asked, entered, strict=True)
+        ]
 
     def _plan_of(self, context: Context, fed: Fed) -> DraftPlan | None:
         """Return the plan of a tree if this is its first pass, and make ready for the tree."""
@@ -250,9 +226,9 @@ class GraphedSource(ModelSource):
         """Keep the results of a step."""
         self._step, self._logits = step, step.logits[lane]
         self._tokens, self._log_probs, nodes = step.read(lane)
-        rows = [self._pending - 1, *range(step.pending, step.pending + step.nodes - 1)]
-        self._children = {(rows[parent], token): node for node, (parent, token) in enumerate(nodes, 1)}
         self._end = step.pending + step.nodes - 1
+        rows = [self._pending - 1, *range(step.pending, self._end)]
+        self._children = {(rows[parent], token): node for node, (parent, token) in enumerate(nodes, 1)}
 
     def _enter(self, fed: Fed) -> tuple[list[tuple[torch.Tensor | None, int]], Growth | None]:
         """Find the new nodes in the step's results.
@@ -261,23 +237,16 @@ class GraphedSource(ModelSource):
             Logits and row of each new node, None for the logits of the pass to come; and that pass, if one is needed.
         """
         found: list[tuple[torch.Tensor | None, int]] = []
+        missing: list[tuple[int, int, list[int]]] = []  # token, depth and visible rows
+        if fed.known == 0 and self._step is not None:
+            found.append((self._logits, 0))
+        elif fed.known == 0:
+            missing = [(fed.tokens[row], row, list(range(row + 1))) for row in range(fed.pending)]
+            found.append((None, fed.pending - 1))
         new = fed.ancestors[fed.known or 1 :]
-        tokens, depths = [], []
-        seen: list[list[int]] = []
-        if fed.known == 0:
-            if self._step is None:
-                tokens, depths = list(fed.tokens[: fed.pending]), list(range(fed.pending))
-                seen = [list(range(row + 1)) for row in range(fed.pending)]
-                found.append((None, fed.pending - 1))
-            else:
-                found.append((self._logits, 0))
-        for ancestors, token, depth in zip(
-            new,
-            fed.tokens[len(fed.tokens) - len(new) :],
-            fed.depths[len(fed.tokens) - len(new) :],
-            strict=True,
-        ):
-            self._fed.append((ancestors[-2], token))
+        first = len(fed.tokens) - len(new)
+        for ancestors, token, depth in zip(new, fed.tokens[first:], fed.depths[first:], strict=True):
+            self._fed[len(ancestors) - 1] += 1
             above = [self._rows[self._pending - 1 + node] for node in ancestors[:-1]]
             node = self._children.get((above[-1], token))
             if node is not None and self._step is not None:
@@ -285,43 +254,41 @@ class GraphedSource(ModelSource):
                 self._used += 1
                 found.append((self._logits, node))
             else:
-                self._rows.append(self._end + len(tokens))
-                found.append((None, len(tokens)))
-                seen.append([*range(self._pending - 1), *above, self._rows[-1]])
-                tokens.append(token)
-                depths.append(depth)
-        if not tokens:
+                self._rows.append(self._end + len(missing))
+                found.append((None, len(missing)))
+                missing.append((token, depth, [*range(self._pending - 1), *above, self._rows[-1]]))
+        if not missing:
             return found, None
-        visible = np.zeros((len(tokens), self._end + len(tokens)), dtype=np.bool_)
+        tokens, depths, seen = zip(*missing, strict=True)
+        self._end += len(missing)
+        visible = np.zeros((len(missing), self._end), dtype=np.bool_)
         for row, rows in enumerate(seen):
             visible[row, rows] = True
-        self._end += len(tokens)
         return found, Growth(np.array(tokens), np.array(depths), visible)
 
     @override
     def candidates_together(
         self, scoring: Scoring, asked: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
-        found = [source._computed(*one) for source, *one in asked]
+        found = [source._computed(scoring, *one) for source, *one in asked]
         rest = [one for one, known in zip(asked, found, strict=True) if known is None]
         ranked = iter(super().candidates_together(scoring, rest) if rest else ())
-        answered = [next(ranked) if one is None else one for one in found]
-        for (source, context, request, answers), candidates in zip(asked, answered, strict=True):
-            source._note(scoring, context, request, answers, candidates)
-        return answered
+        return [next(ranked) if one is None else one for one in found]
 
-    @override
-    def candidates(
+    def _computed(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
-    ) -> Candidates:
-        return self.candidates_together(scoring, [(self, context, request, answers)])[0]
-
-    def _computed(self, context: Context, request: Request, answers: Sequence[Any]) -> Candidates | None:
+    ) -> Candidates | None:
         """Return the candidates that the step computed; None if some nodes or candidates are not among them."""
-        step = self._step
-        if step is None or request.kind is not NodeKind.POINT_MASS or request.k > step.plan.best:
+        step, best = self._step, request.kind is NodeKind.POINT_MASS
+        if step is None:  # note how the tree grows
+            temperature = 1.0 if scoring.temperature is None else scoring.temperature
+            scored = scoring, context.noise_temperature if scoring.coupled else temperature
+            self._scored = scored if best else None
+            for depth in request.depths():
+                self._asked[depth] = max(self._asked.get(depth, 0), request.k)
             return None
-        if any(logits is not self._logits for logits, _ in answers):
+        outside = any(logits is not self._logits for logits, _ in answers)
+        if outside or not best or request.k > step.plan.best:
             return None
         rows = [row for _, row in answers]
         log_probs = self._log_probs[rows, : request.k]
@@ -330,34 +297,12 @@ class GraphedSource(ModelSource):
         tokens = np.where(np.isneginf(log_probs), NO_CANDIDATE, self._tokens[rows, : request.k])
         return Candidates(tokens, log_probs)
 
-    def _note(
-        self,
-        scoring: Scoring,
-        context: Context,
-        request: Request,
-        answers: Sequence[Any],
-        candidates: Candidates,
-    ) -> None:
-        """Note how the tree grows, unless a step drafted it."""
-        if self._step is not None:
-            return
-        temperature = 1.0 if scoring.temperature is None else scoring.temperature
-        self._scored = scoring, context.noise_temperature if scoring.coupled else temperature
-        if request.kind is not NodeKind.POINT_MASS:
-            self._scored = None
-        nodes = [self._nodes[id(logits), row] for logits, row in answers]
-        for node, depth, tokens in zip(nodes, request.depths(), candidates.tokens.tolist(), strict=True):
-            self._ranks |= {(node, token): rank for rank, token in enumerate(tokens)}
-            self._asked[depth] = max(self._asked.get(depth, 0), request.k)
-
     @override
     def commit(self, rows: Sequence[int]) -> None:
         if self._step is None:
             before, self._before = self._before, self._growth()
-            self._plan = _alike(before, self._before) if before and self._before else None
-        elif self._used < len(self._fed) and self._step.plan.levels[-1].places:
-            self._plan = _as_beam(self._step.plan)  # its nodes were the same by chance
-        elif 2 * self._used < max(self._step.nodes - 1, len(self._fed)):
+            self._plan = before if before == self._before else None
+        elif 2 * self._used < max(self._step.nodes - 1, self._fed.total()):
             self._plan = self._before = None  # most of the work was in vain
         super().commit([self._rows[row] for row in rows])
         self._begin(0)
@@ -367,36 +312,9 @@ class GraphedSource(ModelSource):
         best = max(self._asked.values(), default=0)
         if self._scored is None or not self._fed or best > min(_MOST_BEST, self.vocab_size):
             return None
-        levels: list[Level] = []
-        depth_of, index_of, widths = [0], [0], [1]  # of each node, and of each level
-        places: list[list[tuple[int, int]]] = [[]]
-        for parent, token in self._fed:
-            rank = self._ranks.get((parent, token))
-            if rank is None:  # a node of another drafter
-                return None
-            depth = depth_of[parent] + 1
-            if depth == len(widths):
-                widths.append(0)
-                places.append([])
-            depth_of.append(depth)
-            index_of.append(widths[depth])
-            widths[depth] += 1
-            places[depth].append((index_of[parent], rank))
-        for depth in range(1, len(widths)):
-            levels.append(Level(widths[depth], self._asked[depth - 1], tuple(places[depth])))
-        return DraftPlan(tuple(levels), best, *self._scored)
-
-
-def _alike(before: DraftPlan, now: DraftPlan) -> DraftPlan | None:
-    """Return the plan of the next tree if two grew alike: with the same nodes, or else as beams of the same widths."""
-    if before == now:
-        return now
-    return _as_beam(now) if _as_beam(before) == _as_beam(now) else None
-
-
-def _as_beam(plan: DraftPlan) -> DraftPlan:
-    levels, above = [], 1
-    for level in plan.levels:
-        above = min(bucket(level.width), above * level.k)  # few widths, so that few graphs are captured
-        levels.append(Level(above, level.k))
-    return plan._replace(levels=tuple(levels))
+        levels, above = [], 1
+        for depth, width in sorted(self._fed.items()):
+            k = self._asked.get(depth - 1, 0)  # 0 below nodes of another drafter
+            above = min(bucket(width), above * k)  # few widths, so that few graphs are captured
+            levels.append(Level(above, k))
+        return DraftPlan(tuple(levels), best, *self._scored) if above else None

@@ -86,10 +86,14 @@ class StepModel(Protocol):
     dtype: torch.dtype
     attention: str
 
-    def forward(
+    @property
+    def head(self) -> Any:
+        """The output layer."""
+
+    def states(
         self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, attention: str
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits ``[lanes, rows, V]`` and the input of the output layer ``[lanes, rows, d]``."""
+    ) -> torch.Tensor:
+        """Return the input of the output layer ``[lanes, rows, d]``."""
         raise NotImplementedError
 
 
@@ -170,7 +174,8 @@ class Step(ABC):
         uncommitted = ((behind >= 0) & (behind < width))[:, None]
         visible = (behind < 0)[:, None] | (uncommitted & among.gather(2, index))  # [lanes, rows, keys]
         self.cache.open(first, lanes, keys, written)
-        return self._runtime.forward(tokens, positions, visible, self.attention)
+        states = self._runtime.states(tokens, positions, visible, self.attention)
+        return self._runtime.head(states), states
 
     def outputs(self) -> list[torch.Tensor]:
         """Return the tensors that each replay overwrites."""

@@ -582,7 +582,7 @@ def test_a_model_that_cannot_be_captured_runs_otherwise(monkeypatch: pytest.Monk
 def test_a_device_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     check_device(torch.device("cpu"), CheckedReplay)
     monkeypatch.setattr(StaticSlots, "commit", accepted_rows_stay_where_they_were)
-    with pytest.raises(CannotRunError, match="apart from the model's own code"):
+    with pytest.raises(CannotRunError, match="differ from the model's own code"):
         check_device(torch.device("cpu"), CheckedReplay)
 
 
