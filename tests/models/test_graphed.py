@@ -383,6 +383,7 @@ def test_rejection_sampling_moves_few_numbers_to_the_host(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("verifier", LAWS.values(), ids=LAWS)
 def test_outputs_are_those_of_the_models_own_code(verifier: Any) -> None:
     own = model()
