@@ -36,7 +36,7 @@ from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.models.graphed import GraphedModel, check_device
 from specexp.models.static_slots import ATTENTIONS, StaticSlots
-from specexp.models.static_step import Step
+from specexp.models.static_step import TreeStep
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 PROMPTS = [f"def task_{n}(numbers):\n    " for n in range(20)]
@@ -137,7 +137,7 @@ def correct(run: Run) -> None:
                 outputs = [one.generate(prompt, max_new_tokens=48, seed=seed).token_ids for one in decoders]
                 different += outputs[0] != outputs[1]
             run.say(f"{name}, {kind}: outputs that differ of {len(prompts)}", different, 0)
-        run.say(f"{name}: steps captured", len(graphed._steps))
+        run.say(f"{name}: steps captured", len(graphed._replayers))
         if run.device.type == "cuda":
             run.say(f"{name}: GiB reserved", torch.cuda.memory_reserved(run.device) / 2**30)
     decoder = Decoder(GraphedModel(pair.target), TokenRecycling(), TokenRecyclingTree())
@@ -333,9 +333,9 @@ def _device_name(run: Run) -> str:
 
 def plant(fault: str) -> None:
     """Break the engine in one of two ways that engines with trees in graphs were broken."""
-    ran, committed = Step.run, StaticSlots.commit
+    ran, committed = TreeStep.run, StaticSlots.commit
 
-    def masked_off_by_one(step: Step) -> None:
+    def masked_off_by_one(step: TreeStep) -> None:
         step._inputs.device["base"] -= 1
         ran(step)
 
@@ -344,7 +344,7 @@ def plant(fault: str) -> None:
         slots.moves.pop(slot, None)
 
     owner, name, broken = (
-        (Step, "run", masked_off_by_one) if fault == "mask" else (StaticSlots, "commit", not_moved)
+        (TreeStep, "run", masked_off_by_one) if fault == "mask" else (StaticSlots, "commit", not_moved)
     )
     setattr(owner, name, broken)
 

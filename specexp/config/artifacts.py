@@ -161,7 +161,7 @@ class LoadedArtifact:
         tell = why.append if recorded["runtime"] == "compiled" else tell_once
         runtime = runtime_of(target, self._mode(target), tell)
         running = runtime.provenance()
-        if any(recorded[key] not in (None, running[key]) for key in running):
+        if any(recorded[key] not in (None, running[key]) for key in recorded):
             tell_once(
                 f"{self.folder} was measured with runtime {recorded['runtime']} and dtype {recorded['dtype']}, and the "
                 f"target runs with {running['runtime']} and {running['dtype']}: its measured speed does not apply"

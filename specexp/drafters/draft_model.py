@@ -100,7 +100,8 @@ class DraftModel(Drafter):
         else:
             from specexp.core.language_model import runtime_for
 
-            source = ModelSource(deepcopy(model) if isinstance(model, Runtime) else runtime_for(model))
+            runtime = deepcopy(model) if isinstance(model, Runtime) else runtime_for(model)
+            source = (runtime.draft_source or ModelSource)(runtime)
         self.reset()
         self._source = source
         self._given = model

@@ -162,10 +162,10 @@ class ModelSource(DraftSource):
         model.cache.truncate(self.slot, 0)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModelSource:
-        return ModelSource(deepcopy(self.model))
+        return type(self)(deepcopy(self.model))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ModelSource, (self.model,)
+        return type(self), (self.model,)
 
     @property
     @override
@@ -225,7 +225,7 @@ class ModelSource(DraftSource):
 
     @override
     def for_new_sequence(self) -> ModelSource:
-        return ModelSource(self.model, self._slots)
+        return type(self)(self.model, self._slots)
 
 
 def _growth(fed: Fed) -> Growth:

@@ -1,9 +1,16 @@
-"""A llama.cpp context as slots of committed tokens: one cache of cells for all of them, and the passes over it."""
+"""A llama.cpp context as slots of committed tokens: one cache of cells for all slots, and passes over it.
+
+A row attends to the cells that have its sequence id. A tree therefore has an id for each leaf, and a row has the ids of
+all leaves below it. A committed token has one id, and others when trees need them. Every removal and every copy visits
+all cells, so there are as few as possible.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
@@ -12,17 +19,241 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.runtime import Slots
+from specexp.core.tree import TreeShape
 from specexp.models.llama_file import LlamaCppError, complaint, library
-from specexp.models.llama_ids import SlotIds
 
 if TYPE_CHECKING:
     from specexp.models.llama_file import LlamaFile
 
 MAX_IDS = 256
-"""Number of sequence ids of llama.cpp, the limit of lanes times leaves."""
+"""Sequence ids of llama.cpp: the limit of lanes times leaves."""
 _CELLS = 512  # of the first context; llama.cpp pads to 256
 _AT_ONCE = 512  # rows of a pass that are computed together
 _FEW_IDS = 8  # every pass compares all pairs of ids
+ANY = -1  # in a removal: every id
+
+
+@dataclass(frozen=True)
+class Branches:
+    """A tree as the branches that pass its rows, numbered as they first part.
+
+    Attributes:
+        parents: of each row, ``-1`` for one that follows the last committed token.
+        depths: of each row.
+        first: of each row, one of the branches that pass it.
+        tips: of each branch, its last row.
+        through: of each row, all branches that pass it.
+    """
+
+    parents: list[int]
+    depths: list[int]
+    first: list[int]
+    tips: list[int]
+    through: list[list[int]]
+
+    @cached_property
+    def counts(self) -> NDArray[np.int32]:
+        """``[n]`` how many branches pass each row."""
+        return np.array([len(branches) for branches in self.through], dtype=np.int32)
+
+    @cached_property
+    def flat(self) -> NDArray[np.int32]:
+        """The branches of all rows, one row's behind the other's."""
+        return np.array([branch for branches in self.through for branch in branches], dtype=np.int32)
+
+    @classmethod
+    def of(cls, shape: TreeShape) -> Branches:
+        """The branches of a whole tree."""
+        branches = cls([], [], [], [], [])
+        branches.add(shape.parents.tolist())
+        return branches
+
+    def add(self, parents: Iterable[int]) -> list[tuple[int, int]]:
+        """Add rows below others.
+
+        Args:
+            parents: the row that each is below, ``-1`` where there is none.
+
+        Returns:
+            New branches that part from rows which were there before: the branch, and the last of those rows.
+        """
+        before, parted = len(self.parents), []
+        open_at = {row: branch for branch, row in enumerate(self.tips)}
+        for parent in parents:
+            row = len(self.parents)
+            branch = open_at.pop(parent, None)  # a first child continues its parent's branch
+            if branch is None:
+                branch = len(self.tips)
+                self.tips.append(row)
+                above = parent
+                while above >= before:  # these are new, too, and are fed with it
+                    self.through[above].append(branch)
+                    above = self.parents[above]
+                if branch:
+                    parted.append((branch, above))
+            open_at[row] = branch
+            self.tips[branch] = row
+            self.parents.append(parent)
+            self.depths.append(0 if parent < 0 else self.depths[parent] + 1)
+            self.first.append(branch)
+            self.through.append([branch])
+        return parted
+
+
+class SlotIds:
+    """The ids of one slot.
+
+    Args:
+        memory: the cells of all slots, a :class:`LlamaCache`.
+
+    Attributes:
+        length: committed tokens.
+        rows: rows behind them, of a tree that was fed and not committed.
+    """
+
+    def __init__(self, memory: LlamaCache) -> None:
+        self.length = 0
+        self._memory = memory
+        self._known: dict[int, int] = {}  # of each id, how many of the committed tokens carry it; most first
+        self._tree: Branches | None = None
+        self._ids: list[int] = []  # of the tree's branches
+
+    @property
+    def rows(self) -> int:
+        """Uncommitted rows."""
+        return 0 if self._tree is None else len(self._tree.parents)
+
+    @property
+    def main(self) -> int:
+        """An id that all committed tokens carry."""
+        if not self._known:
+            (sequence,) = self._memory.new_ids(1)
+            self._known[sequence] = self.length
+        return next(iter(self._known))
+
+    def extend(self, count: int) -> int:
+        """Commit tokens that are fed next, with one id, which is returned."""
+        main = self.main
+        self.length += count
+        self._known[main] = self.length
+        return main
+
+    def plant(self, tree: Branches) -> NDArray[np.int32]:
+        """Begin a tree whose rows are fed next, and forget uncommitted rows.
+
+        Returns:
+            The ids of all rows, one row's behind the other's.
+        """
+        self.forget_rows()
+        self._take(len(tree.tips))
+        self._tree = tree
+        return np.array(self._ids, dtype=np.int32)[tree.flat]
+
+    def grow(self, parents: Sequence[int]) -> list[list[int]]:
+        """Add rows, which are fed next, to those fed before.
+
+        Args:
+            parents: the uncommitted row that each is below; ``-1`` for one that follows the last committed token.
+
+        Returns:
+            The ids of each row.
+        """
+        tree = self._tree = self._tree or Branches([], [], [], [], [])
+        before = len(tree.parents)
+        parted = dict(tree.add(parents))
+        self._take(len(tree.tips), tree, parted)
+        return [[self._ids[branch] for branch in branches] for branches in tree.through[before:]]
+
+    def commit(self, rows: Sequence[int]) -> None:
+        """Keep the rows of a path from the last committed token on, and forget the others.
+
+        Raises:
+            ValueError: the rows are no such path.
+        """
+        tree = self._tree
+        if tree is None or [tree.parents[row] for row in rows] != [-1, *rows[:-1]]:
+            raise ValueError(f"rows {list(rows)} are no path from the last committed token: commit one")
+        end = self.length + len(rows)
+        place = {row: depth for depth, row in enumerate(rows)}
+        alone = self._memory.others_are_empty(self)
+        if alone:
+            self._memory.remove(ANY, end)  # one call for all ids, where no other slot loses tokens
+        for sequence, tip in zip(self._ids, tree.tips, strict=True):
+            row = tip  # up to the deepest accepted row of the branch
+            while row >= 0 and row not in place:
+                row = tree.parents[row]
+            kept = self.length + (place[row] + 1 if row >= 0 else 0)
+            if row != tip and not (alone and kept == end):
+                self._memory.remove(sequence, kept)
+            self._known[sequence] = kept
+        self.length = end
+        self._tree_is_over()
+
+    def truncate(self, length: int) -> None:
+        """Forget everything beyond so many committed tokens."""
+        length = min(length, self.length)
+        if self.rows or length < self.length:
+            if self._memory.others_are_empty(self):
+                self._memory.remove(ANY, length)
+            else:
+                for sequence, known in self._known.items():
+                    if sequence in self._ids or known > length:
+                        self._memory.remove(sequence, length)
+            self._known = {sequence: min(known, length) for sequence, known in self._known.items()}
+        self.length = length
+        self._tree_is_over()
+
+    def forget_rows(self) -> None:
+        """Forget uncommitted rows."""
+        if self.rows:
+            self.truncate(self.length)
+
+    def share(self, other: SlotIds, length: int) -> None:
+        """Hold the first committed tokens of another lane and nothing else; their cells are the same."""
+        self.truncate(0)
+        if length:
+            main = self.main
+            self._memory.copy(other.main, main, 0, length)
+            self._known[main] = length
+        self.length = length
+
+    def give_back(self) -> list[int]:
+        """Return the ids that the slot does not need, after removing them from all cells."""
+        main = self.main
+        spare = [sequence for sequence in self._known if sequence != main and sequence not in self._ids]
+        for sequence in spare:
+            if self._known.pop(sequence):
+                self._memory.remove(sequence, 0)
+        return spare
+
+    def _take(self, count: int, tree: Branches | None = None, parted: dict[int, int] | None = None) -> None:
+        """Have an id for each branch, which the rows carry that it parts from and all committed tokens.
+
+        Args:
+            count: branches.
+            tree: the tree, where some of its rows were fed before.
+            parted: the last of those rows, of branches that part from one.
+        """
+        main = self.main
+        missing = count - len(self._known)
+        if missing > 0:
+            self._known.update(dict.fromkeys(self._memory.new_ids(missing), 0))
+        used = set(self._ids)
+        spare = (sequence for sequence in self._known if sequence not in used)
+        for branch in range(len(self._ids), count):
+            sequence = next(spare)
+            row = -1 if parted is None else parted.get(branch, -1)
+            source, end = main, self.length  # a branch from the root carries the committed tokens only
+            if tree is not None and row >= 0:
+                source, end = self._ids[tree.first[row]], self.length + tree.depths[row] + 1
+            if self._known[sequence] < end:
+                self._memory.copy(source, sequence, self._known[sequence], end)
+            self._known[sequence] = self.length
+            self._ids.append(sequence)
+
+    def _tree_is_over(self) -> None:
+        self._tree, self._ids = None, []
+        self._known = dict(sorted(self._known.items(), key=lambda item: -item[1]))  # main: the first one
 
 
 class LlamaCache(Slots):
@@ -126,27 +357,21 @@ class LlamaCache(Slots):
             ctypes.addressof(self._functions.llama_get_logits(self._context).contents) if with_logits else 0
         )
 
-    # The interface of IdCells.
-
     def remove(self, sequence: int, start: int) -> None:
-        """As :meth:`~specexp.models.llama_ids.IdCells.remove`."""
+        """Take an id, or :data:`ANY`, from the cells of positions from ``start`` on; a cell without ids is free."""
         if self._context is not None:
             self._functions.llama_memory_seq_rm(self._memory, sequence, start, -1)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """As :meth:`~specexp.models.llama_ids.IdCells.copy`."""
+        """Add the id ``target`` to the cells of ``source`` at positions from ``start`` up to ``end``."""
         self._functions.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def others_are_empty(self, lane: SlotIds) -> bool:
-        """As :meth:`~specexp.models.llama_ids.IdCells.others_are_empty`."""
+        """Return whether no other slot holds tokens."""
         return all(one is lane or not (one.length or one.rows) for one in self.lanes)
 
     def new_ids(self, count: int) -> list[int]:
-        """As :meth:`~specexp.models.llama_ids.IdCells.new_ids`.
-
-        Raises:
-            LlamaCppError: llama.cpp has no more.
-        """
+        """Return ids that no cell has; raises :class:`LlamaCppError` if llama.cpp has no more."""
         if count > len(self._free) and self._ids < MAX_IDS:
             needed = self._ids + count - len(self._free)
             ids = 1 if needed == 1 else max(_FEW_IDS, 1 << (needed - 1).bit_length())

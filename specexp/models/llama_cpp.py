@@ -15,9 +15,8 @@ from typing_extensions import override
 
 from specexp.core.runtime import Growth, Runtime
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.models.llama_cache import MAX_IDS, LlamaCache
+from specexp.models.llama_cache import MAX_IDS, Branches, LlamaCache
 from specexp.models.llama_file import LlamaCppError, LlamaFile
-from specexp.models.llama_ids import Branches
 
 _PREFILL_CHUNK = 512
 

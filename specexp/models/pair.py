@@ -6,21 +6,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from os import fspath
+from importlib.util import find_spec
+from os import environ, fspath
 from typing import TYPE_CHECKING, Any
 
-from specexp.core.messages import first_line, type_and_line
+from specexp.core.messages import did_you_mean, first_line, type_and_line
 from specexp.core.runtime import Runtime
 from specexp.models.gguf import gguf_model, gguf_tokenizer, is_gguf
 from specexp.models.packed import is_packed, load_packed
-from specexp.models.runtime import check_mode, runtime_of, set_mode
+from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode
 from specexp.models.sources import PairError, check_reachable, checked_sources, sources_of
-from specexp.models.spread import placement
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+_TENSOR_PARALLEL = "tensor-parallel"
+_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", _TENSOR_PARALLEL)
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -39,19 +41,11 @@ class ModelPair:
     mode: str = "auto"
 
     def target_runtime(self) -> Runtime:
-        """The target at work, with an empty cache of its own.
-
-        Raises:
-            ValueError: it cannot be run in this mode.
-        """
+        """Return a runtime of the target with an empty cache; raises ``ValueError`` if it cannot run in this mode."""
         return runtime_of(self.target, self.mode)
 
     def draft_runtime(self) -> Runtime | None:
-        """The draft at work, of which every drafter takes a copy; None where there is no draft.
-
-        Raises:
-            ValueError: it cannot be run in this mode.
-        """
+        """Return a runtime of the draft, which every drafter copies; None without a draft."""
         return None if self.draft is None else runtime_of(self.draft, self.mode)
 
 
@@ -71,31 +65,28 @@ def load_pair(
     """Load a model pair.
 
     Args:
-        target: ``"stdlib"`` for the embedded pair, otherwise the target's hub id, folder or GGUF file, which llama.cpp
-            runs (extra ``llama-cpp``).
-        draft: the draft's hub id, folder or GGUF file. Without one the embedded pair has its own draft, other targets
-            have none. Where both have the same tokenizer and vocabularies padded to different lengths, as Qwen2.5's
-            are, the draft gets the target's, unless it is a GGUF file.
-        target_dtype: the target's precision, ``bfloat16``, ``float16`` or ``float32``; that of the keys and values
-            it keeps where it is a GGUF file, whose weights are as they were written.
-        draft_dtype: the draft's precision, one of the same.
-        device: a torch device, which holds both.
-        device_map: placement of the target's modules, for one larger than any device: ``auto`` and the like,
-            or a mapping of modules to devices, ``cpu`` or ``disk``, as transformers takes it. What waits on the CPU or
-            the disk is moved for each pass. The draft is on ``device``. Needs accelerate (extra ``offload``).
-        offload_folder: where what is mapped to ``disk`` is written if it cannot be read from the model's own files.
-        attn_implementation: the attention that ``transformers.PreTrainedModel.from_pretrained`` takes;
-            llama.cpp takes it in one step unless it is ``eager``, or the precision float32.
-        mode: how both are run, also where ``pair.target`` itself is given to a decoder: ``eager`` by their own code,
-            ``compiled`` by passes compiled for this machine (models of the Llama family on a CPU), ``graphed`` by
-            passes of static shapes, which CUDA graphs replay, ``auto`` as an artifact's study ran the target, and
-            else compiled where that can be; llama.cpp knows one alone.
-        weights: if False, make the models on torch's meta device from their configurations, for a dry run. GGUF files
-            are loaded, which maps them.
+        target: ``"stdlib"`` for the embedded pair, or the target's hub id, folder or GGUF file. llama.cpp runs GGUF
+            files (extra ``llama-cpp``).
+        draft: the draft's hub id, folder or GGUF file. If None, the embedded pair has its own draft and other targets
+            have none. Both must have one tokenizer. If their vocabularies are padded to different lengths, as
+            Qwen2.5's are, the draft gets the target's length, unless it is a GGUF file.
+        target_dtype: ``bfloat16``, ``float16`` or ``float32``. For a GGUF file only the cache has this precision.
+        draft_dtype: as ``target_dtype``.
+        device: a torch device for both.
+        device_map: placement of the target's modules as transformers takes it, ``auto`` or a mapping of modules to
+            devices, ``cpu`` or ``disk``. Modules on the CPU or the disk are moved for each pass. Needs accelerate
+            (extra ``offload``).
+        offload_folder: folder for modules mapped to ``disk`` that cannot be read from the model's own files.
+        attn_implementation: as in ``PreTrainedModel.from_pretrained``. llama.cpp uses flash attention unless this is
+            ``eager`` or the precision is float32.
+        mode: ``eager`` runs the models' own code, ``compiled`` passes compiled for this CPU (Llama family),
+            ``graphed`` passes of static shapes that CUDA graphs replay. ``auto`` uses the mode of an artifact's study,
+            or else the fastest that works. GGUF files have only one mode.
+        weights: if False, make the models on the meta device from their configurations, for a dry run. GGUF files are
+            mapped all the same.
 
     Raises:
-        PairError: a model cannot be loaded, a dtype or mode is unknown, the device cannot be used, or the draft has
-            another vocabulary than the target.
+        PairError: a model cannot be loaded or run so, or the draft has another vocabulary than the target.
 
     Example:
         >>> load_pair("stdlib").target.config.vocab_size  # doctest: +SKIP
@@ -105,14 +96,17 @@ def load_pair(
     with _blamed("mode"):
         check_mode(mode, device=device)
     dtypes = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
-    _check_device(device)
+    import torch
+
+    with _blamed("device", f"device {device!r} cannot be used here"):
+        torch.zeros(1, device=device).item()  # a meta tensor has no value
     files = [
         _Files(role, source, dtype, device, attn_implementation)
         for role, source, dtype in zip(("target", "draft"), sources, dtypes, strict=True)
         if source is not None
     ]
     text = files[0].config.get_text_config()
-    placed = placement(files[0].source, text, device_map, offload_folder, mode)
+    placed = _placement(files[0].source, device_map, offload_folder, mode)
     _check_tokens(*files)
     models = [one.outline() for one in files]
     with _blamed("mode"):
@@ -131,14 +125,7 @@ def load_pair(
 
 
 def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
-    """Load a target's tokenizer alone.
-
-    Args:
-        target: a target as :func:`load_pair` takes it.
-
-    Raises:
-        PairError: it cannot be loaded.
-    """
+    """Load only the tokenizer of a target of :func:`load_pair`; raises :class:`PairError` if it cannot be loaded."""
     return _Files("target", sources_of(target)[0]).tokenizer
 
 
@@ -155,13 +142,7 @@ def _blamed(argument: str, subject: str = "") -> Iterator[None]:
 
 
 class _Files:
-    """The files of a target or a draft.
-
-    Args:
-        role: ``target`` or ``draft``, for errors.
-        source: hub id, folder or GGUF file.
-        dtype: as the weights are loaded; of a GGUF file the keys and values that are kept.
-    """
+    """The files of a target or a draft; ``role`` is the argument that errors name."""
 
     def __init__(
         self,
@@ -177,7 +158,6 @@ class _Files:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer."""
         from transformers import AutoTokenizer
 
         with _blamed(self.role, f"the tokenizer of {self.name} cannot be loaded"):
@@ -218,7 +198,7 @@ class _Files:
         return model.eval()
 
     def load(self, **placed: Any) -> PreTrainedModel:
-        """Return the model in evaluation mode, on its device or where :func:`placement` spreads it."""
+        """Return the model in evaluation mode, on its device or spread by the arguments ``placed``."""
         if is_gguf(self.source):
             return self._mapped
         from transformers import AutoModelForCausalLM
@@ -251,6 +231,42 @@ class _Files:
             return gguf_model(self.source, dtype, self._device, self._attention)
 
 
+def _placement(
+    target: str, device_map: str | Mapping[str, str | int] | None, offload_folder: str | None, mode: str
+) -> dict[str, Any]:
+    """Return the arguments of ``from_pretrained`` that spread a target over devices; none without a device map."""
+    key, why = "device_map", ""
+    if device_map is None:
+        key = "offload_folder"
+        why = "" if offload_folder is None else "is given without a device_map, which alone fills it"
+    elif isinstance(device_map, str) and device_map not in _DEVICE_MAPS:
+        hint = did_you_mean(device_map, _DEVICE_MAPS)
+        why = f"is {device_map!r}{hint}; or a mapping of modules to devices is expected"
+    elif is_gguf(target):
+        why = f"must be left out for the GGUF file {target!r}, which llama.cpp places itself"
+    elif mode != AUTO and not modes()[mode].takes_device_map:
+        allowed = " and ".join((*(name for name, kind in modes().items() if kind.takes_device_map), AUTO))
+        key, why = "mode", f"is {mode!r}, and a device_map spreads the target: allowed are {allowed}"
+    elif is_packed(target):
+        why = "must be left out for an embedded model; python -m specexp.export writes an ordinary one (--to hf)"
+    elif device_map != _TENSOR_PARALLEL:
+        why = "" if find_spec("accelerate") else 'needs accelerate: pip install -e ".[offload]"'
+    elif int(environ.get("WORLD_SIZE", "1")) < 2:  # processes that torchrun started
+        why = (
+            f"is {device_map!r}, which splits the target over the processes of torchrun, and this is one alone: "
+            "start several with torchrun --nproc-per-node N"
+        )
+    if why:
+        raise PairError(key, f"{key} {why}")
+    if device_map is None:
+        return {}
+    if device_map != _TENSOR_PARALLEL:
+        return {"device_map": device_map, "offload_folder": offload_folder}
+    from transformers.distributed import DistributedConfig
+
+    return {"distributed_config": DistributedConfig(tp_size=int(environ["WORLD_SIZE"]))}
+
+
 def _dtype(key: str, name: str) -> torch.dtype:
     import torch
 
@@ -258,13 +274,6 @@ def _dtype(key: str, name: str) -> torch.dtype:
         raise PairError(key, f"{key} is {name!r}; allowed are {', '.join(_DTYPES)}")
     dtype: torch.dtype = getattr(torch, name)
     return dtype
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    with _blamed("device", f"device {device!r} cannot be used here"):
-        torch.zeros(1, device=device).item()  # a meta tensor has no value
 
 
 def _check_tokens(target: _Files, draft: _Files | None = None) -> None:

@@ -1,15 +1,16 @@
-"""One pass of static shapes: all that changes between two passes is data in one input buffer, and it is replayed.
+"""Passes of static shapes: everything that changes between two replays is data in one input buffer.
 
-What a step does, in order: it moves the accepted rows of the pass before together (a *deferred commit*), feeds its
-rows, and answers with logits and, for a verifier whose law it has, with the verifier's tokens and the best tokens that
-drafters learn. These are small and lie in pinned memory of the host when the device is done.
+A :class:`TreeStep` moves the accepted rows of the pass before together (a *deferred commit*), feeds its rows and
+returns logits. For a verifier it also returns the target's tokens and the best tokens that drafters learn. These are
+small, and are in the host's pinned memory when the device is done. :class:`~specexp.models.static_draft.DraftStep` is
+the other kind of step. A :class:`Replayer` runs a step again: captured, or by its own code.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,40 +24,51 @@ if TYPE_CHECKING:
     from specexp.models.static_slots import StaticSlots
 
 MOVES = 16
-"""Accepted rows of a lane that a step can move; those of a longer path are moved before it."""
-
-
-_Arrays = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""Accepted rows of a lane that a step can move; a longer path is moved before the step."""
+GRAPH_BYTES = 32 * 2**20
+"""Memory that a captured graph takes beside the buffers of its step. vLLM measured 24 to 28 MiB (vllm #22897)."""
+_GRAPHS = 16  # graphs that memory is reserved for
+INT, FLOAT = np.dtype(np.int64), np.dtype(np.float32)
+Arrays = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """Shapes and types by name."""
 
 
-class Shape(NamedTuple):
-    """The sizes that a step is made for.
+class Window(NamedTuple):
+    """The part of the cache that a step reads and writes.
 
     Attributes:
         first: slot of the first lane.
-        lanes: neighbouring slots that it feeds.
-        rows: rows of each.
-        width: uncommitted rows that may be seen, its own included; a multiple of 8.
-        keys: rows of the cache that it reads.
-        hidden: whether it answers with hidden states too.
+        lanes: number of neighbouring slots.
+        keys: rows of each slot that are read.
     """
 
     first: int
     lanes: int
+    keys: int
+
+
+class Shape(NamedTuple):
+    """The sizes of a :class:`TreeStep`.
+
+    Attributes:
+        rows: rows fed for each lane.
+        width: uncommitted rows that may be visible, including those fed; a multiple of 8.
+        hidden: whether hidden states are returned.
+    """
+
+    window: Window
     rows: int
     width: int
-    keys: int
     hidden: bool
 
 
-class Law(NamedTuple):
-    """The reading of a step's logits for a verifier.
+class Reading(NamedTuple):
+    """The results that a step computes from its logits for a verifier and a drafter.
 
     Attributes:
-        law: of the verifier, which differs between verifiers.
-        learned: best tokens of every row that drafters learn.
-        positions: whose noise the verifier adds, from the next token on; 0 if it adds none.
+        law: the verifier's law.
+        learned: number of best tokens of every row that drafters learn.
+        positions: number of positions with noise, from the next token on; 0 without noise.
     """
 
     law: object
@@ -74,71 +86,151 @@ class StepModel(Protocol):
     dtype: torch.dtype
     attention: str
 
-    def forward(
+    @property
+    def head(self) -> Any:
+        """The output layer."""
+
+    def states(
         self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, attention: str
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits ``[lanes, rows, V]``, and what the output layer reads ``[lanes, rows, d]``."""
+    ) -> torch.Tensor:
+        """Return the input of the output layer ``[lanes, rows, d]``."""
         raise NotImplementedError
 
 
-class Step:
-    """A pass whose every tensor keeps its place.
+class Step(ABC):
+    """Passes over a window of the cache. Every tensor keeps its place, so that a CUDA graph can replay them.
 
     Args:
-        shape: its sizes.
-        runtime: the model that it runs.
-        law: what it reads for ``verifier``; nothing if None.
-        verifier: makes scores from logits and noise.
+        given: input arrays; those of the deferred commit are added.
+        results: arrays that are copied to the host at the end.
+        rows: rows of each lane with logits.
+        positions: number of positions with noise.
 
     Attributes:
-        logits: ``[lanes, rows, V]`` the answers.
-        hidden: ``[lanes, rows, d]`` what the output layer read, where the shape has it.
-        noise: ``[lanes, positions, V]`` what the verifier adds; empty if it adds none.
-        attention: name of the attention that it runs.
+        logits: ``[lanes, rows, V]``.
+        hidden: ``[lanes, rows, d]`` input of the output layer; None unless kept.
+        noise: ``[lanes, positions, V]`` added to scores.
+        attention: name of its attention.
+    """
+
+    hidden: torch.Tensor | None = None
+
+    def __init__(
+        self, runtime: StepModel, window: Window, given: Arrays, results: Arrays, rows: int, positions: int
+    ) -> None:
+        self.window, self.cache, self._runtime = window, runtime.cache, runtime
+        self.attention = runtime.attention
+        moves = ((window.lanes, MOVES), INT)
+        self._inputs = Buffer({**given, "moved": moves, "moved_to": moves}, runtime.device)
+        self._results = Buffer(results, runtime.device)
+        self._key_rows = torch.arange(window.keys, device=runtime.device)
+        size = (window.lanes, rows, runtime.vocab_size)
+        self.logits = torch.zeros(size, dtype=runtime.dtype, device=runtime.device)
+        self.noise = torch.zeros((window.lanes, positions, runtime.vocab_size), device=runtime.device)
+        self.clear()
+        self.send()
+
+    @abstractmethod
+    def run(self) -> None:
+        """Compute the results. Reads only tensors and sizes: a graph would keep any other value as it is now."""
+
+    def clear(self) -> None:
+        """Make every lane idle: its rows are written to the spare row of its slot."""
+        for name, array in self._inputs.host.items():
+            array.fill(self.cache.capacity if name in ("moved", "moved_to", "written") else 0)
+
+    def stage(self, lane: int, moves: Sequence[tuple[int, int]]) -> None:
+        """Stage a deferred commit: rows to move, ``(from, to)``."""
+        for place, names in enumerate(moves):
+            for name, row in zip(("moved", "moved_to"), names, strict=True):
+                self._inputs.host[name][lane, place] = row
+
+    def send(self) -> None:
+        """Copy the inputs to the device."""
+        self._inputs.send()
+
+    def _move_rows(self) -> None:
+        """Do the deferred commit."""
+        first, lanes, _ = self.window
+        given = self._inputs.device
+        rows = self.cache.storage[:, first : first + lanes]  # [2 * layers, lanes, heads, capacity + 1, d]
+        size = (rows.shape[0], lanes, rows.shape[2], MOVES, rows.shape[4])
+        source, target = (given[name][None, :, None, :, None].expand(size) for name in ("moved", "moved_to"))
+        rows.scatter_(3, target, rows.gather(3, source))  # reads all rows before it writes one
+
+    def _pass(
+        self,
+        tokens: torch.Tensor,  # [lanes, rows]
+        positions: torch.Tensor,  # [lanes, rows]
+        written: torch.Tensor,  # [lanes, rows] rows of the cache
+        among: torch.Tensor,  # [lanes, rows, width] which uncommitted rows are visible
+        base: torch.Tensor,  # [lanes, 1] committed rows, which are all visible
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits ``[lanes, rows, V]`` and hidden states ``[lanes, rows, d]``."""
+        first, lanes, keys = self.window
+        width = among.shape[2]
+        behind = self._key_rows - base  # [lanes, keys] index of a key among the uncommitted rows
+        index = behind.clamp(0, width - 1)[:, None].expand(lanes, tokens.shape[1], keys)
+        uncommitted = ((behind >= 0) & (behind < width))[:, None]
+        visible = (behind < 0)[:, None] | (uncommitted & among.gather(2, index))  # [lanes, rows, keys]
+        self.cache.open(first, lanes, keys, written)
+        states = self._runtime.states(tokens, positions, visible, self.attention)
+        return self._runtime.head(states), states
+
+    def outputs(self) -> list[torch.Tensor]:
+        """Return the tensors that each replay overwrites."""
+        found = [self.logits, self._results.on_device, self._results.on_host]
+        return found if self.hidden is None else [*found, self.hidden]
+
+    def addresses(self) -> list[int]:
+        """Return the addresses of all tensors that a graph keeps."""
+        tensors = [*self.outputs(), self._inputs.on_device, self.noise, self.cache.storage]
+        return [tensor.data_ptr() for tensor in tensors]
+
+    def nbytes(self) -> int:
+        """Return the bytes of its buffers on the device."""
+        buffers = (self.logits, self.hidden, self.noise, self._key_rows)
+        bytes_of = sum(tensor.nbytes for tensor in buffers if tensor is not None)
+        return bytes_of + self._inputs.on_device.nbytes + self._results.on_device.nbytes
+
+
+class TreeStep(Step):
+    """One pass over a tree, or over new rows of a growing tree, for each lane.
+
+    Args:
+        reading: results for ``verifier``; None for logits only.
     """
 
     def __init__(
         self,
         shape: Shape,
         runtime: StepModel,
-        law: Law | None = None,
+        reading: Reading | None = None,
         verifier: TokenRule | None = None,
     ) -> None:
-        self.shape, self.law = shape, law
-        self.cache, self._runtime, self._verifier = runtime.cache, runtime, verifier
-        self.attention = runtime.attention
-        lanes, rows, width = shape.lanes, shape.rows, shape.width
-        words = {"tokens": rows, "positions": rows, "written": rows, "base": 1}
-        words |= {"moved": MOVES, "moved_to": MOVES}
-        given: _Arrays = {name: ((lanes, count), np.dtype(np.int64)) for name, count in words.items()}
-        given["visible"] = ((lanes, rows, width // 8), np.dtype(np.uint8))
-        self._inputs = _Buffer(given, runtime.device)
-        self._key_rows = torch.arange(shape.keys, device=runtime.device)
-        self._bit = torch.arange(8, device=runtime.device, dtype=torch.uint8)
-        text = runtime.model.config.get_text_config()
-        made: dict[str, Any] = {"dtype": runtime.dtype, "device": runtime.device}
-        self.logits = torch.zeros((lanes, rows, runtime.vocab_size), **made)
-        self.hidden = torch.zeros((lanes, rows, text.hidden_size), **made) if shape.hidden else None
-        positions, learned = (0, 0) if law is None else (law.positions, law.learned)
-        self.noise = torch.zeros((lanes, positions, runtime.vocab_size), device=runtime.device)
-        read: _Arrays = {
-            "tokens": ((lanes, rows), np.dtype(np.int64)),
-            "learned": ((lanes, rows, learned), np.dtype(np.int64)),
-            "highest": ((lanes, rows), np.dtype(np.float32)),
-            "learned_logits": ((lanes, rows, learned), np.dtype(np.float32)),
+        self.shape, self.reading, self._verifier = shape, reading, verifier
+        lanes, rows = shape.window.lanes, shape.rows
+        sizes = {"tokens": rows, "positions": rows, "written": rows, "base": 1}
+        given: Arrays = {name: ((lanes, size), INT) for name, size in sizes.items()}
+        # visible rows are sent as bits, lowest first: 256 rows that see each other are 8 KiB
+        given["visible"] = ((lanes, rows, shape.width // 8), np.dtype(np.uint8))
+        positions, learned = (0, 0) if reading is None else (reading.positions, reading.learned)
+        results: Arrays = {
+            "tokens": ((lanes, rows), INT),
+            "learned": ((lanes, rows, learned), INT),
+            "highest": ((lanes, rows), FLOAT),
+            "learned_logits": ((lanes, rows, learned), FLOAT),
         }
-        self._outputs = _Buffer({} if law is None else read, runtime.device)
-        self.clear(self.cache.capacity)
-        self.send()
+        self._bit = torch.arange(8, device=runtime.device, dtype=torch.uint8)
+        if shape.hidden:
+            width = runtime.model.config.get_text_config().hidden_size
+            self.hidden = torch.zeros((lanes, rows, width), dtype=runtime.dtype, device=runtime.device)
+        super().__init__(runtime, shape.window, given, {} if reading is None else results, rows, positions)
 
-    def clear(self, capacity: int) -> None:
-        """Leave every lane idle: its rows are written to the spare row, and see one key."""
-        given = self._inputs.host
-        for name, value in {"tokens": 0, "positions": 0, "base": 0, "visible": 0}.items():
-            given[name].fill(value)
-        for name in ("written", "moved", "moved_to"):
-            given[name].fill(capacity)
-        given["visible"][..., 0] = 1
+    @override
+    def clear(self) -> None:
+        super().clear()
+        self._inputs.host["visible"][..., 0] = 1  # a softmax over no key is NaN
 
     def fill(
         self,
@@ -149,7 +241,13 @@ class Step:
         depths: NDArray[np.int64],
         visible: NDArray[np.bool_],
     ) -> None:
-        """Feed a lane's rows, written from row ``start`` of its slot, behind ``past`` committed tokens."""
+        """Set a lane's rows, written from row ``start`` of its slot, behind ``past`` committed tokens.
+
+        Args:
+            tokens: ``[m]``.
+            depths: ``[m]``.
+            visible: ``[m, u + m]`` over the ``u`` earlier uncommitted rows and its own.
+        """
         given, size = self._inputs.host, tokens.size
         given["tokens"][lane, :size] = tokens
         given["positions"][lane] = past
@@ -160,111 +258,83 @@ class Step:
         given["visible"][lane, :size] = 0
         given["visible"][lane, :size, : packed.shape[1]] = packed
 
-    def move(self, lane: int, moves: Sequence[tuple[int, int]]) -> None:
-        """Stage rows of the pass before, ``(from, to)``."""
-        given = self._inputs.host
-        for place, (source, target) in enumerate(moves):
-            given["moved"][lane, place] = source
-            given["moved_to"][lane, place] = target
-
-    def send(self) -> None:
-        """Copy the inputs to the device."""
-        self._inputs.send()
-
+    @override
     def run(self) -> None:
-        """Move, feed, answer. Reads tensors and the shape alone: whatever else it read would be baked into a graph."""
-        first, lanes, rows, width, keys, _ = self.shape
+        """Move rows, feed rows, read the logits."""
+        self._move_rows()
         given = self._inputs.device
-        window = self.cache.storage[:, first : first + lanes]  # [2 * layers, lanes, heads, capacity + 1, d]
-        size = (window.shape[0], lanes, window.shape[2], MOVES, window.shape[4])
-        source, target = (given[name][None, :, None, :, None].expand(size) for name in ("moved", "moved_to"))
-        window.scatter_(3, target, window.gather(3, source))  # all are read before one is written
-        behind = self._key_rows - given["base"]  # [lanes, keys], place of a key among the uncommitted
-        bits = given["visible"][..., None] >> self._bit & 1
-        among = bits.flatten(2).bool()  # [lanes, rows, width]
-        place = behind.clamp(0, width - 1)[:, None].expand(lanes, rows, keys)
-        uncommitted = ((behind >= 0) & (behind < width))[:, None]
-        visible = (behind < 0)[:, None] | (uncommitted & among.gather(2, place))
-        self.cache.open(first, lanes, keys, given["written"])
-        logits, states = self._runtime.forward(given["tokens"], given["positions"], visible, self.attention)
+        among = (given["visible"][..., None] >> self._bit & 1).flatten(2).bool()  # [lanes, rows, width]
+        logits, states = self._pass(
+            given["tokens"], given["positions"], given["written"], among, given["base"]
+        )
         self.logits.copy_(logits)
         if self.hidden is not None:
             self.hidden.copy_(states)
-        if self.law is not None:
-            self._answer(given["positions"] - given["base"])
+        if self.reading is not None:
+            self._read_logits(self.reading, given["positions"] - given["base"])
 
-    def _answer(self, depths: torch.Tensor) -> None:
-        """Read the logits for the verifier and the drafter; ``depths`` ``[lanes, rows]``."""
+    def _read_logits(self, reading: Reading, depths: torch.Tensor) -> None:
+        """Compute the results for verifier and drafter; ``depths`` ``[lanes, rows]``."""
         assert self._verifier is not None
-        assert self.law is not None
         lanes, rows, size = self.logits.shape
         noise = None
-        if self.law.positions:
-            place = depths.clamp(max=self.law.positions - 1)[..., None].expand(lanes, rows, size)
-            noise = self.noise.gather(1, place).flatten(0, 1)
+        if reading.positions:  # the noise belongs to a position, so rows of one depth share it
+            index = depths.clamp(max=reading.positions - 1)[..., None].expand(lanes, rows, size)
+            noise = self.noise.gather(1, index).flatten(0, 1)
         scores: Any = self._verifier.scores(self.logits.flatten(0, 1), noise)
-        best, tokens = scores.max(-1)
-        read = self._outputs.device
-        read["tokens"].copy_(tokens.view(lanes, rows))
-        read["highest"].copy_(best.view(lanes, rows))
-        if self.law.learned:
-            values, indices = self.logits.topk(self.law.learned, dim=-1)
-            read["learned"].copy_(indices)
-            read["learned_logits"].copy_(values)
-        self._outputs.fetch()
+        highest, tokens = scores.max(-1)
+        results = self._results.device
+        results["tokens"].copy_(tokens.view(lanes, rows))
+        results["highest"].copy_(highest.view(lanes, rows))
+        if reading.learned:
+            values, indices = self.logits.topk(reading.learned, dim=-1)
+            results["learned"].copy_(indices)
+            results["learned_logits"].copy_(values)
+        self._results.fetch()
 
     def read(self, lane: int, rows: int, context: Context) -> Read:
-        """Return what was read for a lane, once the device is done; overwritten by the next replay."""
-        read = self._outputs.host
-        top = (read["learned"][lane, :rows], read["learned_logits"][lane, :rows])
-        learned = self.law is not None and self.law.learned
-        return Read(
-            context, read["tokens"][lane, :rows], read["highest"][lane, :rows], top if learned else None
-        )
-
-    def outputs(self) -> list[torch.Tensor]:
-        """Every tensor that a replay writes anew."""
-        found = [self.logits, self._outputs.bytes_there, self._outputs.bytes_here]
-        return found if self.hidden is None else [*found, self.hidden]
-
-    def addresses(self) -> list[int]:
-        """Return the addresses of all tensors that a graph holds."""
-        tensors = [*self.outputs(), self._inputs.bytes_there, self.noise, self.cache.storage]
-        return [tensor.data_ptr() for tensor in tensors]
+        """Return the results of a lane. Valid once the device is done, until the next replay."""
+        found = {name: array[lane, :rows] for name, array in self._results.host.items()}
+        learned = self.reading is not None and self.reading.learned
+        top = (found["learned"], found["learned_logits"]) if learned else None
+        return Read(context, found["tokens"], found["highest"], top)
 
 
-class _Buffer:
-    """Arrays in one piece of memory, on the host and on the device; the longest types come first.
+class Buffer:
+    """Arrays in one piece of memory, on the host and on the device, so that one copy moves them all.
 
     Attributes:
-        host: arrays by name, in pinned memory where that exists.
+        host: arrays by name, in pinned memory on CUDA.
         device: tensors of the same bytes on the device.
     """
 
-    def __init__(self, arrays: _Arrays, device: torch.device) -> None:
+    def __init__(self, arrays: Arrays, device: torch.device) -> None:
         size = sum(int(np.prod(shape)) * kind.itemsize for shape, kind in arrays.values())
-        pinned = device.type == "cuda" and torch.cuda.is_available()  # it is not where shapes alone are tried
-        here = (
+        pinned = device.type == "cuda" and torch.cuda.is_available()  # not so in a test of shapes
+        bytes_of = (
             torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
             if pinned
             else np.zeros(size, np.uint8)
         )
-        self.bytes_here = torch.from_numpy(here)
-        self.bytes_there = torch.zeros(size, dtype=torch.uint8, device=device)
+        self.on_host = torch.from_numpy(bytes_of)
+        self.on_device = torch.zeros(size, dtype=torch.uint8, device=device)
         self.host: dict[str, NDArray[Any]] = {}
         self.device: dict[str, torch.Tensor] = {}
         start = 0
-        for name, (shape, kind) in arrays.items():
+        # the longest types come first, so that each array begins at a multiple of its item size
+        for name, (shape, kind) in sorted(arrays.items(), key=lambda item: -item[1][1].itemsize):
             end = start + int(np.prod(shape)) * kind.itemsize
-            self.host[name] = here[start:end].view(kind).reshape(shape)
-            self.device[name] = self.bytes_there[start:end].view(getattr(torch, kind.name)).view(shape)
+            self.host[name] = bytes_of[start:end].view(kind).reshape(shape)
+            self.device[name] = self.on_device[start:end].view(getattr(torch, kind.name)).view(shape)
             start = end
 
     def send(self) -> None:
-        self.bytes_there.copy_(self.bytes_here, non_blocking=True)
+        """Copy the host's bytes to the device."""
+        self.on_device.copy_(self.on_host, non_blocking=True)
 
     def fetch(self) -> None:
-        self.bytes_here.copy_(self.bytes_there, non_blocking=True)
+        """Copy the device's bytes to the host, when the device comes to it."""
+        self.on_host.copy_(self.on_device, non_blocking=True)
 
 
 class Replayer(ABC):
@@ -274,10 +344,14 @@ class Replayer(ABC):
         measures: whether its speed chooses the fastest attention.
     """
 
-    measures = False
+    measures: ClassVar[bool] = False
 
     def __init__(self, step: Step) -> None:
         self.step = step
+
+    @classmethod  # noqa: B027 - only captures need memory
+    def reserve(cls, device: torch.device) -> None:
+        """Reserve memory for captures, before the cache is sized."""
 
     @abstractmethod
     def replay(self) -> None:
@@ -294,10 +368,10 @@ class EagerReplay(Replayer):
 
 
 class CheckedReplay(Replayer):
-    """The step's own code, under what a captured graph would suffer; for tests.
+    """The step's own code under the conditions of a captured graph; for tests.
 
     Raises:
-        AssertionError: a tensor of the step has another place than at the first replay.
+        AssertionError: a tensor of the step has moved since the first replay.
     """
 
     def __init__(self, step: Step) -> None:
@@ -311,7 +385,7 @@ class CheckedReplay(Replayer):
         assert step.addresses() == self._addresses, "a captured step reads and writes where it was captured"
         for output in step.outputs():
             output.fill_(torch.nan if output.is_floating_point() else 255)
-        cache.storage[:, :, :, -1].fill_(torch.nan)  # what padding wrote
+        cache.storage[:, :, :, -1].fill_(torch.nan)  # the spare row, where padding is written
         lengths, moves = cache.lengths, cache.moves
         host: Any = None  # a graph cannot read what changes on the host
         cache.lengths = cache.moves = host
@@ -325,20 +399,35 @@ class GraphReplay(Replayer):
     """A CUDA graph of the step, captured while every lane is idle."""
 
     measures = True
-    _pool: Any = None  # of all graphs, which never run at the same time
+    _pool: ClassVar[Any] = None  # shared by all graphs, which never run at the same time
+    _reserved: ClassVar[list[torch.Tensor] | None] = None
 
     def __init__(self, step: Step) -> None:
         super().__init__(step)
+        if GraphReplay._reserved:  # a capture cannot free cached memory, so it is freed before
+            GraphReplay._reserved.pop()
+            torch.cuda.empty_cache()
         self._graph = torch.cuda.CUDAGraph()
         stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # libraries choose and allocate before the capture
+        with torch.cuda.stream(stream):  # libraries choose kernels and allocate before the capture
             for _ in range(2):
                 step.run()
         torch.cuda.current_stream().wait_stream(stream)
         GraphReplay._pool = GraphReplay._pool or torch.cuda.graph_pool_handle()
         with torch.cuda.graph(self._graph, pool=GraphReplay._pool):
             step.run()
+
+    @classmethod
+    @override
+    def reserve(cls, device: torch.device) -> None:
+        """Hold the memory of the first graphs, but at most a twentieth of the free memory; once a process."""
+        if GraphReplay._reserved is None:
+            free, _ = torch.cuda.mem_get_info(device)
+            graphs = min(_GRAPHS, free // 20 // GRAPH_BYTES)
+            GraphReplay._reserved = [
+                torch.empty(GRAPH_BYTES, dtype=torch.uint8, device=device) for _ in range(graphs)
+            ]
 
     @override
     def replay(self) -> None:

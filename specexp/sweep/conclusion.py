@@ -15,10 +15,16 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.bench.drawings import draw_time_line, draw_tree
 from specexp.bench.equality import divergence
-from specexp.bench.page.charts import importances_chart, ratios_chart, search_chart
-from specexp.bench.page.sections import folding_tree, prompts_shown, texts_of
+from specexp.bench.page.sections import (
+    folding_tree,
+    importances_chart,
+    prompts_shown,
+    ratios_chart,
+    search_chart,
+    texts_of,
+)
+from specexp.bench.pictures import draw_time_line, draw_tree
 from specexp.bench.progress import StageBar
 from specexp.bench.publish import Attached, Report, publish, track
 from specexp.bench.record import PromptRecord, line_of, read_records

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.gpu import accept
 from specexp.models.static_slots import StaticSlots
-from specexp.models.static_step import Step
+from specexp.models.static_step import TreeStep
 
 
 def run(
@@ -36,7 +36,7 @@ def test_figures_are_printed_as_json(
 def test_a_planted_fault_is_noticed(
     fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Step, "run", Step.run)  # what the fault replaces is put back
+    monkeypatch.setattr(TreeStep, "run", TreeStep.run)  # what the fault replaces is put back
     monkeypatch.setattr(StaticSlots, "commit", StaticSlots.commit)
     code, said = run(monkeypatch, capsys, "correct", "--plant", fault)
     assert (code, said[-1]) == (1, {"missed": ["correct"]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,27 @@ from specexp.core.runtime import PassReader, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.models.graphed import GraphedModel, check_device
+from specexp.models.static_draft import DraftStep
 from specexp.models.static_slots import ATTENTIONS, StaticSlots
-from specexp.models.static_step import MOVES, CheckedReplay, EagerReplay, Law, Replayer, Shape, Step
+from specexp.models.static_step import (
+    GRAPH_BYTES,
+    MOVES,
+    CheckedReplay,
+    EagerReplay,
+    GraphReplay,
+    Reading,
+    Replayer,
+    Shape,
+    Step,
+    TreeStep,
+    Window,
+)
 from specexp.testing.runtimes import RuntimeContract
-from specexp.verifiers import Greedy, KeyedSampling
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 LONG = 700
 MISTRAL = {**FULL_ATTENTION["Llama"], "sliding_window": None, "num_key_value_heads": 1}
-MODELS = {name: FULL_ATTENTION[name] for name in ("Llama", "Qwen2", "Qwen3", "GPT2")} | {"Mistral": MISTRAL}
+MODELS = FULL_ATTENTION | {"Mistral": MISTRAL}
 LAWS = {"greedy": Greedy(), "keyed": KeyedSampling(0.8, top_k=20, top_p=0.95)}
 
 
@@ -195,8 +209,8 @@ def test_what_comes_with_a_pass_is_what_the_logits_say(verifier: Any) -> None:
     assert np.array_equal(read.top[1], values.numpy())
     if verifier.noise_temperature:
         noise = gumbel(place_key(7, 0, "target"), len(context), 4, runtime.vocab_size)
-        [replayer] = [one for (_, law), one in runtime._steps.items() if law is not None]
-        assert torch.equal(replayer.step.noise[0, :4], noise[:4])
+        steps = [one.step for one in runtime._replayers.values() if one.step.noise.numel()]
+        assert [torch.equal(step.noise[0, :4], noise[:4]) for step in steps] == [True]
 
 
 def test_a_verifier_without_scores_is_asked_for_its_tokens() -> None:
@@ -270,8 +284,8 @@ def test_a_step_never_waits_for_the_device(name: str, verifier: Any) -> None:
     with fake_cuda():
         runtime = GraphedModel(on_fake_cuda(on_meta), EagerReplay, self_check=False)
         runtime.cache.reserve(100, 2)
-        law = Law(verifier.law, learned=4, positions=4 if verifier.noise_temperature else 0)
-        step = Step(Shape(0, 2, 8, 8, 512, hidden=True), runtime, law, verifier)
+        reading = Reading(verifier.law, learned=4, positions=4 if verifier.noise_temperature else 0)
+        step = TreeStep(Shape(Window(0, 2, 512), 8, 8, hidden=True), runtime, reading, verifier)
         step.send()
         step.run()
         assert step.logits.device == torch.device("cuda:0")
@@ -296,19 +310,80 @@ def test_a_thousand_trees_are_one_captured_step() -> None:
             tree = random_tree(15, seed)
             answers = [runtime.tree_pass([0], [tree])[0] for runtime in (compiled, eager)]
             torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-4)
-    assert len(compiled._steps) == 1
+    assert len(compiled._replayers) == 1
 
 
 def test_memory_is_what_the_meta_device_predicts() -> None:
+    """Of the cache and of the buffers of every step, before any of it is taken."""
+    used = checked()
+    used.cache.reserve(600, 3)
+    used.prefill(0, tokens(20))
+    for nodes in (1, 5, 20):
+        used.tree_pass([0], [chain(nodes)])
     with torch.device("meta"):
-        predicted = StaticSlots(build("Llama", MODELS["Llama"], dtype=torch.float32))
-    taken = StaticSlots(model())
-    for slots in (predicted, taken):
-        slots.reserve(600, 3)
-    assert predicted.nbytes() == taken.nbytes() > 0
+        predicted = GraphedModel(model(), EagerReplay, self_check=False)
+    predicted.cache.reserve(600, 3)
+    for shape, reading in used._replayers:  # type: ignore[misc]
+        predicted._replayer((shape, reading), partial(TreeStep, shape, predicted, reading))
+    assert predicted.nbytes() == used.nbytes() > used.cache.nbytes() > 0
+
+
+def test_memory_is_held_for_graphs_before_the_cache_is_sized(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+
+    class Holding(EagerReplay):
+        @classmethod
+        def reserve(cls, device: torch.device) -> None:
+            taken.append("graphs")
+
+    init = StaticSlots.__init__
+    monkeypatch.setattr(
+        StaticSlots, "__init__", lambda slots, own: (taken.append("cache"), init(slots, own))[1]
+    )
+    GraphedModel(model(), Holding, self_check=False)
+    assert taken == ["graphs", "cache"]
+    monkeypatch.setattr(GraphReplay, "_reserved", None)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (60 * GRAPH_BYTES, 80 * GRAPH_BYTES))
+    GraphReplay.reserve(torch.device("meta"))
+    GraphReplay.reserve(torch.device("meta"))  # once, whatever the number of models
+    assert [block.nbytes for block in GraphReplay._reserved or ()] == [GRAPH_BYTES] * 3
+
+
+def test_rejection_sampling_moves_few_numbers_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probabilities of drafted tokens, and rows of the vocabulary only where a first child is rejected."""
+    for name in ("specexp.core.loop", "specexp.verifiers.rejection_sampling"):
+        monkeypatch.setattr(f"{name}.on_host", lambda tensor: False)
+    moved: list[int] = []
+    size, to_numpy = 60, torch.Tensor.numpy
+
+    def counted(tensor: torch.Tensor, **given: Any) -> Any:
+        moved.append(tensor.numel())
+        return to_numpy(tensor, **given)
+
+    draft = DraftModel(model())
+    decoder = Decoder(checked(), draft, KConfig([3, 2, 2], candidates="drawn"), RejectionSampling(0.8))
+    steps: list[tuple[int, int]] = []
+
+    def observe(outcome: Any) -> None:
+        steps.append((sum(moved), len(outcome.accepted)))
+        moved.clear()
+
+    def verify(*given: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "numpy", counted)
+            return VERIFY(*given)
+
+    monkeypatch.setattr(RejectionSampling, "verify", verify)
+    decoder.generate(tokens(6) * 4, max_new_tokens=40, seed=3, observers=[observe])
+    nodes = 22  # and the root
+    assert len(steps) > 5
+    # a row of V for each rejected first child on the path, and for the bonus token
+    assert all(numbers <= nodes + (accepted + 1) * (size + 1) for numbers, accepted in steps)
+    assert min(numbers for numbers, _ in steps) <= nodes + size + 1
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("verifier", LAWS.values(), ids=LAWS)
 def test_outputs_are_those_of_the_models_own_code(verifier: Any) -> None:
     own = model()
@@ -357,7 +432,8 @@ def decoded(target: Runtime, draft: Runtime) -> list[Any]:
     return [*found, *(lane.result.token_ids for lane in lanes)]
 
 
-RUN, FILL, REPLAY = Step.run, Step.fill, CheckedReplay.replay
+VERIFY = RejectionSampling.verify
+RUN, FILL = TreeStep.run, TreeStep.fill
 COMMIT, FORK, TRUNCATE, WRITE = StaticSlots.commit, StaticSlots.fork, StaticSlots.truncate, StaticSlots.write
 
 
@@ -376,10 +452,10 @@ def accepted_rows_stay_where_they_were(slots: StaticSlots, slot: int, rows: Any)
 def moves_one_after_the_other(step: Step) -> None:
     """A row is read after another one was written over it."""
     given, storage = step._inputs.device, step.cache.storage
-    for lane in range(step.shape.lanes):
+    for lane in range(step.window.lanes):
         for place in reversed(range(MOVES)):
             source, target = (int(given[name][lane, place]) for name in ("moved", "moved_to"))
-            storage[:, step.shape.first + lane, :, target] = storage[:, step.shape.first + lane, :, source]
+            storage[:, step.window.first + lane, :, target] = storage[:, step.window.first + lane, :, source]
         given["moved"][lane] = given["moved_to"][lane] = step.cache.storage.shape[3] - 1
     RUN(step)
 
@@ -396,13 +472,13 @@ def depths_from_places(
     FILL(step, lane, past, start, fed, np.arange(depths.size), visible)
 
 
-def padding_over_the_first_row(step: Step, capacity: int) -> None:
-    CLEAR(step, capacity)
+def padding_over_the_first_row(step: TreeStep) -> None:
+    CLEAR(step)
     step._inputs.host["written"].fill(0)
 
 
 def a_length_baked_in(step: Step) -> None:
-    step._inputs.device["base"].fill_(step.cache.lengths[step.shape.first])
+    step._inputs.device["base"].fill_(step.cache.lengths[step.window.first])
     RUN(step)
 
 
@@ -437,20 +513,36 @@ def storage_taken_anew(slots: StaticSlots, slot: int, rows: Any) -> None:
     slots.storage.set_(slots.storage.clone())  # type: ignore[call-overload]
 
 
-CLEAR, NOISE, READ = Step.clear, Context.target_noise, Step.read
+def draft_nodes_never_written(step: DraftStep, fed: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The levels of a captured draft see no node above them in the cache (MUSA #43)."""
+    first_pass = rows < step._inputs.device["base"] + step.pending
+    return torch.where(fed & first_pass, rows, step.cache.capacity)
+
+
+def draft_nodes_of_the_tree_before(step: DraftStep, lane: int) -> Any:
+    """Results are read before the device has written them."""
+    before, now = getattr(step, "_before", None), DRAFTED(step, lane)
+    step._before = (now[0].copy(), now[1].copy(), now[2])  # type: ignore[attr-defined]
+    return before or now
+
+
+DRAFTED = DraftStep.read
+CLEAR, NOISE, READ = TreeStep.clear, Context.target_noise, TreeStep.read
 PLANTS: dict[Callable[..., Any], tuple[type, str]] = {
     stale_inputs: (Step, "send"),
     accepted_rows_stay_where_they_were: (StaticSlots, "commit"),
-    moves_one_after_the_other: (Step, "run"),
-    mask_off_by_one: (Step, "run"),
-    depths_from_places: (Step, "fill"),
-    padding_over_the_first_row: (Step, "clear"),
-    a_length_baked_in: (Step, "run"),
-    draft_rows_over_each_other: (Step, "fill"),
+    moves_one_after_the_other: (TreeStep, "run"),
+    mask_off_by_one: (TreeStep, "run"),
+    depths_from_places: (TreeStep, "fill"),
+    padding_over_the_first_row: (TreeStep, "clear"),
+    a_length_baked_in: (TreeStep, "run"),
+    draft_rows_over_each_other: (TreeStep, "fill"),
     fork_without_the_staged_move: (StaticSlots, "fork"),
     noise_of_the_position_before: (Context, "target_noise"),
-    answers_of_the_pass_before: (Step, "read"),
+    answers_of_the_pass_before: (TreeStep, "read"),
     storage_taken_anew: (StaticSlots, "commit"),
+    draft_nodes_never_written: (DraftStep, "_written"),
+    draft_nodes_of_the_tree_before: (DraftStep, "read"),
 }
 
 
@@ -481,7 +573,7 @@ def test_a_model_that_cannot_be_captured_runs_otherwise(monkeypatch: pytest.Monk
     def failing(step: Step) -> None:
         raise RuntimeError("no capture")
 
-    monkeypatch.setattr(Step, "run", failing)
+    monkeypatch.setattr(TreeStep, "run", failing)
     with pytest.raises(
         CannotRunError, match=r"the llama model has no graphed pass \(RuntimeError: no capture\)"
     ):
@@ -491,7 +583,7 @@ def test_a_model_that_cannot_be_captured_runs_otherwise(monkeypatch: pytest.Monk
 def test_a_device_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     check_device(torch.device("cpu"), CheckedReplay)
     monkeypatch.setattr(StaticSlots, "commit", accepted_rows_stay_where_they_were)
-    with pytest.raises(CannotRunError, match="apart from the model's own code"):
+    with pytest.raises(CannotRunError, match="differ from the model's own code"):
         check_device(torch.device("cpu"), CheckedReplay)
 
 

@@ -8,7 +8,7 @@ from helpers.examples import examples
 from hypothesis import given, strategies as st
 
 from specexp.core.tree import TreeShape
-from specexp.models.llama_ids import ANY, Branches, SlotIds
+from specexp.models.llama_cache import ANY, Branches, SlotIds
 
 
 @dataclass

@@ -11,7 +11,7 @@ from specexp.builders import ParametricTree
 from specexp.core.language_model import compute_device, is_spread
 from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel
-from specexp.models import spread
+from specexp.models import pair as pair_module
 from specexp.models.pair import load_pair
 from specexp.models.sources import PairError
 from specexp.verifiers import KeyedSampling
@@ -103,7 +103,7 @@ def test_what_cannot_be_spread_is_refused(ordinary, arguments, key, sentence):
 
 
 def test_without_accelerate_the_extra_is_named(ordinary, monkeypatch):
-    monkeypatch.setattr(spread, "find_spec", lambda name: None)
+    monkeypatch.setattr(pair_module, "find_spec", lambda name: None)
     with pytest.raises(PairError, match=r"device_map needs accelerate: pip install -e \"\.\[offload\]\""):
         load_pair(ordinary, weights=False, device_map="auto")
 
