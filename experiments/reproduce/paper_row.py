@@ -24,7 +24,7 @@ _Arguments = Annotated[tuple[str, ...], BeforeValidator(shlex.split)]
 _Runs = Annotated[
     dict[str, _Arguments], BeforeValidator(lambda runs: runs if isinstance(runs, dict) else {"": runs})
 ]
-_Clause = Annotated[Clause, BeforeValidator(Clause.parse)]
+_Clause = Annotated[Clause, BeforeValidator(Clause)]
 
 
 class PaperRow(BaseModel):
@@ -80,8 +80,8 @@ class PaperRow(BaseModel):
 
     @property
     def terms(self) -> list[Term]:
-        """All terms of the test that name a figure."""
-        return [term for clause in self.test for term in clause.terms if term.figure]
+        """All figures of the test."""
+        return [term for clause in self.test for term in clause.terms.values()]
 
     @property
     def declaration(self) -> str:
