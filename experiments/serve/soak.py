@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from experiments.serve.clients import (
+from experiments.serve.load import (
     Answer,
     Body,
     default_artifact,

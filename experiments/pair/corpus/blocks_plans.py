@@ -158,11 +158,9 @@ class BlocksPlans(TextSource):
         while waiting:
             some = [waiting.pop() for _ in range(min(len(waiting), rng.randint(1, 5)))]
             judging = rng.random() < 0.5
-            head = None
-            if rng.random() < WITH_HEAD:
-                item = some[0].item
-                prompt = _TASK.value_prompt(item, [DONE]) if judging else _TASK.thought_prompt(item, [])
-                head = head_of(prompt, item.problem)
+            item = some[0].item
+            prompt = _TASK.value_prompt(item, [DONE]) if judging else _TASK.thought_prompt(item, [])
+            head = head_of(prompt, item.problem) if rng.random() < WITH_HEAD else None
             examples = [judgement(one, rng) if judging else solution(one) for one in some]
             yield document(f"blocks/{split}/{number}", examples, head)
             number += 1

@@ -206,21 +206,19 @@ def corrupted(step: str, rng: random.Random) -> str:
 def documents(problems: Sequence[Worked], name: str) -> Iterator[Text]:
     """Yield problems as documents: in GSM8K's own form, then one to four a document, solved or judged in steps."""
     rng = random.Random(name)
-    number = 0
-    for one in problems:
+    number = len(problems)
+    for place, one in enumerate(problems):
         text = "\n".join([one.problem, *(step.answer for step in one.steps), f"#### {one.answer}\n"])
-        yield Text(f"{name}/{number}", text, (one.problem,) if one.drawn else ())
-        number += 1
+        yield Text(f"{name}/{place}", text, (one.problem,) if one.drawn else ())
     first = 0
     while first < len(problems):
         some = problems[first : first + rng.randint(1, 4)]
         first += len(some)
         judging = rng.random() < 0.35
-        head = None
-        if rng.random() < WITH_HEAD:
-            item = some[0].item
-            prompt = _TASK.value_prompt(item, ["?"]) if judging else _TASK.thought_prompt(item, [])
-            head = head_of(prompt, some[0].problem)
+        prompt = (
+            _TASK.value_prompt(some[0].item, ["?"]) if judging else _TASK.thought_prompt(some[0].item, [])
+        )
+        head = head_of(prompt, some[0].problem) if rng.random() < WITH_HEAD else None
         examples = [judgement(one, rng) if judging else solution(one) for one in some]
         yield document(f"{name}/{number}", examples, head)
         number += 1

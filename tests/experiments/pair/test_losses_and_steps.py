@@ -8,9 +8,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from experiments.pair.module import CausalLMTraining
-from experiments.pair.optimization import MuonAdamW
-from experiments.pair.repetition import EPISODE, repeating_rows, unlikelihood
+from experiments.pair.module import EPISODE, CausalLMTraining, MuonAdamW, repeating_rows, unlikelihood
 
 
 @given(seed=st.integers(0, 10_000), breaks=st.integers(2, 40))

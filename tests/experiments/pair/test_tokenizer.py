@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,13 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBa
     train_tokenizer([CODE] * 20, vocab_size=320).save_pretrained(folder)
     loaded: Any = AutoTokenizer.from_pretrained(folder)
     return loaded
+
+
+@cache
+def shipped() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(Path(PAIRS) / "stdlib" / "target")
 
 
 @given(text=st.text(max_size=200))
@@ -99,14 +107,3 @@ def test_the_recipe_has_its_tokenizer() -> None:
     assert len(kept) == 4096
     assert pre_tokenizer_name(json.loads(kept.backend_tokenizer.to_str())) == "qwen2"
     assert kept.decode(kept(CODE)["input_ids"], skip_special_tokens=True) == CODE
-
-
-_SHIPPED: list[Any] = []
-
-
-def shipped() -> Any:
-    if not _SHIPPED:
-        from transformers import AutoTokenizer
-
-        _SHIPPED.append(AutoTokenizer.from_pretrained(Path(PAIRS) / "stdlib" / "target"))
-    return _SHIPPED[0]
