@@ -1,10 +1,10 @@
-"""Shared by the papers' analyses: a state per drafting arm, short tables, labelled axes, and published rows."""
+"""Shared by the papers' analyses: a state per drafting arm, tables, labelled axes, lines, and published rows."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,25 +13,29 @@ from typing_extensions import override
 from specexp.bench.analysis import Analysis, drafting
 from specexp.bench.pictures import INK, rule
 from specexp.bench.publish import Report
+from specexp.bench.statistics import Speedup
 from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.messages import did_you_mean
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 
 State = TypeVar("State")
-Value = TypeVar("Value")
 Row = dict[str, str | float | dict[float, float]]
 """A row of a paper's table: texts, numbers, or numbers by their place on a grid."""
+MOST_BANDS = 4  # lines whose intervals can still be told apart
 NOT_RUN = "Not run here: figures as published by the paper, on its models and device."
 
 
 class DraftingAnalysis(Analysis, Generic[State]):
-    """Keeps a state for each arm that drafts, made from its parts, and updates it at every step."""
+    """Keeps a state for each arm that drafts, and updates it at every step."""
 
-    def __init__(self, new_state: Callable[[Parts], State]) -> None:
-        self.new_state = new_state
+    def __init__(self) -> None:
         self.parts: dict[str, Parts] = {}
         self.states: dict[str, State] = {}
+
+    def new_state(self, parts: Parts) -> State:
+        """Return the state of an arm before its first step, by default an empty list."""
+        return cast("State", [])
 
     @override
     def begin(self, arms: Mapping[str, Parts]) -> None:
@@ -83,6 +87,24 @@ def label(
         rule(axes, grid)
     if low is not None or high is not None:
         axes.set_ylim(low, high)
+
+
+def draw_lines(
+    axes: Axes, lines: Mapping[str, Mapping[float, Speedup | float]], *, mark_best: bool = False
+) -> None:
+    """Draw each line over its places: speedups with their intervals as bands; ``mark_best`` stars the highest point."""
+    for name, points in lines.items():
+        places = sorted(points)
+        drawn = [points[place] for place in places]
+        ratios = [one.ratio if isinstance(one, Speedup) else one for one in drawn]
+        [line] = axes.plot(places, ratios, marker="o", ms=3.5, lw=1.4, label=name)
+        own = [one for one in drawn if isinstance(one, Speedup)]
+        if own and len(lines) <= MOST_BANDS:
+            low, high = [one.low for one in own], [one.high for one in own]
+            axes.fill_between(places, low, high, color=line.get_color(), alpha=0.15, lw=0)
+        if mark_best and ratios:
+            best = max(ratios)
+            axes.plot(places[ratios.index(best)], best, "*", color=line.get_color(), ms=13, mec="white")
 
 
 def check_rows(
