@@ -167,21 +167,29 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestVerify:
-    def test_of_an_artifact_it_is_the_server_of_the_same_models(
-        self, experiment: Write, leads_to: LeadsTo
+    @pytest.mark.parametrize(
+        ("found", "sections", "code", "command", "holds"),
+        [
+            (True, {}, 0, "serve", " --draft "),
+            (False, {}, 0, "run", "--verifier Greedy"),
+            (False, {"drafter": {"class_path": "verify.test_verify.Failing"}}, 1, "doctor", ""),
+        ],
+        ids=["an artifact is served", "a file is run", "a mistake is reported"],
+    )
+    def test_what_follows_a_proof(
+        self,
+        experiment: Write,
+        leads_to: LeadsTo,
+        found: bool,
+        sections: dict[str, Any],
+        code: int,
+        command: str,
+        holds: str,
     ) -> None:
         folder = save_artifact("found", "static-tree", TREE).folder
-        assert verify([experiment(), f"--artifact={folder}", "--verifier", "Greedy", *PROOF]) == 0
-        assert " --draft " in leads_to("serve")
-
-    def test_of_a_file_it_is_its_run(self, experiment: Write, leads_to: LeadsTo) -> None:
-        assert verify([experiment(), "--verifier", "Greedy", *PROOF]) == 0
-        assert "--verifier Greedy" in leads_to("run")
-
-    def test_of_a_mistake_it_is_the_doctor(self, experiment: Write, leads_to: LeadsTo) -> None:
-        broken = experiment(drafter={"class_path": "verify.test_verify.Failing"}, verifier="Greedy")
-        assert verify([broken, *PROOF]) == 1
-        leads_to("doctor")
+        artifact = [f"--artifact={folder}"] if found else []
+        assert verify([experiment(**sections), *artifact, "--verifier", "Greedy", *PROOF]) == code
+        assert holds in leads_to(command)
 
     def test_a_drafter_of_ones_own_is_proved_and_served_by_trusting_its_package(
         self,
@@ -312,38 +320,41 @@ class TestExport:
         assert export([str(folder), "--to", to, "--output", "a file", *options]) == 0
         return next_line(capsys)
 
-    def test_vllm_reads_the_object(self, shell: Any, capsys: Capture) -> None:
-        *words, given = shell(self.written(capsys, "vllm"))
-        assert words == ["serve", "MODEL", "--speculative-config"]
-        assert holds(VllmSettings, json.loads(given)).method == "ngram"
-
-    def test_sglang_reads_the_flags(self, shell: Any, capsys: Capture) -> None:
-        model, name, *flags = shell(self.written(capsys, "sglang"))
-        assert (model, name) == ("--model-path", "MODEL")
-        given = {
-            flag.removeprefix("--speculative-").replace("-", "_"): yaml.safe_load(value)
-            for flag, value in zip(flags[::2], flags[1::2], strict=True)
-        }
-        assert holds(SglangSettings, given).algorithm == "NGRAM"
-
-    def test_tensorrt_llm_reads_the_block(self, shell: Any, capsys: Capture) -> None:
-        *words, file = shell(self.written(capsys, "trtllm"))
-        assert words == ["MODEL", "--config"]
-        given = yaml.safe_load(Path(file).read_text())["speculative_config"]
-        assert holds(TrtllmSettings, given).decoding_type == "NGram"
-
-    def test_llama_cpp_reads_the_preset(self, shell: Any, capsys: Capture) -> None:
-        *words, file = shell(self.written(capsys, "llama-cpp"))
-        assert words == ["--models-dir", "FOLDER", "--models-preset"]
-        lines = [line.partition(" = ") for line in Path(file).read_text().splitlines() if "spec-" in line]
-        given = {name.replace("-", "_"): yaml.safe_load(value) for name, _, value in lines}
-        assert holds(LlamaCppSettings, given).spec_type == "ngram-simple"
+    @pytest.mark.parametrize(
+        ("to", "words", "settings", "field", "value"),
+        [
+            ("vllm", ["serve", "MODEL", "--speculative-config"], VllmSettings, "method", "ngram"),
+            ("sglang", ["--model-path", "MODEL"], SglangSettings, "algorithm", "NGRAM"),
+            ("trtllm", ["MODEL", "--config"], TrtllmSettings, "decoding_type", "NGram"),
+            (
+                "llama-cpp",
+                ["--models-dir", "FOLDER", "--models-preset"],
+                LlamaCppSettings,
+                "spec_type",
+                "ngram-simple",
+            ),
+        ],
+    )
+    def test_an_engine_reads_its_settings(
+        self,
+        shell: Any,
+        capsys: Capture,
+        to: str,
+        words: list[str],
+        settings: type[Settings],
+        field: str,
+        value: str,
+    ) -> None:
+        given = shell(self.written(capsys, to))
+        assert given[: len(words)] == words
+        read = validated(settings, speculation(to, given[len(words) :]), "typed")
+        assert getattr(read, field) == value
 
     def test_hugging_face_decodes_with_the_config(
         self, here: Path, shell: Any, capsys: Capture, model_folder: str
     ) -> None:
         line = self.written(capsys, "hf-generation-config")
-        run_python(line.replace("MODEL", model_folder).replace("32", "3"))
+        exec(python_of(line.replace("MODEL", model_folder).replace("32", "3")), {})
         drafted = self.written(capsys, "hf-generation-config", {"class_path": "DraftModel"})
         assert 'assistant_model="DRAFT"' in drafted
 
@@ -379,16 +390,21 @@ class TestExport:
         assert f"| `{to}` | `{line}` |" in page.read_text()
 
 
-def holds(settings: type[Settings], given: dict[str, Any]) -> Any:
-    """The settings, checked as a study's are."""
-    return validated(settings, given, "typed")
+def speculation(to: str, words: list[str]) -> Any:
+    """The speculation settings in the last words of a command, as the engine reads them."""
+    if to == "vllm":
+        return json.loads(words[0])
+    if to == "sglang":
+        names = [flag.removeprefix("--speculative-").replace("-", "_") for flag in words[::2]]
+        return dict(zip(names, map(yaml.safe_load, words[1::2]), strict=True))
+    text = Path(words[0]).read_text()
+    if to == "trtllm":
+        return yaml.safe_load(text)["speculative_config"]
+    lines = [line.partition(" = ") for line in text.splitlines() if "spec-" in line]
+    return {name.replace("-", "_"): yaml.safe_load(value) for name, _, value in lines}
 
 
 def python_of(line: str) -> str:
     assert line.startswith("python -c '")
     assert line.endswith("'")
     return line.removeprefix("python -c '").removesuffix("'")
-
-
-def run_python(line: str) -> None:
-    exec(python_of(line), {})

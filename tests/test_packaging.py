@@ -1,13 +1,17 @@
-"""The wheel builds from what the container files copy, and what is installed is pinned."""
+"""The wheel builds from what the container files copy, pins hold, and the package shows its commands and names."""
 
 import re
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 import yaml
+
+import specexp
+from specexp.__main__ import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -82,3 +86,19 @@ def test_the_compose_file_publishes_on_this_machine_alone_and_shows_no_password(
 def test_jobs_of_a_cluster_run_as_the_images_own_user(name: str) -> None:
     pod = yaml.safe_load((DOCS / "cluster" / f"{name}.yaml").read_text())["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"]
+
+
+def test_the_package_lists_its_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["specexp"])
+    assert main() == 0
+    shown = capsys.readouterr().out
+    for command in ("run", "sweep", "verify", "serve", "export", "why", "init", "doctor"):
+        assert f"\n  {command} " in shown
+    assert all(len(line.split()) > 3 for line in shown.splitlines() if line.startswith("  "))
+
+
+def test_completion_finds_the_public_names() -> None:
+    assert {"load_pair", "load_artifact", "Decoder", "GenerationResult", "__version__"} == set(dir(specexp))
+    assert all(getattr(specexp, name) for name in dir(specexp))
