@@ -132,21 +132,12 @@ def test_a_component_has_its_own_speedup_and_counts():
 # --- Figures: how busy the target is ------------------------------------------------------------------------------
 
 
-def utilisation(*lines, bin_ms=100.0):
-    analysis = TargetUtilisation()
-    analysis.bin_ms = bin_ms
-    analysis.begin({"seed": None})
-    for number, line in enumerate(lines):
-        analysis.observe_run("seed", f"p{number}", line)
-    report = analysis.report([])
-    (row,) = report.tables["target_utilisation"].records()
-    return row, report.figures["target_utilisation"].axes[0].patches
-
-
 def test_shares_of_the_time_add_up():
     """Of 1 s: 0.1 prefill, 0.7 passes, 0.1 decisions; of 0.5 s drafting 0.35 lie under passes."""
-    row, _ = utilisation(overlapping())
-    assert row == {
+    analysis = TargetUtilisation()
+    analysis.begin({"seed": None})
+    analysis.observe_run("seed", "p0", overlapping())
+    assert analysis.report([]).tables["target_utilisation"].records()[0] == {
         "arm": "seed",
         "prompts": 1,
         "seconds": pytest.approx(1),
@@ -161,18 +152,13 @@ def test_shares_of_the_time_add_up():
     }
 
 
-def time_lines(arms, prompts, window_ms=250.0):
-    analysis = TimeLines()
-    analysis.window_ms = window_ms
-    analysis.begin(dict.fromkeys(arms))
-    for prompt in prompts:
-        for arm in arms:
-            analysis.observe_run(arm, prompt, overlapping())
-    return analysis.report([])
-
-
 def test_an_arm_has_a_trace_of_the_first_prompt():
-    report = time_lines(["engine", "SEED, n=3"], ["p0", "p1"])
+    analysis = TimeLines()
+    analysis.begin(dict.fromkeys(["engine", "SEED, n=3"]))
+    for prompt in ("p0", "p1"):
+        for arm in ("engine", "SEED, n=3"):
+            analysis.observe_run(arm, prompt, overlapping())
+    report = analysis.report([])
     assert list(report.files) == ["time_lines_trace_engine.json", "time_lines_trace_seed_n_3.json"]
     events = json.loads(report.files["time_lines_trace_seed_n_3.json"])["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
