@@ -48,7 +48,7 @@ def text_losses(
     found = []
     for ids in _encoded(tokenizer, texts):
         nats = F.cross_entropy(_logits(model, ids)[:-1], ids[0, 1:].to(model.device), reduction="sum")
-        size = len(tokenizer.decode(ids[0, 1:], skip_special_tokens=True).encode())
+        size = len(tokenizer.decode(ids[0, 1:], skip_special_tokens=True).encode())  # EOS has no bytes
         found.append(TextLoss(float(nats), ids.shape[1] - 1, size))
     return found
 
@@ -114,12 +114,12 @@ def continuations(
 ) -> list[list[int]]:
     """Return the new token ids of each prompt, up to EOS; greedy at temperature 0."""
     torch.manual_seed(0)
-    tokenizer.padding_side = "left"
+    tokenizer.padding_side = "left"  # generation continues at the right end
     sampling: dict[str, Any] = {"do_sample": False}
     if temperature > 0:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0}
     results, eos = [], tokenizer.eos_token_id
-    for first in range(0, len(prompts), 50):
+    for first in range(0, len(prompts), 50):  # prompts of a batch
         inputs = tokenizer(list(prompts[first : first + 50]), return_tensors="pt", padding=True)
         generate: Any = model.generate
         with torch.inference_mode():

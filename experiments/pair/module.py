@@ -140,7 +140,7 @@ def repeating_rows(
 def unlikelihood(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the mean of ``-log(1 - p(target))`` (Welleck et al. 2020) of ``logits [n, vocab]``, ``targets [n]``."""
     log_p = F.log_softmax(logits, dim=-1).gather(1, targets[:, None]).squeeze(1)
-    return -torch.log1p(-log_p.exp().clamp(max=1 - 1e-4)).mean()
+    return -torch.log1p(-log_p.exp().clamp(max=1 - 1e-4)).mean()  # finite at p = 1
 
 
 def _piece(episode: torch.Tensor, line_ends: torch.Tensor, rng: random.Random) -> tuple[int, int]:
@@ -151,11 +151,11 @@ def _piece(episode: torch.Tensor, line_ends: torch.Tensor, rng: random.Random) -
             (a, b - a)
             for i, a in enumerate(breaks)
             for b in breaks[i + 1 : i + 3]
-            if 3 <= b - a <= 32 and b <= 72
+            if 3 <= b - a <= 32 and b <= 72  # room for at least one copy
         ]
         if pairs:
             return rng.choice(pairs)
-    period = min(32, max(1, round(2 ** rng.uniform(0, 5))))
+    period = min(32, max(1, round(2 ** rng.uniform(0, 5))))  # short periods are as frequent as long ones
     return rng.randrange(8, 72 - period), period
 
 
@@ -217,6 +217,7 @@ class CausalLMTraining(BudgetedTraining):
         first: Any = None if start is None else _pretrained(start, architecture["vocab_size"], "start")
         shape = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, **architecture}
         if first is not None:
+            # new channels are zero, so the mean square falls by the share of the old ones, and eps with it
             shape["rms_norm_eps"] = (
                 first.config.rms_norm_eps * first.config.hidden_size / shape["hidden_size"]
             )
@@ -265,7 +266,7 @@ class CausalLMTraining(BudgetedTraining):
             rng = random.Random(f"{self.seed}/{self.batches_done}")
             batch = batch.clone()
             batch[-1:], role[-1:] = repeating_rows(batch[-1:], self.line_ends, rng)
-        logits = _logits(self.model, batch)
+        logits = _logits(self.model, batch)  # [batch * (length - 1), V]
         targets, role = batch[:, 1:].flatten(), role[:, 1:].flatten()
         ordinary = role == 0
         loss = cross_entropy = F.cross_entropy(logits, targets.masked_fill(~ordinary, -100))
@@ -279,7 +280,7 @@ class CausalLMTraining(BudgetedTraining):
             per_token = F.kl_div(
                 logits.log_softmax(-1), wanted.log_softmax(-1), reduction="none", log_target=True
             )
-            divergence = per_token.sum(-1)[ordinary].mean()
+            divergence = per_token.sum(-1)[ordinary].mean()  # KL(teacher || student)
             self.log("train/divergence", divergence)
             loss = (1 - self.distillation) * loss + self.distillation * divergence
         self.log("train/loss", cross_entropy, prog_bar=True)
@@ -330,7 +331,7 @@ def grow(wide: nn.Module, narrow: nn.Module) -> None:
     share = narrow.config.hidden_size / config.hidden_size  # type: ignore[union-attr]
     with torch.no_grad():
         for name, weight in wide.state_dict().items():
-            corner = weight[tuple(slice(size) for size in given[name].shape)]
+            corner = weight[tuple(slice(size) for size in given[name].shape)]  # a view
             if weight.ndim == 1:  # zeros in new channels lower the root mean square that a norm divides by
                 weight.fill_(given[name].mean())
                 corner.copy_(given[name])

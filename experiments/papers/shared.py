@@ -125,6 +125,7 @@ def check_rows(
                 raise ValueError(f"published.{number}.{key} must be a text, got {row.get(key)!r}")
         for key in row.keys() - set(texts):
             for one in row[key].values() if isinstance(row[key], Mapping) else [row[key]]:
+                # bool is an int in Python
                 if isinstance(one, bool) or not isinstance(one, int | float) or one <= 0:
                     raise ValueError(f"published.{number}.{key} must be a number above 0, got {one!r}")
     return list(rows or ())
@@ -137,7 +138,7 @@ def label_of(row: Mapping[str, Any]) -> str:
 
 def add_rows(table: Table, rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str]) -> None:
     """Add published rows below ours, and a note; ``headings`` has the column of each key, others are left out."""
-    speedups = {column.title for column in table.columns if column.interval}
+    speedups = {column.title for column in table.columns if column.interval}  # a paper states no interval
     for row in rows:
         known = {headings[key]: value for key, value in row.items() if key in headings}
         for heading in known.keys() & speedups:

@@ -40,7 +40,7 @@ def measure(runs: Sequence[Run], records: Path, output: Path) -> int:
     for run in runs:
         shared.setdefault(run.arguments, []).append(run)
     timed = [group for group in shared.values() if any(run.row.timed for run in group)]
-    untimed = [group for group in shared.values() if group not in timed]
+    untimed = [group for group in shared.values() if group not in timed]  # a shared run is timed for all
     failed = 0
     for groups, number in ((untimed, _AT_ONCE), (timed, 1)):
         with ThreadPoolExecutor(number) as pool:
@@ -55,6 +55,7 @@ def measure(runs: Sequence[Run], records: Path, output: Path) -> int:
 
 def _run(group: Sequence[Run], output: Path, at_once: int) -> int:
     """Make the first run of a group, which all share; returns its exit code."""
+    # runs at the same time share the cores
     environment = {**os.environ, **({"OMP_NUM_THREADS": "1"} if at_once > 1 else {})}
     arguments, name = group[0].arguments, group[0].name
     print(f"{_label(group)}: python -m specexp.run {' '.join(arguments)}", flush=True)

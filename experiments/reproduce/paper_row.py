@@ -86,6 +86,7 @@ class PaperRow(BaseModel):
     @property
     def declaration(self) -> str:
         """Digest of the runs and the test, which a record must share."""
+        # claims and published figures may be reworded without a new measurement
         declared = [{name: list(run) for name, run in self.runs.items()}, [one.text for one in self.test]]
         return hashlib.sha256(json.dumps(declared).encode()).hexdigest()[:16]
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 AGREES, PARTLY, DISAGREES = "agrees", "partly", "disagrees"
 
-Figure = Sequence[float]
-"""A number alone, or with the two ends of its 95 % interval."""
+Figure = Sequence[float]  # a number alone, or with the two ends of its 95 % interval
 
 
 class Term(NamedTuple):

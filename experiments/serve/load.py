@@ -35,8 +35,7 @@ from specexp.config.artifacts import save_artifact
 from specexp.data.training_text import openings
 from specexp.models.pair import load_pair
 
-Body = Mapping[str, Any]
-"""The JSON of a request."""
+Body = Mapping[str, Any]  # the JSON of a request
 
 PARTS = {
     "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 16, "coupled": True, "state": "carry"}},
@@ -122,7 +121,7 @@ async def stream(
         async for line in answer.aiter_lines():
             if pause:
                 await asyncio.sleep(pause)
-            if not line.startswith("data: ") or line == "data: [DONE]":
+            if not line.startswith("data: ") or line == "data: [DONE]":  # server-sent events
                 continue
             event = json.loads(line[6:])
             if "error" in event:
@@ -135,15 +134,13 @@ async def stream(
     return Answer("".join(text), counted or len(text), (first or ended) - started, ended - started)
 
 
-REQUESTS = 24
-"""Requests of a load, at least 4 for each client."""
+REQUESTS = 24  # requests of a load, at least 4 for each client
 TEMPERATURE = 0.7
 THREADS = "2"
 
 Server = tuple[Callable[[int], list[str]], Callable[[str, int], Body]]
 """The command for a port, and the body of a prompt and a seed."""
-Round = tuple[list[Answer], float]
-"""The answers of a load, and its seconds."""
+Round = tuple[list[Answer], float]  # the answers of a load, and its seconds
 
 
 def servers(options: argparse.Namespace, work: Path) -> dict[str, Server]:
@@ -288,6 +285,7 @@ def main() -> None:
         work = Path(folder)
         chosen = [one for one in servers(options, work).items() if not options.only or one[0] in options.only]
         for number in range(options.rounds):
+            # alternating order: what warms up or throttles the machine hits no server more often
             for name, (command, body) in chosen[:: -1 if number % 2 else 1]:
                 port = free_port()
                 with serving(command(port), port, work / "server.log") as (_, address):

@@ -17,8 +17,7 @@ from specexp.data.tasks.gsm8k import GSM8K, last_number
 from specexp.data.tasks.task import Ending, Item
 from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_name
 
-RIGHT, WRONG = "9", "2"
-"""The scores of right and wrong steps in the value prompt's own examples."""
+RIGHT, WRONG = "9", "2"  # the scores of right and wrong steps in the value prompt's own examples
 
 WITH_HEAD = 0.3
 """Share of the documents that begin with a prompt's instructions and examples, which are long and always the same."""
@@ -29,9 +28,8 @@ _NAMES = """Ada Ben Carla David Elena Farid Grace Hana Ivan Julia Karim Lena Mar
 _THINGS = """apples pears stamps marbles books pencils cards shells stickers buttons coins candles flowers cookies rolls
     eggs tickets photos bottles bricks"""
 _GROUPS = "bags boxes baskets shelves jars rows packs trays"
-_CALCULATION = re.compile(r"<<[^<>]*>>")
+_CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's <<48/2=24>>
 _RESULT = re.compile(r"\$?[\d.,()%$]+(?:\s*(?:[-+*/x=]|of)\s*\$?[\d.,()%$]+)*\s*=\s*\$?[\d,]*\.?\d+%?")
-
 
 _RESULTS = re.compile(r"= \$?(\d+)(?!\d|[.,]\d)")
 _CALCULATED = re.compile(r"\$?\d[\d.,]*(?: ?[-+*/x] ?\$?\d[\d.,]*)+(?= ?=)")
@@ -200,6 +198,7 @@ def corrupted(step: str, rng: random.Random) -> str:
     start, end = found[-1].span(1)
     right = int(step[start:end])
     wrong = rng.choice([right + 1, right + 2, right + 10, right * 2 + 1, max(0, right - 3) or right + 3])
+    # other mentions of the result behind it are changed too
     return step[:start] + re.sub(rf"(?<![\d.,]){right}(?![\d.,])", str(wrong), step[start:])
 
 
@@ -256,7 +255,7 @@ def worked_of(question: str, answer: str) -> Worked:
     text, _, number = answer.rpartition("####")
     question = " ".join(question.split())
     steps: list[WorkedStep] = []
-    waiting: list[str] = []
+    waiting: list[str] = []  # lines without a calculation belong to the next step
     for line in text.strip().splitlines():
         waiting.append(_CALCULATION.sub("", line).strip())
         if "<<" in line:  # its calculation is what its question asks for
@@ -265,7 +264,7 @@ def worked_of(question: str, answer: str) -> Worked:
             waiting = []
     if steps:
         asked = re.split(r"(?<=[.!?])\s+", question)[-1]
-        last = steps.pop()
+        last = steps.pop()  # the problem itself asks for the last step
         question_of_last = asked if asked.endswith("?") else last.question
         steps.append(WorkedStep(question_of_last, " ".join([last.answer, *waiting])))
     return Worked(question, tuple(steps), number.strip())

@@ -32,8 +32,7 @@ FIGURE_9 = {768: (366.12, 218.31), 1024: (580.07, 295.59)}
 """Published blocks of real trees, before and after reordering, by nodes; the length of the prefix is not stated."""
 BLOCK_OF_PAPER = 32
 
-Orders = dict[str, TreeShape]
-"""A tree in several orders, by name."""
+Orders = dict[str, TreeShape]  # a tree in several orders, by name
 
 
 def value_order(tree: TokenTree) -> tuple[int, ...]:
@@ -89,8 +88,7 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
 
     name: ClassVar[str] = "tree_reorder"
     block = BLOCK_OF_PAPER
-    prefixes: Sequence[int] = range(0, 1025, 256)
-    """Committed tokens before the tree."""
+    prefixes: Sequence[int] = range(0, 1025, 256)  # committed tokens before the tree
     most_trees, random_trees = 64, 20
     """Trees of each arm, the first ones larger than a block; random trees of each size."""
 
@@ -139,7 +137,12 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
         for arm, trees in seen.items():
             nodes = float(np.mean([tree[AS_BUILT].num_nodes for tree in trees]))
             for prefix in self.prefixes:
-                row: dict[str, Cell] = {"arm": arm, "trees": len(trees), "mean nodes": nodes, "prefix": prefix}
+                row: dict[str, Cell] = {
+                    "arm": arm,
+                    "trees": len(trees),
+                    "mean nodes": nodes,
+                    "prefix": prefix,
+                }
                 blocks = {o: self._mean_blocks([tree[o] for tree in trees], prefix) for o in trees[0]}
                 table.add({**row, **blocks})
         if self.block == BLOCK_OF_PAPER:
@@ -190,6 +193,7 @@ class BlockMask:
         given = torch.empty_like(queries)
         scale = queries.shape[-1] ** -0.5
         for rows, chosen, hidden in self._parts:
+            # [heads, block, chosen keys]
             scores = queries[:, rows] @ keys[:, chosen].transpose(1, 2) * scale + hidden.to(queries.dtype)
             given[:, rows] = scores.softmax(dim=-1) @ values[:, chosen]
         return given
@@ -202,8 +206,7 @@ class BlockAttention(Analysis):
     needs_models: ClassVar[bool] = True
     rows: Sequence[int] = (256, 512, 1024, 2048)
     heads, head_dim, block = 8, 128, 32
-    trees, repeats = 5, 5
-    """Random trees of each size, and turns of which the median counts."""
+    trees, repeats = 5, 5  # random trees of each size, and turns of which the median counts
 
     @override
     def begin(self, arms: Mapping[str, Parts]) -> None:
@@ -249,7 +252,7 @@ class BlockAttention(Analysis):
             for way, found in zip(ways, taken, strict=True):
                 started = perf_counter()
                 way(*tensors)
-                found += [1e3 * (perf_counter() - started)] if turn else []
+                found += [1e3 * (perf_counter() - started)] if turn else []  # the first turn warms up
         return [median(found) for found in taken]
 
     def _draw(self, title: str, times: Sequence[Sequence[float]]) -> Figure:

@@ -112,6 +112,7 @@ class ModelledLatency(Analysis):
                     reason = f"{arm} did not count the tokens of its passes"
                     return Speedup.refuse(arm, PLAIN, reason)
                 plain = self.profile.plain_seconds(record.prompt_tokens, record.new_tokens)
+                # the mean of logarithms is the log of the geometric mean
                 ratios.append((record.prompt_id, float(np.log(plain / seconds))))
         if not ratios:
             return Speedup.refuse(arm, PLAIN, f"no prompt was answered by {arm}")

@@ -28,8 +28,7 @@ from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
 
 Values = NDArray[np.float64]
-Sizes = list[tuple[int, int]]
-"""Nodes and accepted nodes of each step."""
+Sizes = list[tuple[int, int]]  # nodes and accepted nodes of each step
 
 
 class TreeSizes(DraftingAnalysis[Sizes]):
@@ -63,7 +62,7 @@ class TreeSizes(DraftingAnalysis[Sizes]):
         )
         seen = {arm: np.array(steps) for arm, steps in self.states.items() if steps}  # [steps, 2]
         for arm, steps in seen.items():
-            nodes, accepted = steps.T
+            nodes, accepted = steps.T  # [steps] each
             cap, budget, mean = self._cap(arm), self._budget(arm), float(nodes.mean())
             sizes = [mean, float(np.median(nodes)), int(nodes.max())]
             shares = [mean / budget, float((nodes >= cap).mean()), float(accepted.mean())]
@@ -165,8 +164,7 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
 
     name: ClassVar[str] = "draft_vs_acceptance"
     needs_models: ClassVar[bool] = True
-    bins = 20
-    """Columns and rows of the map."""
+    bins = 20  # columns and rows of the map
 
     @override
     def watch(self, arm: str, state: list[tuple[float, float, float]], outcome: Outcome) -> None:
@@ -182,7 +180,7 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
                 continue
             p = processors.probabilities(outcome.logits[row])  # [V]
             accepted = outcome.accepted[depth] if depth < len(outcome.accepted) else None
-            for child in children:
+            for child in children:  # in the order tried, up to the accepted one
                 q = float(np.exp(tree.log_probs[child]))
                 state.append((q, float(p[tree.tokens[child]]), float(child == accepted)))
                 if child == accepted:
@@ -311,6 +309,6 @@ def _ratio(arm: str, other: str, first: Mapping[str, Values], second: Mapping[st
         quotient: Values = rates[..., 0] / rates[..., 1]
         return quotient
 
-    low, high = np.quantile(ratio(pairs[drawn].sum(axis=1)), [0.025, 0.975])
+    low, high = np.quantile(ratio(pairs[drawn].sum(axis=1)), [0.025, 0.975])  # bootstrap over prompts
     value = float(ratio(pairs.sum(axis=0)))
     return Speedup(arm, other, float(np.log(value)), value, float(low), float(high), len(both))

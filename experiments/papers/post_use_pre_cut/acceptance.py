@@ -41,8 +41,7 @@ KINDS = {
     "drafted, rejected": GREY,
     "phrases, rejected": "#ecd3bd",
 }
-LOWEST = 1e-4
-"""Product below which there is one bin."""
+LOWEST = 1e-4  # product below which there is one bin
 
 
 @dataclass
@@ -136,8 +135,7 @@ class Utilisation(DraftingAnalysis[Counts]):
         return figure
 
 
-Questions = dict[int | str, NDArray[np.int64]]
-"""Drafted and accepted nodes by question."""
+Questions = dict[int | str, NDArray[np.int64]]  # drafted and accepted nodes by question
 
 
 class PrecutLearning(DraftingAnalysis[Questions]):
@@ -168,7 +166,7 @@ class PrecutLearning(DraftingAnalysis[Questions]):
         )
         figure, [[axes]] = new_figure(7, 4)
         for arm, questions in self.states.items():
-            found = np.array([[0, 0], *questions.values()])
+            found = np.array([[0, 0], *questions.values()])  # [questions + 1, drafted and accepted]
             middle = 1 + len(found) // 2
             halves = (found[:middle].sum(axis=0), found[middle:].sum(axis=0), found.sum(axis=0))
             shares = [over(int(accepted), int(drafted)) for drafted, accepted in halves]
@@ -211,10 +209,12 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
         if tree.log_probs is None:
             return
         path = list(tree.best_path())
+        # a prefix is accepted while the verifier walks down the same path
         same = [drafted == row for drafted, row in zip(path, outcome.accepted, strict=False)]
         accepted = [*same, False].index(False)
+        # whether longer prefixes would have been accepted is unknown if the output ended first
         cut = ended_inside(outcome) and accepted == len(outcome.accepted)
-        products = np.exp(np.cumsum(tree.log_probs[path], dtype=np.float64))
+        products = np.exp(np.cumsum(tree.log_probs[path], dtype=np.float64))  # equation 6, by length
         lengths = np.arange(1, (accepted if cut else len(path)) + 1)
         step = np.full(len(lengths), len(state))
         state.append(np.column_stack([step, lengths, products[: len(lengths)], lengths <= accepted]))

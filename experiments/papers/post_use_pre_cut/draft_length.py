@@ -46,10 +46,8 @@ class Step(NamedTuple):
 
     accepted: int
     drafted: int
-    passes: int
-    """Passes of the draft model."""
-    ended: bool
-    """Whether the output ended inside the draft, without a bonus token."""
+    passes: int  # passes of the draft model
+    ended: bool  # whether the output ended inside the draft, without a bonus token
 
 
 class StepCosts(NamedTuple):
@@ -71,7 +69,7 @@ def local_optima(steps: Sequence[Step], cost: StepCosts) -> NDArray[np.int64]:
     found = np.zeros(len(steps), dtype=np.int64)
     for number, step in enumerate(steps):
         lengths = np.arange(1, step.accepted + 1)
-        gains = (lengths + 1) / cost.of(step, lengths)
+        gains = (lengths + 1) / cost.of(step, lengths)  # j accepted drafts and the bonus token
         if step.accepted and gains.max() > 1:
             found[number] = 1 + gains.argmax()
     return found
@@ -90,8 +88,9 @@ def speed_of(steps: Sequence[Step], cost: StepCosts, lengths: int | NDArray[np.i
     """
     tokens, spent = 0, 0.0
     for step, length in zip(steps, np.broadcast_to(lengths, len(steps)).tolist(), strict=True):
-        own = step.accepted + (not step.ended)
+        own = step.accepted + (not step.ended)  # with the bonus token
         tokens += own
+        # a length of 0 is plain decoding: a step of cost 1 a token
         spent += -(-own // (length + 1)) * cost.of(step, length) if length else own
     return tokens / spent if spent else 1.0
 
@@ -118,8 +117,7 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
     """
 
     name: ClassVar[str] = "optimal_length"
-    most_steps = 120
-    """Steps in the picture."""
+    most_steps = 120  # steps in the picture
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,6 +161,7 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
         drafts = own.shares.get("draft", 0.0) * own.step_seconds if own.draft_passes else 0.0
         draft_pass = drafts / own.draft_passes if own.draft_passes else 0.0
         rest = own.step_seconds - drafts
+        # in steps of plain decoding, so that the costs do not depend on the device
         return StepCosts(rest / plain.step_seconds, draft_pass / plain.step_seconds, own.clock)
 
     def _table(self, costs: Costs) -> Table:
@@ -211,7 +210,7 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
 
 def _length(builder: TreeBuilder | None) -> int | None:
     """Return the length of a chain without its grafts; None for other trees."""
-    while builder is not None and len(builder.inner) == 1:
+    while builder is not None and len(builder.inner) == 1:  # a Graft around the chain
         [builder] = builder.inner
     chain = builder is not None and builder.shape is not None and builder.max_candidates == 1
     return builder.max_nodes if builder is not None and chain else None

@@ -24,8 +24,7 @@ AFTER = ("after draft passes", "after target passes")
 """Tokens that are counted: the drafted ones, and the output's."""
 SHORTEST = 2
 STEPS_A_POINT = 8
-FEWEST = 20
-"""Tokens of a point of a curve, at least."""
+FEWEST = 20  # tokens of a point of a curve, at least
 
 Phrase = tuple[int, ...]
 Walk = tuple[list[int], list[int | None]]
@@ -55,7 +54,7 @@ class PhraseCounts:
         drafted = np.flatnonzero(~grafted_rows(tree)).tolist()[1:]
         paths = [list(tree.shape.path(row)) for row in drafted]
         branches = [tree.tokens[path].tolist() for path in paths]
-        tail = text[max(0, before - self.longest) : before]
+        tail = text[max(0, before - self.longest) : before]  # a phrase may begin before the step
         unnamed: list[int | None] = [None] * len(tail)
         in_tree = [(tail + tokens, [*unnamed, *path]) for tokens, path in zip(branches, paths, strict=True)]
         output = (tail + text[before:], [*unnamed, *range(len(text) - before)])
@@ -82,6 +81,7 @@ class PhraseCounts:
         read: list[set[int]] = [set() for _ in range(self.longest + 1)]
         for tokens, names in walks:
             ends = [end for end, name in enumerate(names, start=1) if name is not None]
+            # a branch adds one token to its parent's branch, so only its end is new
             for end in [len(tokens)] if ends_only else ends:
                 for phrase in self._phrases(tokens, end):
                     if phrase in self.drafts:
@@ -110,8 +110,7 @@ class ReusePotential(DraftingAnalysis[PhraseCounts]):
     """
 
     name: ClassVar[str] = "reuse_potential"
-    longest = 6
-    """Longest phrases."""
+    longest = 6  # longest phrases
     over_steps = 3
     """Length of the phrases drawn over the steps of a prompt; the paper has phrases longer than 2."""
 

@@ -139,7 +139,7 @@ def depth_of(task: str) -> int | None:
     """Depth of a task's tree of thoughts by the task's name; None for other data."""
     found = list(Task.__subclasses__())
     for known in found:
-        found += known.__subclasses__()
+        found += known.__subclasses__()  # the list grows while it is read: subclasses of any depth
         if getattr(known, "name", None) == task:
             return known.depth
     return None
@@ -202,7 +202,7 @@ def _counts(records: Sequence[PromptRecord], arm: str, role: str) -> list[Cell]:
     sequences, tokens, steps, accepted, drafted = (sum(getattr(one, name) for one in found) for name in names)
     if not sequences:
         return []
-    a_step = over(accepted, steps) if drafted else None
+    a_step = over(accepted, steps) if drafted else None  # plain decoding drafts nothing
     return [sequences, tokens, over(tokens, steps), a_step, over(accepted, drafted)]
 
 

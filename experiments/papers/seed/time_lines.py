@@ -22,8 +22,7 @@ from specexp.core.parts import Parts
 from specexp.scheduling.timeline import BUSY, TARGET, TimeLine, What, chrome_trace, start_of
 
 DECISIONS: tuple[What, ...] = ("verify", "resample")
-MOST_BINS = 240
-"""Bins of a curve; a longer run has wider bins."""
+MOST_BINS = 240  # bins of a curve; a longer run has wider bins
 
 
 class TargetUtilisation(MultiSequenceAnalysis):
@@ -35,8 +34,7 @@ class TargetUtilisation(MultiSequenceAnalysis):
     """
 
     name: ClassVar[str] = "target_utilisation"
-    bin_ms = 100.0
-    """Time between two points of a curve."""
+    bin_ms = 100.0  # time between two points of a curve
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,6 +102,7 @@ def _shares(lines: Sequence[TimeLine]) -> list[Cell]:
     seconds = _seconds(lines)
     kinds: tuple[tuple[What, ...], ...] = (("target",), ("prefill",), DECISIONS)
     passes, prefills, deciding = (sum(line.busy(TARGET, kind) for line in lines) for kind in kinds)
+    # rounding of clocks must not make it negative
     waiting = max(0.0, seconds - prefills - passes - deciding)
     drafting, hidden = sum(line.drafting() for line in lines), sum(line.overlap() for line in lines)
     parts = (prefills + passes, passes, prefills, deciding, waiting, drafting or None)
