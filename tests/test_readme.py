@@ -4,19 +4,18 @@
 """
 
 import fcntl
-import io
 import json
 import os
 import re
 import shlex
 import shutil
 from collections.abc import Mapping
-from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from contextlib import chdir, suppress
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from helpers.commands import main_of
+from helpers.golden import command as call
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -165,11 +164,9 @@ def run_command(words: list[str], folder: Path) -> None:
     """In this process, so that thirty commands do not import torch and Lightning thirty times."""
     module, *given = words[2:]
     extra = [] if "--dry-run" in given else SHORT[module] + SHORT_TOO.get((module, *given[:1]), [])
-    main = main_of(module)
-    said = io.StringIO()
-    with chdir(folder), redirect_stdout(said), redirect_stderr(said):
-        status = main([*given, *extra])
-    assert status == 0, f"{shlex.join(words)}\n{said.getvalue()[-4000:]}"
+    with chdir(folder):
+        answer = call(module.rpartition(".")[2], *given, *extra)
+    assert answer.code == 0, f"{shlex.join(words)}\n{answer.out[-3000:]}\n{answer.err[-3000:]}"
 
 
 def test_ci_types_the_commands_that_install_as_they_stand_here() -> None:
