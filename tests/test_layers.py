@@ -51,7 +51,7 @@ BUDGETS = {
 SMALL = 3
 """Modules below 60 lines that one other module imports; merge them into their importer."""
 ENTRY = {"specexp.__main__", "specexp.core.start"}
-"""What the shims of commands import."""
+"""Modules that the shims of commands import."""
 FLOOR = {package: floor for floor, packages in enumerate(LAYERS) for package in packages}
 
 
@@ -113,7 +113,7 @@ def test_imports_keep_to_the_layers_and_make_no_cycle() -> None:
     assert not broken, "\n".join(broken)
 
 
-def test_the_page_on_the_code_says_what_every_package_is() -> None:
+def test_the_page_on_the_code_describes_every_package() -> None:
     page = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
     assert [package for package in FLOOR if not re.search(rf"^  .*\b{package}/", page, re.MULTILINE)] == []
 

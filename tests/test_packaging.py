@@ -26,7 +26,7 @@ def instructions(file: Path) -> list[list[str]]:
 
 
 def copy(words: list[str], folder: Path) -> None:
-    """What COPY does; without the weights, which take long and change nothing."""
+    """Copy as COPY does, but without weights, which take long and change nothing."""
     *sources, target = words
     for source in sources:
         if (ROOT / source).is_dir():

@@ -119,7 +119,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def stand_ins(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What a command names and only the reader has, a gated model, a GPU and a network, and what is here instead."""
+    """Replacements of words in commands that need a gated model, a GPU or a network."""
     llama = tmp_path_factory.mktemp("llama") / "model"
     shutil.copytree(model_folder, llama)
     config = json.loads((llama / "config.json").read_text())
@@ -141,7 +141,7 @@ def stand_ins(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 def run(section: str, folder: Path, stand_ins: Mapping[str, list[str]]) -> None:
-    """Run the commands of a section and of those it needs, each once, whichever worker and page asks first."""
+    """Run the commands of a section and of the sections it needs, each once in all workers."""
     for needed in NEEDS.get(section, []):
         run(needed, folder, stand_ins)
     for command in commands(section):
@@ -169,7 +169,7 @@ def run_command(words: list[str], folder: Path) -> None:
     assert answer.code == 0, f"{shlex.join(words)}\n{answer.out[-3000:]}\n{answer.err[-3000:]}"
 
 
-def test_ci_types_the_commands_that_install_as_they_stand_here() -> None:
+def test_ci_runs_the_install_commands_of_the_pages() -> None:
     lines = {
         line for section in sections() for block in blocks(section, "bash") for line in block.splitlines()
     }

@@ -367,8 +367,8 @@ class AblationGrid(Analysis):
         for panel, (name, lines) in zip(row, panels.items(), strict=True):
             draw_lines(panel, lines)
             label(panel, self._axis, title=name, loc="center", grid="y")
+            panel.legend(fontsize=7, frameon=False)
         label(row[0], y=f"{clock.adjective(used)}speedup over {self.baseline}")
-        legend_below(figure, 2, *row[0].get_legend_handles_labels())
         return figure
 
 

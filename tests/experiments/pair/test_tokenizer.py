@@ -44,7 +44,7 @@ def test_any_text_is_restored_by_the_shipped_tokenizer(text):
     assert shipped().decode(shipped()(text)["input_ids"], skip_special_tokens=True) == text
 
 
-def test_digits_are_single_and_line_breaks_stand_apart_from_indentation(tokenizer):
+def test_digits_and_line_breaks_are_tokens_of_their_own(tokenizer):
     tokens = tokenizer.tokenize("        if x:\n        return 123")
     assert tokens[-3:] == ["1", "2", "3"]
     assert not any("ĊĠ" in token for token in tokenizer.get_vocab())

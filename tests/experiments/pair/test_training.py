@@ -158,7 +158,7 @@ def test_the_command_names_a_mistake_in_one_sentence(arguments, words, capsys):
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(cache, tmp_path):
+def test_two_processes_train_as_one(cache, tmp_path):
     """With batches of half the size, from the command line, up to the rounding of sums in another order."""
 
     def trained(name: str, batch_size: int, steps: int, *arguments: str) -> dict[str, torch.Tensor]:
@@ -233,8 +233,8 @@ def test_the_end_of_a_plateau_can_be_averaged_also_after_a_kill(cache, tmp_path)
         torch.testing.assert_close(resumed[name], weight, rtol=1e-5, atol=1e-6)
 
 
-def test_a_narrower_start_grows_without_changing_what_it_computes(whole):
-    """What is new is silent at first, and learns from the first step on."""
+def test_a_narrower_start_grows_without_changing_its_logits(whole):
+    """New weights contribute nothing at first, and learn from the first step on."""
     start = str(whole[0] / "export")
     heads = ARCHITECTURE["num_attention_heads"] * 2
     shape = {"hidden_size": 2 * ARCHITECTURE["hidden_size"], "num_attention_heads": heads}

@@ -1,4 +1,4 @@
-"""Generated training text says what is true, in the very forms in which the tasks ask, and keeps splits apart."""
+"""Generated training text is correct, has the form of the tasks' prompts, and no split shares text with another."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_splits_share_no_problem():
     assert not train & test
 
 
-def test_a_solution_is_what_the_thought_prompt_asks_for():
+def test_a_solution_continues_the_thought_prompt():
     worked = next(problems("test"))
     item = Item("", 0, worked.problem, (worked.answer,))
     prompt = GSM8K("").thought_prompt(item, [])
@@ -59,7 +59,7 @@ def test_plans_are_shortest_and_reach_the_goal():
         assert len(planned.plan) == distances(problem.blocks, problem.goal)[problem.start]
 
 
-def test_a_plan_is_what_the_thought_prompt_asks_for_and_judgements_are_readable():
+def test_a_plan_continues_the_thought_prompt_and_judgements_are_readable():
     planned, task = blocks_plans.random_problem(random.Random(2)), Blocksworld("", "")
     prompt = task.thought_prompt(planned.item, [])
     assert f"{head_of(prompt, planned.item.problem)}\n\n{blocks_plans.solution(planned).text}".startswith(
@@ -97,7 +97,7 @@ def test_pages_become_sections_and_descriptions():
     assert plain(".. note::\n\n   Text.") == "Text."
 
 
-def test_probes_know_right_wrong_and_unreadable_answers():
+def test_probes_distinguish_right_wrong_and_unreadable_answers():
     worked = next(problems("test"))
     solved, judged = islice(Arithmetic(1).probes("test"), 2)
     whole = f"{head_of(solved.prompt, worked.problem)}\n\n{solution(worked).text}"

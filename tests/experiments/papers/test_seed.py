@@ -75,7 +75,7 @@ def reasoning(table="reasoning_table", records=SEARCHES, published=None, **wante
     return rows_in(ReasoningTable(published=published), table, records, **wanted)
 
 
-def test_speedups_are_of_the_whole_search_and_of_decoding_apart():
+def test_a_search_has_a_speedup_end_to_end_and_one_of_decoding():
     """Ratios 2 and 8 end to end; 3.2 / 0.8 and 7.2 / 0.9 in decoding."""
     (row,) = reasoning(arm="seed", task="GSM8K")
     assert (row["end to end"], row["decoding"]) == ("4.00x [2.00, 8.00]", "5.66x [4.00, 8.00]")
@@ -92,7 +92,7 @@ def test_other_answers_refuse_a_speedup():
     assert row["equal outputs"] == "1/2, 1 DIFFER"
 
 
-def test_answers_are_counted_and_what_failed_has_no_speed():
+def test_answers_are_counted_and_failed_searches_have_no_speedup():
     (row,) = reasoning("reasoning_table_answers", arm="seed", task="GSM8K")
     assert (row["items"], row["failed"], row["correct"], row["accuracy"]) == (2, 0, 1, 0.5)
     assert (row["sequences/item"], row["evaluations unparsable"]) == (3, 2)

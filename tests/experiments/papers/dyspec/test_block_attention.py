@@ -75,7 +75,7 @@ def test_the_papers_figures_are_below_trees_of_their_size():
     assert (smaller["heap order"], smaller["depth-first"]) == (366.12, 218.31)
 
 
-def test_blocks_and_times_of_both_orders_stand_beside_the_whole_mask():
+def test_a_row_has_blocks_and_times_of_both_orders_and_of_the_whole_mask():
     analysis = BlockAttention()
     analysis.rows, analysis.heads, analysis.head_dim, analysis.block = [32, 64], 1, 8, 8
     analysis.trees, analysis.repeats = 2, 3
