@@ -3,8 +3,9 @@
 from functools import cache
 
 import pytest
+from helpers.examples import examples
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, small_model
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from specexp.builders import (
     BeamRerank,
@@ -134,16 +135,7 @@ limits = st.none() | st.integers(0, 6)
 prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
 
 
-def examples(few, many):
-    """How often a property is tried, and how often where time is no matter."""
-    return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow)])
-
-
-@examples(50, 400)
-def test_the_output_is_that_of_plain_decoding(examples):
-    settings(max_examples=examples)(equals_plain_decoding)()
-
-
+@examples(200)
 @given(
     name=st.sampled_from(sorted(FULL_ATTENTION)),
     attention=st.sampled_from(["sdpa", "eager"]),
@@ -156,7 +148,7 @@ def test_the_output_is_that_of_plain_decoding(examples):
     eos=st.none() | st.integers(0, VOCABULARY - 1),
     seed=st.integers(0, 3),
 )
-def equals_plain_decoding(
+def test_the_output_is_that_of_plain_decoding(
     name, attention, draft_and_tree, verifier, max_depth, max_nodes, texts, max_new_tokens, eos, seed
 ):
     drafter, builder = draft_and_tree
@@ -178,18 +170,14 @@ def equals_plain_decoding(
         assert result.steps <= expected.steps
 
 
-@examples(15, 100)
-def test_a_conversation_is_that_of_plain_decoding_from_the_start(examples):
-    settings(max_examples=examples)(goes_on_as_plain_decoding)()
-
-
+@examples(60)
 @given(
     name=st.sampled_from(sorted(FULL_ATTENTION)),
     draft_and_tree=drafts_and_trees,
     verifier=verifiers,
     turns=st.lists(prompts, min_size=2, max_size=3),
 )
-def goes_on_as_plain_decoding(name, draft_and_tree, verifier, turns):
+def test_a_conversation_is_that_of_plain_decoding_from_the_start(name, draft_and_tree, verifier, turns):
     drafter, builder = draft_and_tree
     model = language_model(name, "sdpa")
     plain, drafted = Decoder(model, verifier=verifier), Decoder(model, drafter, builder, verifier)
@@ -202,12 +190,7 @@ def goes_on_as_plain_decoding(name, draft_and_tree, verifier, turns):
         text = text + result.token_ids
 
 
-@examples(8, 60)
-def test_rejection_sampling_repeats_itself(examples):
-    """Its output depends on the drafts, but not on what was decoded before; at temperature 0 not even on them."""
-    settings(max_examples=examples)(repeats_itself)()
-
-
+@examples(30)
 @given(
     name=st.sampled_from(sorted(FULL_ATTENTION)),
     drafter=own_draws,
@@ -216,7 +199,8 @@ def test_rejection_sampling_repeats_itself(examples):
     prompt=prompts,
     seed=st.integers(0, 3),
 )
-def repeats_itself(name, drafter, builder, verifier, prompt, seed):
+def test_rejection_sampling_repeats_itself(name, drafter, builder, verifier, prompt, seed):
+    """Its output depends on the drafts, except at temperature 0, but not on earlier prompts."""
     model = language_model(name, "sdpa")
     decoder = Decoder(model, drafter, builder, verifier)
     first = decoder.generate(prompt, max_new_tokens=16, seed=seed)

@@ -1,13 +1,17 @@
-"""The wheel builds from what the container files copy, and what is installed is pinned."""
+"""The wheel builds from what the container files copy, pins hold, and the package shows its commands and names."""
 
 import re
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 import yaml
+
+import specexp
+from specexp.__main__ import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -22,7 +26,7 @@ def instructions(file: Path) -> list[list[str]]:
 
 
 def copy(words: list[str], folder: Path) -> None:
-    """What COPY does; without the weights, which take long and change nothing."""
+    """Copy as COPY does, but without weights, which take long and change nothing."""
     *sources, target = words
     for source in sources:
         if (ROOT / source).is_dir():
@@ -33,9 +37,7 @@ def copy(words: list[str], folder: Path) -> None:
             shutil.copy(ROOT / source, folder / target)
 
 
-def test_a_wheel_builds_wherever_a_container_installs_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheel_builds_wherever_a_container_installs_the_package(tmp_path, monkeypatch):
     build = pytest.importorskip("hatchling.build", reason="hatchling is not installed")
     folder, wheels = tmp_path / "image", []
     folder.mkdir()
@@ -50,7 +52,7 @@ def test_a_wheel_builds_wherever_a_container_installs_the_package(
     assert len(wheels) == len(CONTAINERS)
 
 
-def test_every_core_dependency_is_pinned_within_its_bounds() -> None:
+def test_every_core_dependency_is_pinned_within_its_bounds():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     assert all("==" in line for line in lines if line and not line.startswith("#"))
@@ -63,7 +65,7 @@ def numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text.partition(".post")[0])]
 
 
-def test_images_are_of_a_tried_python_and_of_no_floating_tag() -> None:
+def test_images_are_of_a_tried_python_and_of_no_floating_tag():
     tried = {line.rpartition(" :: ")[2] for line in PROJECT["classifiers"]}
     services = yaml.safe_load((DOCS / "cluster" / "compose.yaml").read_text())["services"].values()
     (base,) = [words[1] for words in instructions(CONTAINERS[0]) if words[0] == "FROM"]
@@ -71,7 +73,7 @@ def test_images_are_of_a_tried_python_and_of_no_floating_tag() -> None:
     assert all(re.search(r":v?\d", service["image"]) for service in services)
 
 
-def test_the_compose_file_publishes_on_this_machine_alone_and_shows_no_password() -> None:
+def test_the_compose_file_publishes_on_this_machine_alone_and_shows_no_password():
     services = yaml.safe_load((DOCS / "cluster" / "compose.yaml").read_text())["services"].values()
     assert services
     assert all(port.startswith("127.0.0.1:") for service in services for port in service["ports"])
@@ -79,6 +81,20 @@ def test_the_compose_file_publishes_on_this_machine_alone_and_shows_no_password(
 
 
 @pytest.mark.parametrize("name", ["study", "record"])
-def test_jobs_of_a_cluster_run_as_the_images_own_user(name: str) -> None:
+def test_jobs_of_a_cluster_run_as_the_images_own_user(name):
     pod = yaml.safe_load((DOCS / "cluster" / f"{name}.yaml").read_text())["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"]
+
+
+def test_the_package_lists_its_commands(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["specexp"])
+    assert main() == 0
+    shown = capsys.readouterr().out
+    for command in ("run", "sweep", "verify", "serve", "export", "why", "init", "doctor"):
+        assert f"\n  {command} " in shown
+    assert all(len(line.split()) > 3 for line in shown.splitlines() if line.startswith("  "))
+
+
+def test_completion_finds_the_public_names():
+    assert {"load_pair", "load_artifact", "Decoder", "GenerationResult", "__version__"} == set(dir(specexp))
+    assert all(getattr(specexp, name) for name in dir(specexp))

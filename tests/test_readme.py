@@ -4,19 +4,18 @@
 """
 
 import fcntl
-import io
 import json
 import os
 import re
 import shlex
 import shutil
 from collections.abc import Mapping
-from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from contextlib import chdir, suppress
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from helpers.commands import main_of
+from helpers.golden import command as call
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -120,7 +119,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def stand_ins(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What a command names and only the reader has, a gated model, a GPU and a network, and what is here instead."""
+    """Replacements of words in commands that need a gated model, a GPU or a network."""
     llama = tmp_path_factory.mktemp("llama") / "model"
     shutil.copytree(model_folder, llama)
     config = json.loads((llama / "config.json").read_text())
@@ -142,7 +141,7 @@ def stand_ins(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 def run(section: str, folder: Path, stand_ins: Mapping[str, list[str]]) -> None:
-    """Run the commands of a section and of those it needs, each once, whichever worker and page asks first."""
+    """Run the commands of a section and of the sections it needs, each once in all workers."""
     for needed in NEEDS.get(section, []):
         run(needed, folder, stand_ins)
     for command in commands(section):
@@ -165,26 +164,20 @@ def run_command(words: list[str], folder: Path) -> None:
     """In this process, so that thirty commands do not import torch and Lightning thirty times."""
     module, *given = words[2:]
     extra = [] if "--dry-run" in given else SHORT[module] + SHORT_TOO.get((module, *given[:1]), [])
-    main = main_of(module)
-    said = io.StringIO()
-    with chdir(folder), redirect_stdout(said), redirect_stderr(said):
-        status = main([*given, *extra])
-    assert status == 0, f"{shlex.join(words)}\n{said.getvalue()[-4000:]}"
+    with chdir(folder):
+        answer = call(module.rpartition(".")[2], *given, *extra)
+    assert answer.code == 0, f"{shlex.join(words)}\n{answer.out[-3000:]}\n{answer.err[-3000:]}"
 
 
-def test_ci_types_the_commands_that_install_as_they_stand_here() -> None:
-    lines = [
+def test_ci_runs_the_install_commands_of_the_pages() -> None:
+    lines = {
         line for section in sections() for block in blocks(section, "bash") for line in block.splitlines()
-    ]
-    others = [line for line in lines if not all(part.startswith("python -m") for part in line.split(" && "))]
+    }
+    others = {line for line in lines if not all(part.startswith("python -m") for part in line.split(" && "))}
     assert others
-    for line in others:
-        assert f"({line})" in CI.splitlines(), line
-
-
-def test_the_readmes_two_commands_install_what_they_need() -> None:
-    typed = [line for line in CI.splitlines() if line.startswith("(pip install")]
-    assert [line.strip("()") for line in typed] == [
+    assert others <= {line[1:-1] for line in CI.splitlines() if line.startswith("(")}
+    installs = [line[1:-1] for line in CI.splitlines() if line.startswith("(pip install")]
+    assert installs == [
         *blocks("README: The main job", "bash")[0].splitlines(),
         *blocks("README: Read on", "bash")[0].splitlines(),
     ]

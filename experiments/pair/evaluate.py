@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -47,7 +48,7 @@ def text_losses(
     found = []
     for ids in _encoded(tokenizer, texts):
         nats = F.cross_entropy(_logits(model, ids)[:-1], ids[0, 1:].to(model.device), reduction="sum")
-        size = len(tokenizer.decode(ids[0, 1:], skip_special_tokens=True).encode())
+        size = len(tokenizer.decode(ids[0, 1:], skip_special_tokens=True).encode())  # EOS has no bytes
         found.append(TextLoss(float(nats), ids.shape[1] - 1, size))
     return found
 
@@ -81,13 +82,12 @@ def agreement(
     texts: Sequence[str],
 ) -> dict[str, float]:
     """Return the share of positions with equal argmax, and the mean of ``sum(min(p, q))`` at `TEMPERATURE`."""
-    same = common = count = 0.0
+    same, common = [], []
     for ids in _encoded(tokenizer, texts):
-        p, q = ((_logits(model, ids) / TEMPERATURE).softmax(-1) for model in (target, draft))
-        same += float((p.argmax(dim=-1) == q.argmax(dim=-1)).sum())
-        common += float(torch.minimum(p, q).sum())
-        count += ids.shape[1]
-    return {"same best token": same / count, f"shared at T = {TEMPERATURE:g}": common / count}
+        p, q = ((_logits(model, ids) / TEMPERATURE).softmax(-1) for model in (target, draft))  # [n, V]
+        same += (p.argmax(dim=-1) == q.argmax(dim=-1)).tolist()
+        common += torch.minimum(p, q).sum(dim=-1).tolist()
+    return {"same best token": fmean(same), f"shared at T = {TEMPERATURE:g}": fmean(common)}
 
 
 def _encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[torch.Tensor]:
@@ -114,12 +114,12 @@ def continuations(
 ) -> list[list[int]]:
     """Return the new token ids of each prompt, up to EOS; greedy at temperature 0."""
     torch.manual_seed(0)
-    tokenizer.padding_side = "left"
+    tokenizer.padding_side = "left"  # generation continues at the right end
     sampling: dict[str, Any] = {"do_sample": False}
     if temperature > 0:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0}
     results, eos = [], tokenizer.eos_token_id
-    for first in range(0, len(prompts), 50):
+    for first in range(0, len(prompts), 50):  # prompts of a batch
         inputs = tokenizer(list(prompts[first : first + 50]), return_tensors="pt", padding=True)
         generate: Any = model.generate
         with torch.inference_mode():
@@ -138,12 +138,11 @@ def continuations(
 
 def shares(outputs: Sequence[Sequence[int]], eos_token_id: int) -> dict[str, float]:
     """Return the shares of continuations that loop, end by EOS or are long, and their mean length in tokens."""
-    count = len(outputs)
     return {
-        "loops": sum(loops(output) for output in outputs) / count,
-        "ended by EOS": sum(output[-1] == eos_token_id for output in outputs) / count,
-        "of 96 or more": sum(len(output) >= 96 for output in outputs) / count,
-        "tokens": sum(len(output) for output in outputs) / count,
+        "loops": fmean(map(loops, outputs)),
+        "ended by EOS": fmean(output[-1] == eos_token_id for output in outputs),
+        "of 96 or more": fmean(len(output) >= 96 for output in outputs),
+        "tokens": fmean(map(len, outputs)),
     }
 
 
@@ -163,8 +162,8 @@ def answers(
             verdicts[probe.kind].append(probe.is_right(probe.ending.cut(text)))
     return {
         kind: {
-            "right": sum(one is True for one in values) / len(values),
-            "readable": sum(one is not None for one in values) / len(values),
+            "right": fmean(one is True for one in values),
+            "readable": fmean(one is not None for one in values),
             "problems": len(values),
         }
         for kind, values in verdicts.items()

@@ -1,28 +1,163 @@
-"""Training of a causal language model with a budget of tokens: cross-entropy, optionally distilled from a teacher."""
+"""Training of a causal language model with a budget of tokens: cross-entropy, optionally distilled from a teacher.
+
+Its optimiser is Muon with AdamW, the mean of the weights on a plateau is exported, and repetitive rows train the model
+against loops.
+"""
 
 from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.callbacks import WeightAveraging
 from pydantic import Field
 from torch import nn
 from typing_extensions import override
 
-from experiments.pair.optimization import MuonAdamW, PlateauMean
-from experiments.pair.repetition import repeating_rows, unlikelihood
 from specexp.fit.budgeted import BudgetedTraining
 from specexp.fit.training_rows import given_tokens
 from specexp.models.packed import is_packed, load_packed
 from specexp.models.sources import check_source, sources_of
 
 if TYPE_CHECKING:
-    from lightning import Callback
+    from lightning import Callback, LightningModule, Trainer
     from transformers import PreTrainedTokenizerBase
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    """Muon for the hidden matrices and AdamW for embeddings and norms, as one optimiser.
+
+    Lightning counts a step of each optimiser, and a batch must be one step. Muon: K. Jordan et al. 2024, "Muon: An
+    optimizer for hidden layers in neural networks".
+    """
+
+    def __init__(self, module: nn.Module, *, muon_lr: float, adamw_lr: float) -> None:
+        hidden: list[nn.Parameter] = []
+        rest: list[nn.Parameter] = []
+        for name, parameter in module.named_parameters():
+            matrix = parameter.ndim == 2 and "embed" not in name and "lm_head" not in name
+            (hidden if matrix else rest).append(parameter)
+        self._optimizers: tuple[torch.optim.Optimizer, ...] = (
+            torch.optim.Muon(hidden, lr=muon_lr, weight_decay=0.01),
+            torch.optim.AdamW(rest, lr=adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        )
+        super().__init__([group for one in self._optimizers for group in one.param_groups], {})
+
+    @override
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for optimizer, group in zip(self._optimizers, self.param_groups, strict=True):
+            # Shared anew at every step: loading a checkpoint replaces both.
+            optimizer.param_groups, optimizer.state = [group], self.state
+            optimizer.step()
+        return loss
+
+
+class PlateauMean(WeightAveraging):
+    """Validates with and exports the mean of the weights at every ``every``-th step after the share ``begin``.
+
+    At a high learning rate the weights jump about a valley; their mean is near its floor (stochastic weight averaging,
+    Izmailov et al. 2018, section 3.2). The training itself continues from the last weights.
+    """
+
+    def __init__(self, module: BudgetedTraining, *, begin: float, every: int) -> None:
+        super().__init__(use_buffers=False)
+        self._module = module
+        self._begin = begin
+        self._every = every
+
+    @override
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        on_step = step_idx is not None and (step_idx + 1) % self._every == 0
+        return on_step and self._module.progress > self._begin
+
+    @override
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._is_filled:
+            super().on_validation_epoch_start(trainer, pl_module)
+
+    @override
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._is_filled:
+            super().on_validation_epoch_end(trainer, pl_module)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        pass  # the last checkpoint has the last weights, from which a stopped training continues
+
+    def copy_to_module(self, trainer: Trainer) -> None:
+        """Copy the mean into the module, after the last checkpoint."""
+        if self._is_filled:
+            super().on_train_end(trainer, self._module)
+
+    @property
+    def _is_filled(self) -> bool:
+        return self._average_model is not None and int(self._average_model.n_averaged) > 0
+
+
+EPISODE = 128
+
+
+def repeating_rows(
+    rows: torch.Tensor, line_ends: torch.Tensor, rng: random.Random
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows in which, every `EPISODE` tokens, some text is followed by copies of its last piece.
+
+    Small models fall into loops because a repeated piece makes its next repetition more likely. Pseudo-repetitive data
+    (J. Xu et al. 2022, "Learning to Break the Loop") trains against that.
+
+    Args:
+        rows: ``[n, length]`` token ids; what remains after whole episodes is unchanged.
+        line_ends: ``[vocab]`` bool, true where a token is a line break.
+        rng: Draws the pieces, of 1 to 32 tokens, more than half of them whole lines.
+
+    Returns:
+        The new rows ``[n, length]``, and their roles ``[n, length]`` int8: 0 ordinary text, 1 a copy that the loss
+        ignores, 2 a copy that should have been unlikely.
+    """
+    rows = rows.clone()
+    role = torch.zeros_like(rows, dtype=torch.int8)
+    for row, roles in zip(rows, role, strict=True):
+        for start in range(0, len(row) - EPISODE + 1, EPISODE):
+            episode, marks = row[start : start + EPISODE], roles[start : start + EPISODE]
+            begin, period = _piece(episode, line_ends, rng)
+            end = begin + period
+            copies = torch.arange(EPISODE - end) % period
+            episode[end:] = episode[begin:end][copies]
+            marks[end:] = 1
+            marks[begin + max(2 * period, min(period + 8, EPISODE)) :] = 2
+    return rows, role
+
+
+def unlikelihood(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean of ``-log(1 - p(target))`` (Welleck et al. 2020) of ``logits [n, vocab]``, ``targets [n]``."""
+    log_p = F.log_softmax(logits, dim=-1).gather(1, targets[:, None]).squeeze(1)
+    return -torch.log1p(-log_p.exp().clamp(max=1 - 1e-4)).mean()  # finite at p = 1
+
+
+def _piece(episode: torch.Tensor, line_ends: torch.Tensor, rng: random.Random) -> tuple[int, int]:
+    """Return the start of the repeated piece in an episode, and its length."""
+    if rng.random() < 0.6:
+        breaks = line_ends[episode].nonzero().flatten().tolist()
+        pairs = [
+            (a, b - a)
+            for i, a in enumerate(breaks)
+            for b in breaks[i + 1 : i + 3]
+            if 3 <= b - a <= 32 and b <= 72  # room for at least one copy
+        ]
+        if pairs:
+            return rng.choice(pairs)
+    period = min(32, max(1, round(2 ** rng.uniform(0, 5))))  # short periods are as frequent as long ones
+    return rng.randrange(8, 72 - period), period
+
 
 REPETITION_WEIGHT = 0.5
 
@@ -45,7 +180,7 @@ class CausalLMTraining(BudgetedTraining):
         teacher: Folder or hub id of a model to distil from; its vocabulary must be the same.
         distillation: Weight of the divergence from the teacher; the rest is cross-entropy.
         distill_from: Share of the budget after which the teacher is used; before, training is several times as fast.
-        repetition_from: Share of the budget after which the last row of a step is made repetitive, see `repetition`.
+        repetition_from: Share of the budget after which the last row of a step is made repetitive (`repeating_rows`).
         mean_from: Share of the budget after which weights enter the mean that is validated and exported, see
             `PlateauMean`; by default the last weights are exported.
         mean_every: Steps between two weights of that mean.
@@ -82,6 +217,7 @@ class CausalLMTraining(BudgetedTraining):
         first: Any = None if start is None else _pretrained(start, architecture["vocab_size"], "start")
         shape = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, **architecture}
         if first is not None:
+            # new channels are zero, so the mean square falls by the share of the old ones, and eps with it
             shape["rms_norm_eps"] = (
                 first.config.rms_norm_eps * first.config.hidden_size / shape["hidden_size"]
             )
@@ -130,7 +266,7 @@ class CausalLMTraining(BudgetedTraining):
             rng = random.Random(f"{self.seed}/{self.batches_done}")
             batch = batch.clone()
             batch[-1:], role[-1:] = repeating_rows(batch[-1:], self.line_ends, rng)
-        logits = _logits(self.model, batch)
+        logits = _logits(self.model, batch)  # [batch * (length - 1), V]
         targets, role = batch[:, 1:].flatten(), role[:, 1:].flatten()
         ordinary = role == 0
         loss = cross_entropy = F.cross_entropy(logits, targets.masked_fill(~ordinary, -100))
@@ -144,7 +280,7 @@ class CausalLMTraining(BudgetedTraining):
             per_token = F.kl_div(
                 logits.log_softmax(-1), wanted.log_softmax(-1), reduction="none", log_target=True
             )
-            divergence = per_token.sum(-1)[ordinary].mean()
+            divergence = per_token.sum(-1)[ordinary].mean()  # KL(teacher || student)
             self.log("train/divergence", divergence)
             loss = (1 - self.distillation) * loss + self.distillation * divergence
         self.log("train/loss", cross_entropy, prog_bar=True)
@@ -195,7 +331,7 @@ def grow(wide: nn.Module, narrow: nn.Module) -> None:
     share = narrow.config.hidden_size / config.hidden_size  # type: ignore[union-attr]
     with torch.no_grad():
         for name, weight in wide.state_dict().items():
-            corner = weight[tuple(slice(size) for size in given[name].shape)]
+            corner = weight[tuple(slice(size) for size in given[name].shape)]  # a view
             if weight.ndim == 1:  # zeros in new channels lower the root mean square that a norm divides by
                 weight.fill_(given[name].mean())
                 corner.copy_(given[name])

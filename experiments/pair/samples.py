@@ -70,7 +70,7 @@ def write_samples(pair: ModelPair, sources: Mapping[str, TextSource], count: int
                 for prompt, ids in zip(mine, answers, strict=True):
                     answer = pair.tokenizer.decode(ids, skip_special_tokens=True)
                     out.write(json.dumps({"prompt": prompt, "answer": answer}) + "\n")
-            out.flush()
+            out.flush()  # a source takes minutes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 BOS = "<|bos|>"
 EOS = "<|eos|>"
-CHARACTERS = 24_000_000
-"""Characters of training text; more changes rare tokens only."""
+CHARACTERS = 24_000_000  # characters of training text; more changes rare tokens only
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 4096) -> PreTrainedTokenizerFast:
@@ -36,7 +35,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 4096) -> PreTrain
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PATTERNS["qwen2"]), behavior="isolated"),
+            pre_tokenizers.Split(Regex(PATTERNS["qwen2"]), behavior="isolated"),  # before bytes are letters
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -44,7 +43,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 4096) -> PreTrain
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[BOS, EOS],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),  # every byte is a token, so any text is restored
         show_progress=False,
     )
     core.train_from_iterator(texts, trainer)

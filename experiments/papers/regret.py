@@ -49,7 +49,7 @@ class Regret(Analysis):
             pace = {arm: summarise(records, arm).seconds_per_token for arm in self._arms}
             known = {arm: seconds for arm, seconds in pace.items() if seconds}
             optimum, kind = min(known, key=known.__getitem__, default=None), "the fastest arm"
-        others = [arm for arm in self._arms if optimum not in (None, arm)]
+        others = [arm for arm in self._arms if optimum not in (None, arm)]  # none if nothing was measured
         regrets = {arm: paired_speedup(records, str(optimum), arm) for arm in others}
         used = MEASURED if optimum is None else summarise(records, optimum).clock
         title = clock.titled(f"Time per token over that of {kind}", used)

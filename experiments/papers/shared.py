@@ -1,10 +1,10 @@
-"""Shared by the papers' analyses: a state per drafting arm, short tables, labelled axes, and published rows."""
+"""Shared by the papers' analyses: a state per drafting arm, tables, labelled axes, lines, and published rows."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,25 +13,29 @@ from typing_extensions import override
 from specexp.bench.analysis import Analysis, drafting
 from specexp.bench.pictures import INK, rule
 from specexp.bench.publish import Report
+from specexp.bench.statistics import Speedup
 from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.messages import did_you_mean
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 
 State = TypeVar("State")
-Value = TypeVar("Value")
 Row = dict[str, str | float | dict[float, float]]
 """A row of a paper's table: texts, numbers, or numbers by their place on a grid."""
+MOST_BANDS = 4  # lines whose intervals can still be told apart
 NOT_RUN = "Not run here: figures as published by the paper, on its models and device."
 
 
 class DraftingAnalysis(Analysis, Generic[State]):
-    """Keeps a state for each arm that drafts, made from its parts, and updates it at every step."""
+    """Keeps a state for each arm that drafts, and updates it at every step."""
 
-    def __init__(self, new_state: Callable[[Parts], State]) -> None:
-        self.new_state = new_state
+    def __init__(self) -> None:
         self.parts: dict[str, Parts] = {}
         self.states: dict[str, State] = {}
+
+    def new_state(self, parts: Parts) -> State:
+        """Return the state of an arm before its first step, by default an empty list."""
+        return cast("State", [])
 
     @override
     def begin(self, arms: Mapping[str, Parts]) -> None:
@@ -85,6 +89,24 @@ def label(
         axes.set_ylim(low, high)
 
 
+def draw_lines(
+    axes: Axes, lines: Mapping[str, Mapping[float, Speedup | float]], *, mark_best: bool = False
+) -> None:
+    """Draw each line over its places: speedups with their intervals as bands; ``mark_best`` stars the highest point."""
+    for name, points in lines.items():
+        places = sorted(points)
+        drawn = [points[place] for place in places]
+        ratios = [one.ratio if isinstance(one, Speedup) else one for one in drawn]
+        [line] = axes.plot(places, ratios, marker="o", ms=3.5, lw=1.4, label=name)
+        own = [one for one in drawn if isinstance(one, Speedup)]
+        if own and len(lines) <= MOST_BANDS:
+            low, high = [one.low for one in own], [one.high for one in own]
+            axes.fill_between(places, low, high, color=line.get_color(), alpha=0.15, lw=0)
+        if mark_best and ratios:
+            best = max(ratios)
+            axes.plot(places[ratios.index(best)], best, "*", color=line.get_color(), ms=13, mec="white")
+
+
 def check_rows(
     rows: Sequence[Mapping[str, Any]] | None, figures: Iterable[str], texts: Sequence[str] = ("method",)
 ) -> list[Mapping[str, Any]]:
@@ -103,6 +125,7 @@ def check_rows(
                 raise ValueError(f"published.{number}.{key} must be a text, got {row.get(key)!r}")
         for key in row.keys() - set(texts):
             for one in row[key].values() if isinstance(row[key], Mapping) else [row[key]]:
+                # bool is an int in Python
                 if isinstance(one, bool) or not isinstance(one, int | float) or one <= 0:
                     raise ValueError(f"published.{number}.{key} must be a number above 0, got {one!r}")
     return list(rows or ())
@@ -115,7 +138,7 @@ def label_of(row: Mapping[str, Any]) -> str:
 
 def add_rows(table: Table, rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str]) -> None:
     """Add published rows below ours, and a note; ``headings`` has the column of each key, others are left out."""
-    speedups = {column.title for column in table.columns if column.interval}
+    speedups = {column.title for column in table.columns if column.interval}  # a paper states no interval
     for row in rows:
         known = {headings[key]: value for key, value in row.items() if key in headings}
         for heading in known.keys() & speedups:

@@ -14,8 +14,7 @@ from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.core.parts import Parts
 
-VOCABULARY = 32_000
-"""Tokens of the paper's models, to which the bytes are scaled."""
+VOCABULARY = 32_000  # tokens of the paper's models, to which the bytes are scaled
 
 
 class Storage(Analysis):
@@ -35,7 +34,9 @@ class Storage(Analysis):
         for arm, parts in self._arms.items():
             tensors = [] if parts.drafter is None else _tensors(parts.drafter.state_dict())
             size = sum(tensor.nbytes for tensor in tensors)
-            rows = {tensor.shape[0] for tensor in tensors if tensor.dim() == 2}
+            rows = {
+                tensor.shape[0] for tensor in tensors if tensor.dim() == 2
+            }  # one a token of the vocabulary
             scaled = size / rows.pop() * VOCABULARY / 1e3 if size and len(rows) == 1 else None
             shapes = ", ".join(f"{list(tensor.shape)} {str(tensor.dtype)[6:]}" for tensor in tensors)
             table.rows.append([arm, shapes or "nothing", size / 1e3, scaled])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
-from time import sleep
 
 from experiments.reproduce.paper_row import Run
 from experiments.reproduce.row_record import RowRecord, summarize
@@ -16,7 +17,6 @@ from specexp.config import ConfigError, load_config
 from specexp.core.messages import first_line
 
 _AT_ONCE = 2
-_POLL = 0.2  # seconds
 
 
 def check_run(run: Run) -> None:
@@ -40,40 +40,28 @@ def measure(runs: Sequence[Run], records: Path, output: Path) -> int:
     for run in runs:
         shared.setdefault(run.arguments, []).append(run)
     timed = [group for group in shared.values() if any(run.row.timed for run in group)]
-    untimed = [group for group in shared.values() if group not in timed]
+    untimed = [group for group in shared.values() if group not in timed]  # a shared run is timed for all
     failed = 0
     for groups, number in ((untimed, _AT_ONCE), (timed, 1)):
-        for group, code in _processes(groups, output, number):
-            log = output / f"{group[0].name}.log"
-            why = f"exit code {code}, see {log}" if code else _keep(group, records, output)
-            print(f"{_label(group)}: {why or 'measured'}", flush=True)
-            failed += bool(why)
+        with ThreadPoolExecutor(number) as pool:
+            codes = pool.map(_run, groups, repeat(output), repeat(number))
+            for group, code in zip(groups, codes, strict=True):
+                log = output / f"{group[0].name}.log"
+                why = f"exit code {code}, see {log}" if code else _keep(group, records, output)
+                print(f"{_label(group)}: {why or 'measured'}", flush=True)
+                failed += bool(why)
     return failed
 
 
-def _processes(groups: Sequence[list[Run]], output: Path, at_once: int) -> Iterator[tuple[list[Run], int]]:
-    """Make the first run of each group; yields the groups with their exit codes as they end."""
+def _run(group: Sequence[Run], output: Path, at_once: int) -> int:
+    """Make the first run of a group, which all share; returns its exit code."""
+    # runs at the same time share the cores
     environment = {**os.environ, **({"OMP_NUM_THREADS": "1"} if at_once > 1 else {})}
-    waiting = list(groups)
-    active: dict[subprocess.Popen[bytes], list[Run]] = {}
-    try:
-        while waiting or active:
-            while waiting and len(active) < at_once:
-                group = waiting.pop(0)
-                arguments, folder = group[0].arguments, group[0].name
-                print(f"{_label(group)}: python -m specexp.run {' '.join(arguments)}", flush=True)
-                command = [sys.executable, "-m", "specexp.run", *arguments]
-                command += ["--output", str(output), "--name", folder]
-                with (output / f"{folder}.log").open("wb") as log:
-                    process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-                active[process] = group
-            sleep(_POLL)
-            for process in [one for one in active if one.poll() is not None]:
-                yield active.pop(process), process.returncode
-    finally:
-        for process in active:
-            process.terminate()
-            process.wait()
+    arguments, name = group[0].arguments, group[0].name
+    print(f"{_label(group)}: python -m specexp.run {' '.join(arguments)}", flush=True)
+    command = [sys.executable, "-m", "specexp.run", *arguments, "--output", str(output), "--name", name]
+    with (output / f"{name}.log").open("wb") as log:
+        return subprocess.run(command, stdout=log, stderr=log, env=environment).returncode
 
 
 def _keep(group: Sequence[Run], records: Path, output: Path) -> str:

@@ -24,7 +24,7 @@ _Arguments = Annotated[tuple[str, ...], BeforeValidator(shlex.split)]
 _Runs = Annotated[
     dict[str, _Arguments], BeforeValidator(lambda runs: runs if isinstance(runs, dict) else {"": runs})
 ]
-_Clause = Annotated[Clause, BeforeValidator(Clause.parse)]
+_Clause = Annotated[Clause, BeforeValidator(Clause)]
 
 
 class PaperRow(BaseModel):
@@ -80,12 +80,13 @@ class PaperRow(BaseModel):
 
     @property
     def terms(self) -> list[Term]:
-        """All terms of the test that name a figure."""
-        return [term for clause in self.test for term in clause.terms if term.figure]
+        """All figures of the test."""
+        return [term for clause in self.test for term in clause.terms.values()]
 
     @property
     def declaration(self) -> str:
         """Digest of the runs and the test, which a record must share."""
+        # claims and published figures may be reworded without a new measurement
         declared = [{name: list(run) for name, run in self.runs.items()}, [one.text for one in self.test]]
         return hashlib.sha256(json.dumps(declared).encode()).hexdigest()[:16]
 

@@ -70,6 +70,7 @@ class RowRecord(BaseModel):
         if (found := self.runs.get(run.key)) is None:
             return f"{run.name} is not measured yet"
         pair, today, commit = found["pair"], pair_of(run.arguments), found["commit"]
+        # a digest is empty where the files of the pair are not on this machine
         if pair["digest"] != today["digest"] and pair["digest"] and today["digest"]:
             names = [f"({one['target']}, {one['digest']})" for one in (pair, today)]
             why = f"another pair {names[0]} than today's {names[1]}"
@@ -173,7 +174,7 @@ def _table(path: Path) -> dict[str, dict[str, Any]]:
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     frame = frame[~frame.apply(lambda cells: cells.str.endswith(_PUBLISHED)).any(axis=1)]
     heads = list(frame)
-    labels = heads[: heads.index("arm") + 1 if "arm" in heads else 1]
+    labels = heads[: heads.index("arm") + 1 if "arm" in heads else 1]  # such as task and arm
     labels += [head for head in heads[len(labels) :] if head == "category"]
     if frame.duplicated(labels).any():
         labels += [head for head in heads if not frame.duplicated([*labels, head]).any()][:1]
@@ -212,4 +213,5 @@ def _in_history(commit: str) -> bool:
         ancestor = subprocess.run([*git, "merge-base", "--is-ancestor", commit, "HEAD"], capture_output=True)
     except OSError:
         return True
+    # a shallow clone lacks old commits, so that it cannot tell
     return shallow.stdout.strip() != b"false" or ancestor.returncode == 0

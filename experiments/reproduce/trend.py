@@ -1,51 +1,30 @@
-"""Tests of a paper's trend: chains of inequalities between figures of a row's record."""
+"""Tests of a paper's trend: Python comparisons of figures of a row's record."""
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
-from operator import ge, gt, le, lt
+from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 AGREES, PARTLY, DISAGREES = "agrees", "partly", "disagrees"
-_COMPARISONS: dict[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, ">": gt, "<": lt}
-_SIGN = re.compile(r" (>=|<=|>|<) ")
-_TERM = re.compile(r"(?:(\d+(?:\.\d+)?)(?: \* |$))?(?:([^{}]+?)\{([^{}]+)\})?")
 
-Figure = Sequence[float]
-"""A number alone, or with the two ends of its 95 % interval."""
+Figure = Sequence[float]  # a number alone, or with the two ends of its 95 % interval
 
 
-@dataclass(frozen=True)
-class Term:
-    """One side of an inequality.
+class Term(NamedTuple):
+    """A figure that a test names as ``figure("NAME", "PLACE", ...)``."""
 
-    Attributes:
-        figure: A metric, ``speedup``, or ``TABLE: COLUMN`` of an analysis. Empty for a number.
-        place: The run if the row has several, then the arm or the label of a table's row, then the category if any.
-        factor: Multiplies the figure. The number itself if ``figure`` is empty.
-    """
-
-    figure: str
+    figure: str  # a metric, ``speedup``, or ``TABLE: COLUMN`` of an analysis
+    # the run if the row has several, then the arm or the label of a table's row, then the category if any
     place: tuple[str, ...]
-    factor: float
-
-    @classmethod
-    def parse(cls, text: str) -> Term:
-        """Read ``1.5``, ``alpha{tree}`` or ``0.9 * alpha{run | tree | category}``; raises ValueError for another."""
-        found = _TERM.fullmatch(text)
-        if not text or found is None:
-            raise ValueError(f"{text!r} must be a number, FIGURE{{ARM}} or 0.9 * FIGURE{{ARM}}")
-        factor, figure, place = found.groups()
-        return cls(figure or "", tuple(place.split(" | ")) if place else (), float(factor or 1))
 
     def __str__(self) -> str:
-        if not self.figure:
-            return ""
-        times = "" if self.factor == 1 else f"{self.factor:g} * "
-        return f"{times}{self.figure} of {', '.join(self.place)}"
+        return f"{self.figure} of {', '.join(self.place)}"
 
 
 class Outcome(NamedTuple):
@@ -62,34 +41,43 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Clause:
-    """A chain of inequalities, as ``tokens_per_step{tree} > 0.9 * tokens_per_step{chain} > 1``."""
+    """A chain of inequalities, as ``figure("alpha", "tree") > 0.9 * figure("alpha", "chain") > 0.5``."""
 
     text: str
-    terms: tuple[Term, ...]
-    signs: tuple[str, ...]
 
-    @classmethod
-    def parse(cls, text: str) -> Clause:
-        """Read a clause; raises ValueError if it does not compare a figure."""
-        pieces = _SIGN.split(text.strip())
-        terms = tuple(Term.parse(piece.strip()) for piece in pieces[::2])
-        if len(terms) < 2 or not any(term.figure for term in terms):
-            raise ValueError(f"{text!r} must compare a figure, as in 'alpha{{tree}} > alpha{{chain}}'")
-        return cls(text, terms, tuple(pieces[1::2]))
+    def __post_init__(self) -> None:
+        try:
+            compares = isinstance(ast.parse(self.text, mode="eval").body, ast.Compare) and self.terms
+        except SyntaxError:
+            compares = False
+        if not compares:
+            example = """figure("alpha", "tree") > figure("alpha", "chain")"""
+            raise ValueError(f"{self.text!r} must compare a figure, as in {example}")
+
+    @property
+    def terms(self) -> dict[str, Term]:
+        """The figures by their source, in order."""
+        calls = (node for node in ast.walk(ast.parse(self.text)) if isinstance(node, ast.Call))
+        arguments = {ast.unparse(call): list(map(ast.literal_eval, call.args)) for call in calls}
+        return {source: Term(name, tuple(place)) for source, (name, *place) in arguments.items()}
 
     def test(self, look_up: Callable[[Term], Figure]) -> Outcome:
-        """Test the clause; ``look_up`` returns a term's figure without its factor."""
-        figures = [
-            [term.factor * number for number in (look_up(term) if term.figure else (1.0,))]
-            for term in self.terms
-        ]
-        parts = zip(("", *self.signs), map(str, self.terms), map(_show, figures), strict=True)
-        pairs = list(zip(self.signs, pairwise(figures), strict=True))
-        return Outcome(
-            " ".join(filter(None, chain.from_iterable(parts))),
-            all(_COMPARISONS[sign](left[0], right[0]) for sign, (left, right) in pairs),
-            any(_overlap(left, right) for _, (left, right) in pairs),
-        )
+        """Test the clause; ``look_up`` returns the figure of a term."""
+        comparison = ast.parse(self.text, mode="eval").body
+        assert isinstance(comparison, ast.Compare)
+        shown = ast.unparse(comparison)
+        for source, term in self.terms.items():
+            value, *ends = (f"{number:.4g}" for number in look_up(term))
+            shown = shown.replace(source, f"{term} {value}" + (f" [{', '.join(ends)}]" if ends else ""))
+
+        def ends_of(side: ast.expr) -> NDArray[np.float64]:
+            # an array, so that a factor scales the ends of the interval too
+            scope = {"figure": lambda name, *place: np.array(look_up(Term(name, place)))}
+            return np.atleast_1d(eval(ast.unparse(side), scope))  # the declarations are our own
+
+        sides = list(map(ends_of, [comparison.left, *comparison.comparators]))
+        holds = eval(self.text, {"figure": lambda name, *place: look_up(Term(name, place))[0]})
+        return Outcome(shown, bool(holds), any(_overlap(*pair) for pair in pairwise(sides)))
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
@@ -100,12 +88,7 @@ def verdict(outcomes: Sequence[Outcome]) -> str:
     return f"{word}{count}{', within noise' if any(outcome.within_noise for outcome in outcomes) else ''}"
 
 
-def _show(figure: Figure) -> str:
-    value, *ends = (f"{number:.4g}" for number in figure)
-    return f"{value} [{', '.join(ends)}]" if ends else value
-
-
-def _overlap(left: Figure, right: Figure) -> bool:
+def _overlap(left: Figure | NDArray[np.float64], right: Figure | NDArray[np.float64]) -> bool:
     """Whether two intervals overlap. A number alone is its own interval."""
     (low, high), (other_low, other_high) = ((one[-2:][0], one[-1]) for one in (left, right))
-    return low <= other_high and other_low <= high
+    return bool(low <= other_high and other_low <= high)

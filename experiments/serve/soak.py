@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from experiments.serve.clients import (
+from experiments.serve.load import (
     Answer,
     Body,
     default_artifact,
@@ -148,7 +148,7 @@ async def soak(
             if left.endswith(" 0.0"):
                 break
             await asyncio.sleep(0.1)
-        begun = asyncio.Semaphore(0)
+        begun = asyncio.Semaphore(0)  # SIGTERM must come when all answers have begun
         volley = [asyncio.create_task(stream(client, bodies[n], begun.release)) for n in range(AT_ONCE)]
         for _ in volley:
             await begun.acquire()
@@ -159,6 +159,7 @@ async def soak(
                 lost += 1
             else:
                 clients.check(answer, place)
+    # the largest size within the first fifth of the requests
     warm = max([size for done, size in sizes if done <= requests // 5] or [size for _, size in sizes])
     growth = max(size for _, size in sizes[-5:]) / warm - 1
     minutes = (time.monotonic() - began) / 60

@@ -3,8 +3,8 @@
     SPECEXP_DATA=... python tests/golden/measure_coverage.py [arguments of pytest, such as -n 2]
 
 Exits with 1 if a package is covered by more than half a point less than recorded. Lines that only run in processes that
-tests start do not count. A package that was renamed or merged into another keeps its entry; ``moved`` in coverage.json
-gives the package that holds its code now, and packages merged into one are compared together, weighted by their lines.
+tests start do not count. ``moved`` in coverage.json gives the package that holds the code of one that was renamed or
+merged into another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,40 +22,30 @@ ROOT = Path(__file__).parents[2]
 TOLERANCE = 0.5  # points
 
 
-def measured(report: Mapping[str, Any]) -> dict[str, float]:
-    """Percent of lines covered by package, from a JSON report of coverage.py."""
-    lines: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for file, entry in report["files"].items():
-        package = Path(file).parts[1]  # specexp/<package>/...
-        lines[package][0] += entry["summary"]["covered_lines"]
-        lines[package][1] += entry["summary"]["num_statements"]
-    return {package: 100 * covered / total for package, (covered, total) in lines.items() if total}
-
-
-def expected(recorded: Mapping[str, Any]) -> dict[str, float]:
-    """Percent recorded by present package."""
-    lines: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for package, entry in recorded["packages"].items():
-        present = recorded["moved"].get(package, package)
-        lines[present][0] += entry["percent"] * entry["lines"]
-        lines[present][1] += entry["lines"]
-    return {package: covered / total for package, (covered, total) in lines.items()}
+def percent(counts: Iterable[tuple[str, float, float]]) -> dict[str, float]:
+    """Percent of lines covered by package, from a package, covered lines and lines of each file."""
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for package, covered, lines in counts:
+        sums[package][0] += covered
+        sums[package][1] += lines
+    return {package: 100 * covered / lines for package, (covered, lines) in sums.items() if lines}
 
 
 def shortfalls(recorded: Mapping[str, Any], report: Mapping[str, Any]) -> list[str]:
     """One sentence for each package that is missing or covered less than recorded."""
-    now, sentences = measured(report), []
-    for package, percent in expected(recorded).items():
-        if package not in now:
-            sentences.append(
-                f"coverage.json: specexp/{package} must exist, got no line of it: name the package that holds its code "
-                "under moved, or delete the entry if the code is gone"
-            )
-        elif now[package] < percent - TOLERANCE:
-            sentences.append(
-                f"coverage.json: specexp/{package} must be covered by {percent:.1f} %, got {now[package]:.1f} %"
-            )
-    return sentences
+    moved, old = recorded["moved"], recorded["packages"]
+    expected = percent(
+        (moved.get(p, p), one["percent"] * one["lines"] / 100, one["lines"]) for p, one in old.items()
+    )
+    now = percent(
+        (Path(file).parts[1], one["summary"]["covered_lines"], one["summary"]["num_statements"])
+        for file, one in report["files"].items()
+    )
+    return [
+        f"coverage.json: specexp/{package} must be covered by {least:.1f} %, got {now.get(package, 0):.1f} %"
+        for package, least in expected.items()
+        if now.get(package, 0) < least - TOLERANCE
+    ]
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ FOLDERS = sorted((GOLDEN / "artifacts").iterdir())
 FAMILIES = ("drafter", "builder", "verifier", "controller")
 VOLATILE = ("created", "sha256")
 GIVEN = ("study", "trial", "metrics")
-"""What whoever saves an artifact gives of its provenance; the rest is of machine and moment."""
+"""Fields of the provenance that the caller gives; the others depend on machine and time."""
 assert FOLDERS
 each_kind = pytest.mark.parametrize("folder", FOLDERS, ids=[folder.name for folder in FOLDERS])
 

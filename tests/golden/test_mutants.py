@@ -60,7 +60,7 @@ each_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: muta
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package whose lines may be changed."""
+    """A copy of the package to plant faults in."""
     folder = tmp_path_factory.mktemp("mutated")
     (folder / "experiments").symlink_to(TESTS.parent / "experiments")
     return Path(shutil.copytree(PACKAGE, folder / "specexp"))

@@ -12,7 +12,7 @@ MODELLED = GOLDEN / "latency.yaml"
 RECORD = ["arm", "prompt_id", "sample", "token_ids", "finish_reasons", "steps", "accepted_drafts"]
 RECORD += ["bonus_tokens", "draft_passes", "drafted_nodes", "drafted_at", "accepted_at", "decode_tokens"]
 RECORD += ["decode_seconds", "clock"]
-"""What is compared of an answered prompt."""
+"""The compared fields of a record."""
 BY_THE_CLOCK = {"prefill_seconds", "memory_mib"}
 """Columns of tables that no latency profile states."""
 WORDED = {"verdict", "reason"}
@@ -121,5 +121,5 @@ def test_fastest(setup: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["baselines", "phrases", "sampling"])
 def test_lossless_verdicts(name: str, setup: Path) -> None:
-    """Not of ``heads.yaml``, whose heads and corpus other commands must make first."""
+    """Without ``heads.yaml``, which needs heads and a corpus that other commands make."""
     _check_verdicts(f"lossless/{name}", f"experiments/lossless/{name}.yaml", setup, "--data.max_prompts", "3")

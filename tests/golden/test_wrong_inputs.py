@@ -27,7 +27,7 @@ RIGHT = {
     "prompts.jsonl": '{"id": "a", "prompt": "one two three"}\n{"id": "b", "prompt": "two three four"}\n',
 }
 Wrong = tuple[str, tuple[str, ...], Mapping[str, str]]
-"""What is typed after ``python -m specexp.``, the key and the value and where they were found, and other files."""
+"""The arguments of ``python -m specexp.``, the parts of its error sentence, and other files."""
 
 
 def typed(options: str, *holds: str) -> Wrong:

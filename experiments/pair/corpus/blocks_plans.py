@@ -38,8 +38,7 @@ from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _TASK = Blocksworld("", "")
 
-SHORT = 4
-"""Maximal number of actions of a short plan."""
+SHORT = 4  # maximal number of actions of a short plan
 
 
 @cache
@@ -158,11 +157,9 @@ class BlocksPlans(TextSource):
         while waiting:
             some = [waiting.pop() for _ in range(min(len(waiting), rng.randint(1, 5)))]
             judging = rng.random() < 0.5
-            head = None
-            if rng.random() < WITH_HEAD:
-                item = some[0].item
-                prompt = _TASK.value_prompt(item, [DONE]) if judging else _TASK.thought_prompt(item, [])
-                head = head_of(prompt, item.problem)
+            item = some[0].item
+            prompt = _TASK.value_prompt(item, [DONE]) if judging else _TASK.thought_prompt(item, [])
+            head = head_of(prompt, item.problem) if rng.random() < WITH_HEAD else None
             examples = [judgement(one, rng) if judging else solution(one) for one in some]
             yield document(f"blocks/{split}/{number}", examples, head)
             number += 1
@@ -198,7 +195,7 @@ def random_problem(rng: random.Random) -> Planned:
     """Return a problem that takes two to eight actions, with one of its shortest plans."""
     fewest, most = rng.choice([(2, SHORT), (SHORT + 1, 8)])
     while True:
-        blocks = tuple(_LETTERS[: rng.choice([3, 4, 4, 4, 5])])
+        blocks = tuple(_LETTERS[: rng.choice([3, 4, 4, 4, 5])])  # mostly four, as in the task
         states = _resting(blocks)
         start, end = rng.choice(states), rng.choice(states)
         wanted = sorted(fact for fact in end if fact[0] == ON)
@@ -213,6 +210,7 @@ def shape(problem: BlocksProblem) -> str:
     """Return a name of a problem that does not depend on the names of its blocks."""
     letters = _LETTERS[: len(problem.blocks)]
     ways = (dict(zip(order, letters, strict=True)) for order in permutations(problem.blocks))
+    # the least of all renamings is the same for problems that differ only in names
     return min(
         repr((sorted(_renamed(problem.start, way)), sorted(_renamed(problem.goal, way)))) for way in ways
     )
@@ -231,7 +229,7 @@ def judgement(planned: Planned, rng: random.Random) -> Example:
     word = "good"
     if rng.random() < 0.5:
         word = "bad"
-        away = [one for one, after in steps[facts].items() if far[after] >= far[facts]]
+        away = [one for one, after in steps[facts].items() if far[after] >= far[facts]]  # possible
         impossible = [one for one in actions(problem.blocks) if one not in steps[facts]]
         if away and rng.random() < 0.5:
             newest = rng.choice(away)
@@ -272,6 +270,7 @@ def _plan(problem: BlocksProblem, rng: random.Random) -> tuple[Action, ...]:
     steps, far = moves(problem.blocks), distances(problem.blocks, problem.goal)
     facts, plan = problem.start, []
     while far[facts]:
+        # every step that comes nearer keeps the plan a shortest one
         nearer = [(one, after) for one, after in steps[facts].items() if far[after] < far[facts]]
         action, facts = rng.choice(nearer)
         plan.append(action)

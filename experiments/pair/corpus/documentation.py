@@ -22,10 +22,10 @@ from specexp.data.tasks.task import Item
 from specexp.data.training_text import Split, Text, TextSource, is_repetitive, split_of, split_of_name
 
 MAX_CHARACTERS = 3500
-_UNDERLINE = re.compile(r"^([=\-~^*+#.\"'`])\1{2,}\s*$")
-_ROLE = re.compile(r":[\w:+-]+:`[!~]?([^`<]*?)(?:\s*<[^`>]*>)?`")
-_LINK = re.compile(r"`([^`<]+?)\s*<[^`>]+>`__?")
-_DIRECTIVE = re.compile(r"^(\s*)\.\. +([\w:-]+):: ?(.*)$")
+_UNDERLINE = re.compile(r"^([=\-~^*+#.\"'`])\1{2,}\s*$")  # of a heading
+_ROLE = re.compile(r":[\w:+-]+:`[!~]?([^`<]*?)(?:\s*<[^`>]*>)?`")  # :func:`name <target>`
+_LINK = re.compile(r"`([^`<]+?)\s*<[^`>]+>`__?")  # `text <url>`_
+_DIRECTIVE = re.compile(r"^(\s*)\.\. +([\w:-]+):: ?(.*)$")  # .. name:: argument
 _HIDDEN = """index module moduleauthor sectionauthor highlight toctree image figure only versionadded versionchanged
     deprecated currentmodule rubric include literalinclude tabularcolumns testsetup raw c:type c:macro c:member
     c:var"""
@@ -204,7 +204,7 @@ def descriptions(source: str) -> Iterator[tuple[str, str]]:
 def plain(markup: str) -> str:
     """Return the text of reStructuredText: roles and links as shown, directives as the text they describe."""
     kept: list[str] = []
-    skipped = -1
+    skipped = -1  # indentation of a hidden directive: deeper lines belong to it
     for line in markup.splitlines():
         indent = len(line) - len(line.lstrip())
         if skipped >= 0 and (not line.strip() or indent > skipped):
@@ -215,7 +215,7 @@ def plain(markup: str) -> str:
             skipped = indent
         elif found:
             kept.append(found[1] + found[3])
-        elif re.match(r"\s*\.\. ", line) or line.strip() == "..":
+        elif re.match(r"\s*\.\. ", line) or line.strip() == "..":  # a comment or a target
             skipped = indent
         elif not re.match(
             r"\s*:(?:noindex|synopsis|platform|term|name|module|async|linenos|class|align|widths|header)",

@@ -17,8 +17,7 @@ from specexp.data.tasks.gsm8k import GSM8K, last_number
 from specexp.data.tasks.task import Ending, Item
 from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_name
 
-RIGHT, WRONG = "9", "2"
-"""The scores of right and wrong steps in the value prompt's own examples."""
+RIGHT, WRONG = "9", "2"  # the scores of right and wrong steps in the value prompt's own examples
 
 WITH_HEAD = 0.3
 """Share of the documents that begin with a prompt's instructions and examples, which are long and always the same."""
@@ -29,9 +28,8 @@ _NAMES = """Ada Ben Carla David Elena Farid Grace Hana Ivan Julia Karim Lena Mar
 _THINGS = """apples pears stamps marbles books pencils cards shells stickers buttons coins candles flowers cookies rolls
     eggs tickets photos bottles bricks"""
 _GROUPS = "bags boxes baskets shelves jars rows packs trays"
-_CALCULATION = re.compile(r"<<[^<>]*>>")
+_CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's <<48/2=24>>
 _RESULT = re.compile(r"\$?[\d.,()%$]+(?:\s*(?:[-+*/x=]|of)\s*\$?[\d.,()%$]+)*\s*=\s*\$?[\d,]*\.?\d+%?")
-
 
 _RESULTS = re.compile(r"= \$?(\d+)(?!\d|[.,]\d)")
 _CALCULATED = re.compile(r"\$?\d[\d.,]*(?: ?[-+*/x] ?\$?\d[\d.,]*)+(?= ?=)")
@@ -200,27 +198,26 @@ def corrupted(step: str, rng: random.Random) -> str:
     start, end = found[-1].span(1)
     right = int(step[start:end])
     wrong = rng.choice([right + 1, right + 2, right + 10, right * 2 + 1, max(0, right - 3) or right + 3])
+    # other mentions of the result behind it are changed too
     return step[:start] + re.sub(rf"(?<![\d.,]){right}(?![\d.,])", str(wrong), step[start:])
 
 
 def documents(problems: Sequence[Worked], name: str) -> Iterator[Text]:
     """Yield problems as documents: in GSM8K's own form, then one to four a document, solved or judged in steps."""
     rng = random.Random(name)
-    number = 0
-    for one in problems:
+    number = len(problems)
+    for place, one in enumerate(problems):
         text = "\n".join([one.problem, *(step.answer for step in one.steps), f"#### {one.answer}\n"])
-        yield Text(f"{name}/{number}", text, (one.problem,) if one.drawn else ())
-        number += 1
+        yield Text(f"{name}/{place}", text, (one.problem,) if one.drawn else ())
     first = 0
     while first < len(problems):
         some = problems[first : first + rng.randint(1, 4)]
         first += len(some)
         judging = rng.random() < 0.35
-        head = None
-        if rng.random() < WITH_HEAD:
-            item = some[0].item
-            prompt = _TASK.value_prompt(item, ["?"]) if judging else _TASK.thought_prompt(item, [])
-            head = head_of(prompt, some[0].problem)
+        prompt = (
+            _TASK.value_prompt(some[0].item, ["?"]) if judging else _TASK.thought_prompt(some[0].item, [])
+        )
+        head = head_of(prompt, some[0].problem) if rng.random() < WITH_HEAD else None
         examples = [judgement(one, rng) if judging else solution(one) for one in some]
         yield document(f"{name}/{number}", examples, head)
         number += 1
@@ -258,7 +255,7 @@ def worked_of(question: str, answer: str) -> Worked:
     text, _, number = answer.rpartition("####")
     question = " ".join(question.split())
     steps: list[WorkedStep] = []
-    waiting: list[str] = []
+    waiting: list[str] = []  # lines without a calculation belong to the next step
     for line in text.strip().splitlines():
         waiting.append(_CALCULATION.sub("", line).strip())
         if "<<" in line:  # its calculation is what its question asks for
@@ -267,7 +264,7 @@ def worked_of(question: str, answer: str) -> Worked:
             waiting = []
     if steps:
         asked = re.split(r"(?<=[.!?])\s+", question)[-1]
-        last = steps.pop()
+        last = steps.pop()  # the problem itself asks for the last step
         question_of_last = asked if asked.endswith("?") else last.question
         steps.append(WorkedStep(question_of_last, " ".join([last.answer, *waiting])))
     return Worked(question, tuple(steps), number.strip())

@@ -1,5 +1,5 @@
-"""Attention over the non-empty blocks of a tree's mask, and its time by row order (Xiong et al. 2024, table 5 and
-figure 8).
+"""Orders of a tree's rows that leave fewer blocks of its attention mask, and attention over these blocks alone
+(Xiong et al. 2024, appendix C, table 5 and figures 8 and 9).
 """
 
 from __future__ import annotations
@@ -15,13 +15,143 @@ import torch
 from matplotlib.figure import Figure
 from typing_extensions import override
 
-from experiments.papers.dyspec.token_order import permuted, random_shape
-from experiments.papers.shared import label, report_of, table_of
+from experiments.papers.shared import DraftingAnalysis, label, report_of, table_of
 from specexp.bench.analysis import Analysis
 from specexp.bench.pictures import BLUE, GREY, INK, legend_below, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
+from specexp.bench.table import Cell, Table
+from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
+from specexp.core.tree import TokenTree, TreeShape
+
+AS_BUILT, HEAP, DEPTH_FIRST = "as built", "heap order", "depth-first"
+TABLE_5 = {256: (36.0, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}
+"""Published blocks of random trees, before and after reordering, by rows."""
+FIGURE_9 = {768: (366.12, 218.31), 1024: (580.07, 295.59)}
+"""Published blocks of real trees, before and after reordering, by nodes; the length of the prefix is not stated."""
+BLOCK_OF_PAPER = 32
+
+Orders = dict[str, TreeShape]  # a tree in several orders, by name
+
+
+def value_order(tree: TokenTree) -> tuple[int, ...]:
+    """Rows by falling value, parents before children: the order in which DySpec's heap adds them."""
+    assert tree.values is not None
+    values = tree.values.copy()
+    for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
+        values[row] = min(values[row], values[parent])  # rounding must not put a child before its parent
+    return tuple(np.argsort(-values, kind="stable").tolist())
+
+
+def permuted(shape: TreeShape, rows: Sequence[int]) -> TreeShape:
+    """The shape with its rows in this order: every row once, the root first, parents before children."""
+    parents = shape.parents[list(rows)]
+    return TreeShape([-1, *np.argsort(rows)[parents[1:]].tolist()], shape.ranks[list(rows)])
+
+
+def block_count(shape: TreeShape, block: int = BLOCK_OF_PAPER, prefix: int = 0) -> int:
+    """Non-empty blocks of the mask, which a block-sparse attention kernel computes; every row sees the columns of
+    ``prefix`` committed tokens.
+
+    Example:
+        >>> block_count(TreeShape.from_rank_paths([[0], [1], [0, 0]]), block=2)
+        3
+    """
+    size = shape.parents.size
+    row = np.arange(size)
+    seen = np.zeros((-(-size // block), -(-(prefix + size) // block)), dtype=np.bool_)
+    seen[:, : -(-prefix // block)] = True
+    ancestor = row
+    while row.size:  # one level up at a time, all rows together
+        seen[row // block, (prefix + ancestor) // block] = True
+        ancestor = shape.parents[ancestor]
+        row, ancestor = row[ancestor >= 0], ancestor[ancestor >= 0]
+    return int(seen.sum())
+
+
+def random_shape(rows: int, generator: np.random.Generator) -> TreeShape:
+    """A random tree of so many rows: each node is below any of the earlier rows with equal probability."""
+    parents = [-1, *generator.integers(0, np.arange(1, rows)).tolist()]
+    children = [0] * rows
+    ranks = [-1]
+    for parent in parents[1:]:
+        ranks.append(children[parent])
+        children[parent] += 1
+    return TreeShape(parents, ranks)
+
+
+class TreeReorder(DraftingAnalysis[list[Orders]]):
+    """Non-empty blocks of the tree mask in the order built (breadth first), in the heap's and depth first: of random
+    trees (table 5), and of the trees of the run over a growing prefix (figure 9).
+    """
+
+    name: ClassVar[str] = "tree_reorder"
+    block = BLOCK_OF_PAPER
+    prefixes: Sequence[int] = range(0, 1025, 256)  # committed tokens before the tree
+    most_trees, random_trees = 64, 20
+    """Trees of each arm, the first ones larger than a block; random trees of each size."""
+
+    @override
+    def watch(self, arm: str, state: list[Orders], outcome: Outcome) -> None:
+        tree = outcome.tree
+        if len(state) >= self.most_trees or tree.num_nodes < self.block:
+            return
+        shape = TreeShape(tree.shape.parents, tree.shape.ranks)  # without the cached mask
+        orders = {AS_BUILT: shape, DEPTH_FIRST: permuted(shape, shape.depth_first)}
+        if tree.values is not None:
+            orders[HEAP] = permuted(shape, value_order(tree))
+        state.append(orders)
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        seen = {arm: trees for arm, trees in self.states.items() if trees}
+        tables = {f"{self.name}_random": self._random_table()}
+        if seen:
+            tables[f"{self.name}_real"] = self._real_table(seen)
+        return Report(tables)
+
+    def _random_table(self) -> Table:
+        table = table_of(
+            f"Blocks of {self.block} of random trees (table 5)",
+            "rows | unordered, paper:.1 | unordered:.1 | reordered, paper:.1 | depth-first:.1"
+            " | depth-first to paper:.1%",
+            f"Means of {self.random_trees} trees, seed 0.",
+        )
+        for rows, published in TABLE_5.items():
+            generator = np.random.default_rng([0, rows])
+            trees = [random_shape(rows, generator) for _ in range(self.random_trees)]
+            orders = (trees, [permuted(tree, tree.depth_first) for tree in trees])
+            built, depth_first = (self._mean_blocks(shapes) for shapes in orders)
+            before, after = published if self.block == BLOCK_OF_PAPER else (None, None)
+            gap = None if after is None else depth_first / after - 1
+            table.rows.append([str(rows), before, built, after, depth_first, gap])
+        return table
+
+    def _mean_blocks(self, shapes: Sequence[TreeShape], prefix: int = 0) -> float:
+        return float(np.mean([block_count(shape, self.block, prefix) for shape in shapes]))
+
+    def _real_table(self, seen: Mapping[str, Sequence[Orders]]) -> Table:
+        title = f"Blocks of {self.block} of the run's trees, over the tokens before them (figure 9)"
+        table = table_of(title, f"arm | trees | mean nodes:.1 | prefix | {AS_BUILT} | {HEAP} | {DEPTH_FIRST}")
+        for arm, trees in seen.items():
+            nodes = float(np.mean([tree[AS_BUILT].num_nodes for tree in trees]))
+            for prefix in self.prefixes:
+                row: dict[str, Cell] = {
+                    "arm": arm,
+                    "trees": len(trees),
+                    "mean nodes": nodes,
+                    "prefix": prefix,
+                }
+                blocks = {o: self._mean_blocks([tree[o] for tree in trees], prefix) for o in trees[0]}
+                table.add({**row, **blocks})
+        if self.block == BLOCK_OF_PAPER:
+            for size, (before, after) in FIGURE_9.items():
+                paper: dict[str, Cell] = {"arm": "paper (not run here)", "mean nodes": float(size)}
+                table.add({**paper, HEAP: before, DEPTH_FIRST: after})
+            table.notes.append("The paper does not state the prefix of its figures, nor its order in detail.")
+        return table
+
 
 PUBLISHED = {256: 0.07548 / 0.05406, 512: 0.21317 / 0.11364, 1024: 0.63368 / 0.31801, 2048: 2.27148 / 1.02645}
 """Time of the paper's kernel unordered over that reordered, by rows."""
@@ -63,6 +193,7 @@ class BlockMask:
         given = torch.empty_like(queries)
         scale = queries.shape[-1] ** -0.5
         for rows, chosen, hidden in self._parts:
+            # [heads, block, chosen keys]
             scores = queries[:, rows] @ keys[:, chosen].transpose(1, 2) * scale + hidden.to(queries.dtype)
             given[:, rows] = scores.softmax(dim=-1) @ values[:, chosen]
         return given
@@ -75,8 +206,7 @@ class BlockAttention(Analysis):
     needs_models: ClassVar[bool] = True
     rows: Sequence[int] = (256, 512, 1024, 2048)
     heads, head_dim, block = 8, 128, 32
-    trees, repeats = 5, 5
-    """Random trees of each size, and turns of which the median counts."""
+    trees, repeats = 5, 5  # random trees of each size, and turns of which the median counts
 
     @override
     def begin(self, arms: Mapping[str, Parts]) -> None:
@@ -122,7 +252,7 @@ class BlockAttention(Analysis):
             for way, found in zip(ways, taken, strict=True):
                 started = perf_counter()
                 way(*tensors)
-                found += [1e3 * (perf_counter() - started)] if turn else []
+                found += [1e3 * (perf_counter() - started)] if turn else []  # the first turn warms up
         return [median(found) for found in taken]
 
     def _draw(self, title: str, times: Sequence[Sequence[float]]) -> Figure:

@@ -31,8 +31,7 @@ class ModelledLatency(Analysis):
     """Seconds per token with the milliseconds of a latency profile for the tokens fed in every pass of the run.
 
     The passes are counted in this run with its own models, so all results are called modelled. Hugging Face's own loops
-    cannot be watched: their passes are known where they draft nothing, or the profile has one figure for any number of
-    tokens.
+    cannot be watched, so their passes are known only if they draft nothing.
 
     Args:
         profile: Milliseconds of the passes.
@@ -63,7 +62,7 @@ class ModelledLatency(Analysis):
 
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
-        title = f"{self.profile.name} ({self.profile.source}), {_passes(self.profile)}"
+        title = f"{self.profile.name} ({self.profile.source})"
         table = table_of(
             f"Modelled latency: {title}",
             f"arm | tokens/step | draft passes/step:.1 | modelled s/token:.3 | {SPEEDUP}:interval",
@@ -95,15 +94,7 @@ class ModelledLatency(Analysis):
             return watched
         if not record.draft_passes and not record.drafted_nodes:
             return self.profile.plain_seconds(record.prompt_tokens, round(record.steps))
-        profile = self._of.get(record.arm, self.profile)
-        constant = max(len(profile.target_ms), len(profile.draft_ms)) == 1
-        if not constant or (record.draft_passes and not profile.draft_ms):
-            return None
-        prefix = record.prompt_tokens + record.new_tokens // 2
-        drafting = record.draft_passes * profile.draft_seconds(1, prefix) if record.draft_passes else 0.0
-        beside = profile.step_ms * record.steps + profile.node_ms * record.drafted_nodes
-        beside += profile.token_ms * record.new_tokens
-        return record.steps * profile.target_seconds(1, prefix) + drafting + beside / 1e3
+        return None
 
     def _seconds_per_token(self, records: Sequence[PromptRecord], arm: str) -> float | None:
         own = [record for record in records if record.arm == arm and not record.error]
@@ -121,22 +112,13 @@ class ModelledLatency(Analysis):
                     reason = f"{arm} did not count the tokens of its passes"
                     return Speedup.refuse(arm, PLAIN, reason)
                 plain = self.profile.plain_seconds(record.prompt_tokens, record.new_tokens)
+                # the mean of logarithms is the log of the geometric mean
                 ratios.append((record.prompt_id, float(np.log(plain / seconds))))
         if not ratios:
             return Speedup.refuse(arm, PLAIN, f"no prompt was answered by {arm}")
-        return Speedup.of(arm, PLAIN, mean_by_prompt(ratios), f"modelled: {_passes(self.profile)}")
-
-
-def _passes(profile: LatencyProfile) -> str:
-    """The milliseconds in short, for a title."""
-    draft = f", a draft pass of {_range(profile.draft_ms)}" if profile.draft_ms else ""
-    return f"a target pass of {_range(profile.target_ms)}{draft}"
-
-
-def _range(milliseconds: Mapping[int, float]) -> str:
-    first, last = milliseconds[1], max(milliseconds)
-    seconds = [f"{ms / 1e3:g} s" if first >= 1e3 else f"{ms:g} ms" for ms in (first, milliseconds[last])]
-    return seconds[0] if last == 1 else f"{seconds[0]} (1 token) to {seconds[1]} ({last} tokens)"
+        return Speedup.of(
+            arm, PLAIN, mean_by_prompt(ratios), f"modelled: {self.profile.name} ({self.profile.source})"
+        )
 
 
 def _runs_a_model(drafter: Drafter | None) -> bool:

@@ -9,11 +9,8 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from pydantic import Field
 from scipy.stats import binned_statistic
@@ -21,7 +18,7 @@ from typing_extensions import override
 
 from experiments.papers.shared import DraftingAnalysis, label, report_of, table_of
 from specexp.bench.analysis import Analysis, check_arms, drafting, grafted_rows, visited
-from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure, whole_numbers
+from specexp.bench.pictures import BLUE, GREY, ORANGE, legend_below, new_figure, whole_numbers
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup
@@ -31,8 +28,7 @@ from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
 
 Values = NDArray[np.float64]
-Sizes = list[tuple[int, int]]
-"""Nodes and accepted nodes of each step."""
+Sizes = list[tuple[int, int]]  # nodes and accepted nodes of each step
 
 
 class TreeSizes(DraftingAnalysis[Sizes]):
@@ -48,7 +44,7 @@ class TreeSizes(DraftingAnalysis[Sizes]):
     name: ClassVar[str] = "tree_sizes"
 
     def __init__(self, most_steps: Annotated[int, Field(ge=1)] = 300, arms: list[str] | None = None) -> None:
-        super().__init__(lambda parts: [])
+        super().__init__()
         self.most_steps = most_steps
         self.arms = arms
 
@@ -66,7 +62,7 @@ class TreeSizes(DraftingAnalysis[Sizes]):
         )
         seen = {arm: np.array(steps) for arm, steps in self.states.items() if steps}  # [steps, 2]
         for arm, steps in seen.items():
-            nodes, accepted = steps.T
+            nodes, accepted = steps.T  # [steps] each
             cap, budget, mean = self._cap(arm), self._budget(arm), float(nodes.mean())
             sizes = [mean, float(np.median(nodes)), int(nodes.max())]
             shares = [mean / budget, float((nodes >= cap).mean()), float(accepted.mean())]
@@ -84,32 +80,20 @@ class TreeSizes(DraftingAnalysis[Sizes]):
         return self.parts[arm].controller.mean_nodes or self._cap(arm)
 
     def _draw(self, seen: Mapping[str, NDArray[np.int64]]) -> Figure:
-        title, height = "Nodes drafted and accepted, step by step", 0.7 + 1.75 * len(seen)
-        figure, panels = new_figure(9.5, height, title, len(seen), 2, width_ratios=(4, 1), sharey="row")
-        for (panel, side), (arm, steps) in zip(panels, seen.items(), strict=True):
-            budget, sizes = self._budget(arm), steps[:, 0]
-            nodes, accepted = steps[: self.most_steps].T
-            highest = max(budget, int(sizes.max()), 1)
-            panel.stairs(nodes, np.arange(len(nodes) + 1) - 0.5, fill=True, color=GREY, alpha=0.55)
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        title, height = "Nodes drafted and accepted, step by step", 0.9 + 1.75 * len(seen)
+        figure, panels = new_figure(9.5, height, title, len(seen), 1)
+        for [panel], (arm, steps) in zip(panels, seen.items(), strict=True):
+            budget, (nodes, accepted) = self._budget(arm), steps[: self.most_steps].T
+            panel.stairs(
+                nodes, np.arange(len(nodes) + 1) - 0.5, fill=True, color=GREY, alpha=0.55, label="nodes"
+            )
+            panel.plot(accepted, ".", ms=3, color=ORANGE, label="accepted nodes")
+            panel.axhline(budget, color=BLUE, lw=0.9, ls="--", label="budget")
             panel.set_xlim(-0.5, len(nodes) - 0.5)
-            named = f"{arm} (mean {sizes.mean():.1f} of {budget})"
-            label(panel, y="nodes", title=named, low=0, high=1.15 * highest)
-            scale = panel.twinx()
-            scale.plot(accepted, ".", ms=3, color=ORANGE)
-            scale.set_ylabel("accepted", fontsize=8, color=ORANGE)
-            label(scale, low=0, high=1.15 * max(int(steps[:, 1].max()), 1))
-            whole_numbers(scale)
-            scale.tick_params(labelsize=8, colors=INK)
-            scale.spines["top"].set_visible(False)
-            bins = np.linspace(0, 1.0001 * highest, min(highest, 32) + 2).tolist()
-            shares = np.full(len(steps), 100 / len(steps))
-            side.hist(sizes, bins=bins, orientation="horizontal", color=GREY, weights=shares)
-            for axes in (panel, side):
-                axes.axhline(budget, color=BLUE, lw=0.9, ls="--")
-        key = f"grey: nodes, dashed: the budget, orange: accepted nodes; the first {self.most_steps}"
-        label(panels[-1][0], f"step ({key})")
-        label(panels[-1][1], "% of all steps")
+            label(panel, y="nodes", title=f"{arm} (mean {steps[:, 0].mean():.1f} of {budget})", low=0)
+            whole_numbers(panel)
+        label(panels[-1][0], f"step (the first {self.most_steps})")
+        legend_below(figure, 3, *panels[0][0].get_legend_handles_labels())
         return figure
 
 
@@ -130,8 +114,12 @@ class AcceptanceVector(DraftingAnalysis[NDArray[np.int64]]):
     name: ClassVar[str] = "acceptance"
 
     def __init__(self, width: Annotated[int, Field(ge=1)] = 8) -> None:
-        super().__init__(lambda parts: np.zeros(self.width + 1, dtype=np.int64))
+        super().__init__()
         self.width = width
+
+    @override
+    def new_state(self, parts: Parts) -> NDArray[np.int64]:
+        return np.zeros(self.width + 1, dtype=np.int64)
 
     @override
     def watch(self, arm: str, state: NDArray[np.int64], outcome: Outcome) -> None:
@@ -171,16 +159,12 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
     Counted are the nodes that the verifier tried: the children of visited nodes in the order drawn, up to the accepted
     one. The draft probability q is that of the token given its parent, before elder siblings are taken out. The target
     probability p is after the verifier's temperature, top-k and top-p (a verifier without them is greedy: p is 0 or
-    1). The paper does not define its acceptance rate: here it is of every ``group`` consecutive tries in a column.
+    1).
     """
 
     name: ClassVar[str] = "draft_vs_acceptance"
     needs_models: ClassVar[bool] = True
-    bins, group = 20, 10
-    """Columns of the maps and rows over p; tries of a rate."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda parts: [])
+    bins = 20  # columns and rows of the map
 
     @override
     def watch(self, arm: str, state: list[tuple[float, float, float]], outcome: Outcome) -> None:
@@ -196,7 +180,7 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
                 continue
             p = processors.probabilities(outcome.logits[row])  # [V]
             accepted = outcome.accepted[depth] if depth < len(outcome.accepted) else None
-            for child in children:
+            for child in children:  # in the order tried, up to the accepted one
                 q = float(np.exp(tree.log_probs[child]))
                 state.append((q, float(p[tree.tokens[child]]), float(child == accepted)))
                 if child == accepted:
@@ -223,52 +207,29 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
         return report_of(self, table, self._draw(tries) if tries else None)
 
     def _draw(self, tries: Mapping[str, pd.DataFrame]) -> Figure:
-        title = "Draft probability against acceptance (left) and target probability (right)"
-        figure, rows = new_figure(9.2, 0.9 + 3.7 * len(tries), title, len(tries), 2)
+        title = "Target probability p of the nodes tried, and their mean acceptance, by draft probability q"
+        figure, [panels] = new_figure(1 + 4.6 * len(tries), 4.6, title, 1, len(tries), sharey=True)
         edges = np.linspace(0, 1, self.bins + 1)
-        levels = (np.arange(self.group + 2) - 0.5) / self.group  # the values of a rate
-        for (left, right), (arm, seen) in zip(rows, tries.items(), strict=True):
+        for axes, (arm, seen) in zip(panels, tries.items(), strict=True):
             q, p, accepted = seen.to_numpy().T
-            image = _heat(left, *_rates(q, accepted, edges, self.group), edges, levels)
-            _line(left, edges, q, accepted, "mean acceptance")
-            rates, axis = f"acceptance rate of {self.group} nodes", "draft probability q of the node"
-            label(left, axis, rates, f"{arm}: {len(q)} nodes tried", low=levels[0], high=levels[-1])
-            _heat(right, q, p, edges, edges)
-            _line(right, edges, q, p, "mean target probability")
-            correlation = f"correlation of p with q {seen.q.corr(seen.p):.2f}"
-            label(right, axis, "target probability p", correlation, low=0, high=1)
-            for axes in (left, right):
-                axes.set_xlim(0, 1)
-                axes.legend(loc="upper left", fontsize=7, framealpha=0.8)
-            figure.colorbar(image, ax=[left, right], pad=0.01).set_label("share of the column", fontsize=8)
+            counts, _, _ = np.histogram2d(q, p, bins=(edges, edges))
+            # every column adds up to one; empty cells stay white, and the power keeps rare ones visible
+            shares = np.ma.masked_equal(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), 0)
+            norm = PowerNorm(0.5, vmin=0, vmax=1)
+            image = axes.pcolormesh(edges, edges, shares.T, cmap="YlGnBu", norm=norm, rasterized=True)
+            axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
+            for name, values, colour in (("mean p", p, BLUE), ("mean acceptance", accepted, ORANGE)):
+                means = binned_statistic(
+                    q, values, bins=edges
+                ).statistic  # nan, so not drawn, in empty columns
+                axes.plot(
+                    (edges[:-1] + edges[1:]) / 2, means, color=colour, marker="o", ms=3, lw=1.4, label=name
+                )
+            label(axes, "draft probability q", title=f"{arm}: {len(q)} nodes tried", low=0, high=1)
+        label(panels[0], y="target probability p")
+        figure.colorbar(image, ax=panels, pad=0.01).set_label("share of the column", fontsize=8)
+        legend_below(figure, 2, *panels[0].get_legend_handles_labels())
         return figure
-
-
-def _rates(q: Values, accepted: Values, edges: Values, group: int) -> tuple[Values, Values]:
-    """Middle of the column and acceptance rate of every ``group`` consecutive tries of a column."""
-    column = np.digitize(q, edges[1:-1])
-    middles, rates = [], []
-    for number, middle in enumerate((edges[:-1] + edges[1:]) / 2):
-        own = accepted[column == number]
-        groups = own[: own.size // group * group].reshape(-1, group)
-        rates.append(groups.mean(axis=1))
-        middles.append(np.full(len(groups), middle))
-    return np.concatenate(middles), np.concatenate(rates)
-
-
-def _heat(axes: Axes, x: Values, y: Values, edges: Values, levels: Values) -> QuadMesh:
-    """A map whose columns add up to one; empty cells stay white, rare ones visible."""
-    counts, _, _ = np.histogram2d(x, np.clip(y, levels[0], levels[-1]), bins=(edges, levels))
-    shares = np.ma.masked_equal(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), 0)
-    norm = PowerNorm(0.5, vmin=0, vmax=1)
-    return axes.pcolormesh(edges, levels, shares.T, cmap="YlGnBu", norm=norm, rasterized=True)
-
-
-def _line(axes: Axes, edges: Values, q: Values, values: Values, name: str) -> None:
-    """Mean of each column, none where it is empty."""
-    means = binned_statistic(q, values, bins=edges).statistic
-    axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
-    axes.plot((edges[:-1] + edges[1:]) / 2, means, color=ORANGE, marker="o", ms=3, lw=1.4, label=name)
 
 
 def _means(seen: pd.DataFrame) -> list[float]:
@@ -348,6 +309,6 @@ def _ratio(arm: str, other: str, first: Mapping[str, Values], second: Mapping[st
         quotient: Values = rates[..., 0] / rates[..., 1]
         return quotient
 
-    low, high = np.quantile(ratio(pairs[drawn].sum(axis=1)), [0.025, 0.975])
+    low, high = np.quantile(ratio(pairs[drawn].sum(axis=1)), [0.025, 0.975])  # bootstrap over prompts
     value = float(ratio(pairs.sum(axis=0)))
     return Speedup(arm, other, float(np.log(value)), value, float(low), float(high), len(both))

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
+from scipy.stats import binomtest, spearmanr
 from typing_extensions import override
 
 from experiments.papers.shared import (
@@ -27,17 +27,21 @@ from experiments.papers.shared import (
     table_of,
 )
 from specexp.bench.analysis import ended_inside, grafted_rows, over
-from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, legend_below, name_rows, new_figure
+from specexp.bench.pictures import BLUE, GREY, ORANGE, legend_below, name_rows, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.table import Cell, Table
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts
 
 PUBLISHED = {"accepted": "accepted/step", "with_bonus": "with bonus", "utilisation": "accepted / drafted"}
-PALE = "#ecd3bd"
-QUANTILE_95 = 1.959964
-LOWEST = 1e-4
-"""Product below which there is one bin."""
+KINDS = {
+    "drafted, accepted": BLUE,
+    "phrases, accepted": ORANGE,
+    "drafted, rejected": GREY,
+    "phrases, rejected": "#ecd3bd",
+}
+LOWEST = 1e-4  # product below which there is one bin
 
 
 @dataclass
@@ -75,8 +79,12 @@ class Utilisation(DraftingAnalysis[Counts]):
     name: ClassVar[str] = "utilisation"
 
     def __init__(self, published: list[Row] | None = None) -> None:
-        super().__init__(lambda parts: Counts())
+        super().__init__()
         self.published = check_rows(published, ["accepted", "utilisation"])
+
+    @override
+    def new_state(self, parts: Parts) -> Counts:
+        return Counts()
 
     @override
     def watch(self, arm: str, state: Counts, outcome: Outcome) -> None:
@@ -106,40 +114,28 @@ class Utilisation(DraftingAnalysis[Counts]):
         return report_of(self, table, self._draw(shown) if shown else None)
 
     def _draw(self, shown: Mapping[str, Counts]) -> Figure:
-        published = [row for row in self.published if {"accepted", "utilisation"} <= row.keys()]
-        labels = [*shown, *map(label_of, published)]
-        title = "What becomes of the tokens drafted in a step"
-        figure, [[axes]] = new_figure(8.5, 1.7 + 0.42 * len(labels), title)
-        steps = np.array([[one.steps] for one in shown.values()])
-        accepted = np.array([one.accepted for one in shown.values()]) / steps  # [arms, kind of node]
-        rejected = np.array([one.nodes for one in shown.values()]) / steps - accepted
-        looks = [("drafted, accepted", BLUE), ("phrases, accepted", ORANGE)]
-        looks += [("drafted, rejected", GREY), ("phrases, rejected", PALE)]
-        ends = np.zeros(len(shown))
-        for (name, colour), widths in zip(looks, [*accepted.T, *rejected.T], strict=True):
-            if widths.any():
-                axes.barh(range(len(shown)), widths, 0.66, ends, color=colour, label=name)
-                ends = ends + widths
-        hollow: dict[str, Any] = {"fill": False, "ls": "--"}
-        for place, row in enumerate(published, start=len(shown)):
-            drafted = row["accepted"] / row["utilisation"]
-            axes.barh(place, row["accepted"], 0.66, edgecolor=BLUE, **hollow)
-            axes.barh(place, drafted - row["accepted"], 0.66, row["accepted"], edgecolor=GREY, **hollow)
-            ends = np.append(ends, drafted)
-        shares = [one.utilisation or 0.0 for one in shown.values()] + [
-            row["utilisation"] for row in published
-        ]
-        for place, (end, share) in enumerate(zip(ends, shares, strict=True)):
-            axes.text(end, place, f"  {100 * share:.0f} % accepted", va="center", fontsize=8, color=INK)
-        name_rows(axes, labels)
-        axes.margins(x=0.18)
+        bars: dict[str, list[float]] = {}
+        for arm, counts in shown.items():
+            accepted, nodes = counts.accepted / counts.steps, counts.nodes / counts.steps  # [kind of node]
+            bars[arm] = [*accepted, *(nodes - accepted)]
+        for row in self.published:
+            if {"accepted", "utilisation"} <= row.keys():
+                rejected = row["accepted"] / row["utilisation"] - row["accepted"]
+                bars[label_of(row)] = [row["accepted"], 0.0, rejected, 0.0]
+        figure, [[axes]] = new_figure(
+            8.5, 1.7 + 0.42 * len(bars), "What becomes of the tokens drafted in a step"
+        )
+        ends = np.zeros(len(bars))
+        for (name, colour), widths in zip(KINDS.items(), zip(*bars.values(), strict=True), strict=True):
+            axes.barh(range(len(bars)), widths, 0.66, ends, color=colour, label=name)
+            ends = ends + widths
+        name_rows(axes, list(bars))
         label(axes, "tokens drafted in a step")
         legend_below(figure, 4)
         return figure
 
 
-Questions = dict[int | str, NDArray[np.int64]]
-"""Drafted and accepted nodes by question."""
+Questions = dict[int | str, NDArray[np.int64]]  # drafted and accepted nodes by question
 
 
 class PrecutLearning(DraftingAnalysis[Questions]):
@@ -151,8 +147,9 @@ class PrecutLearning(DraftingAnalysis[Questions]):
 
     name: ClassVar[str] = "precut_learning"
 
-    def __init__(self) -> None:
-        super().__init__(lambda parts: {})
+    @override
+    def new_state(self, parts: Parts) -> Questions:
+        return {}
 
     @override
     def watch(self, arm: str, state: Questions, outcome: Outcome) -> None:
@@ -169,7 +166,7 @@ class PrecutLearning(DraftingAnalysis[Questions]):
         )
         figure, [[axes]] = new_figure(7, 4)
         for arm, questions in self.states.items():
-            found = np.array([[0, 0], *questions.values()])
+            found = np.array([[0, 0], *questions.values()])  # [questions + 1, drafted and accepted]
             middle = 1 + len(found) // 2
             halves = (found[:middle].sum(axis=0), found[middle:].sum(axis=0), found.sum(axis=0))
             shares = [over(int(accepted), int(drafted)) for drafted, accepted in halves]
@@ -206,19 +203,18 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
     edges: NDArray[np.float64] = np.concatenate(([0.0], np.geomspace(LOWEST, 1, 13)))
     """Bins of the product; the paper's are of equal width, which hides long and unlikely drafts."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda parts: [])
-
     @override
     def watch(self, arm: str, state: list[NDArray[np.float64]], outcome: Outcome) -> None:
         tree = outcome.tree
         if tree.log_probs is None:
             return
         path = list(tree.best_path())
+        # a prefix is accepted while the verifier walks down the same path
         same = [drafted == row for drafted, row in zip(path, outcome.accepted, strict=False)]
         accepted = [*same, False].index(False)
+        # whether longer prefixes would have been accepted is unknown if the output ended first
         cut = ended_inside(outcome) and accepted == len(outcome.accepted)
-        products = np.exp(np.cumsum(tree.log_probs[path], dtype=np.float64))
+        products = np.exp(np.cumsum(tree.log_probs[path], dtype=np.float64))  # equation 6, by length
         lengths = np.arange(1, (accepted if cut else len(path)) + 1)
         step = np.full(len(lengths), len(state))
         state.append(np.column_stack([step, lengths, products[: len(lengths)], lengths <= accepted]))
@@ -239,7 +235,8 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
             found[number, :2] = len(own), steps
             if steps:
                 means = own[:, 1:].mean(axis=0)
-                found[number, 2:] = *means, *wilson_interval(float(means[-1]), steps)
+                share = binomtest(round(means[-1] * steps), steps)
+                found[number, 2:] = *means, *share.proportion_ci(method="wilson")
         return found
 
     def _table(self, tries: Mapping[str, Tries]) -> Table:
@@ -274,6 +271,7 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
         lowest = LOWEST / 10  # left end of the axis
         binned = self._binned(seen)
         product, share, low, high = binned[binned[:, 0] > 0, 3:].T
+        low, high = np.minimum(low, share), np.maximum(high, share)  # they are of a rounded number of tries
         diagonal, product = np.geomspace(lowest, 1, 200), np.maximum(product, 1.5 * lowest)
         points.plot(diagonal, diagonal, color=GREY, lw=1, ls="--", label="accepted as often as it says")
         errors, name = [share - low, high - share], "accepted (95 % interval)"
@@ -284,14 +282,6 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
         points.set_xlim(lowest, 1.02)
         title, axis = f"{arm}\n{text}{len(seen)} prefixes", "product of the draft's confidences"
         label(points, axis, title=title, low=-0.03, high=1.03)
-
-
-def wilson_interval(share: float, tries: int) -> tuple[float, float]:
-    """Interval of a share of so many independent tries; scipy's takes whole numbers of successes only."""
-    square = QUANTILE_95**2
-    middle = (share + square / (2 * tries)) / (1 + square / tries)
-    half = QUANTILE_95 / (1 + square / tries) * np.sqrt(share * (1 - share) / tries + square / (4 * tries**2))
-    return min(share, float(middle - half)), max(share, float(middle + half))  # rounding, at 0 and at 1
 
 
 def rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float | None:

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
-from experiments.papers.shared import NOT_RUN, DraftingAnalysis, Row, check_rows, label, report_of, table_of
+from experiments.papers.shared import (
+    NOT_RUN,
+    DraftingAnalysis,
+    Row,
+    check_rows,
+    draw_lines,
+    label,
+    report_of,
+    table_of,
+)
 from specexp.bench import clock
 from specexp.bench.analysis import Analysis, check_arms, drafting, ended_inside, grafted_rows
-from specexp.bench.pictures import (
-    BLUE,
-    CURVE_COLOURS,
-    GREY,
-    INK,
-    ORANGE,
-    draw_speedups,
-    legend_below,
-    new_figure,
-    whole_numbers,
-)
+from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, legend_below, new_figure, whole_numbers
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.report import PROMPTS_PER_CATEGORY
@@ -49,10 +46,8 @@ class Step(NamedTuple):
 
     accepted: int
     drafted: int
-    passes: int
-    """Passes of the draft model."""
-    ended: bool
-    """Whether the output ended inside the draft, without a bonus token."""
+    passes: int  # passes of the draft model
+    ended: bool  # whether the output ended inside the draft, without a bonus token
 
 
 class StepCosts(NamedTuple):
@@ -74,7 +69,7 @@ def local_optima(steps: Sequence[Step], cost: StepCosts) -> NDArray[np.int64]:
     found = np.zeros(len(steps), dtype=np.int64)
     for number, step in enumerate(steps):
         lengths = np.arange(1, step.accepted + 1)
-        gains = (lengths + 1) / cost.of(step, lengths)
+        gains = (lengths + 1) / cost.of(step, lengths)  # j accepted drafts and the bonus token
         if step.accepted and gains.max() > 1:
             found[number] = 1 + gains.argmax()
     return found
@@ -93,8 +88,9 @@ def speed_of(steps: Sequence[Step], cost: StepCosts, lengths: int | NDArray[np.i
     """
     tokens, spent = 0, 0.0
     for step, length in zip(steps, np.broadcast_to(lengths, len(steps)).tolist(), strict=True):
-        own = step.accepted + (not step.ended)
+        own = step.accepted + (not step.ended)  # with the bonus token
         tokens += own
+        # a length of 0 is plain decoding: a step of cost 1 a token
         spent += -(-own // (length + 1)) * cost.of(step, length) if length else own
     return tokens / spent if spent else 1.0
 
@@ -108,10 +104,8 @@ def global_optimum(steps: Sequence[Step], cost: StepCosts) -> tuple[int, float]:
 
 
 Costs = Mapping[str, StepCosts | None]
-Points = list[tuple[int, Speedup]]
-"""Chain lengths in order, and the speedups over plain decoding."""
-Groups = dict[tuple[str, str], Points]
-"""Points by group (arms of one grid) and category."""
+Lines = dict[str, dict[float, Speedup]]
+"""Speedups over plain decoding by draft length, of each group of arms (one grid)."""
 
 
 class OptimalLength(DraftingAnalysis[list[Step]]):
@@ -123,11 +117,10 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
     """
 
     name: ClassVar[str] = "optimal_length"
-    most_steps = 120
-    """Steps in the picture."""
+    most_steps = 120  # steps in the picture
 
     def __init__(self) -> None:
-        super().__init__(lambda parts: [])
+        super().__init__()
         self._plain: str | None = None
         self._lengths: dict[str, int] = {}
 
@@ -154,15 +147,13 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
         drawn = max(deepest, key=deepest.__getitem__, default=None)
         if drawn is not None and (cost := costs[drawn]) is not None:
             figures[self.name] = _draw_optima(drawn, self.states[drawn], cost, self.most_steps)
-        if groups := self._groups(records):
+        if lines := self._lines(records):
             name = f"{self.name}_sensitivity"
-            used = next(iter(groups.values()))[0][1].clock
-            tables[name] = _sensitivity_table(groups, used)
-            figures[name] = self._draw_sensitivity(groups, used)
+            tables[name], figures[name] = _sensitivity_table(lines), _draw_sensitivity(lines)
         return Report(tables, figures)
 
     def _costs(self, records: Sequence[PromptRecord], arm: str) -> StepCosts | None:
-        """The arm's costs; None if it or plain decoding decoded nothing."""
+        """Return the arm's costs; None if it or plain decoding decoded nothing."""
         plain = None if self._plain is None else breakdown(records, self._plain)
         own = breakdown(records, arm)
         if plain is None or own is None:
@@ -170,6 +161,7 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
         drafts = own.shares.get("draft", 0.0) * own.step_seconds if own.draft_passes else 0.0
         draft_pass = drafts / own.draft_passes if own.draft_passes else 0.0
         rest = own.step_seconds - drafts
+        # in steps of plain decoding, so that the costs do not depend on the device
         return StepCosts(rest / plain.step_seconds, draft_pass / plain.step_seconds, own.clock)
 
     def _table(self, costs: Costs) -> Table:
@@ -181,8 +173,8 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
             f" | global | {word}speed at global:.2x | {word}speed at local:.2x | draft pass:.3",
             *dict.fromkeys(f"Costs: {cost.source}." for cost in known),
             "Cut short: the whole draft was accepted, or the output ended inside it; the optimum may be longer.",
-            "Speed: tokens over cost, in those of plain decoding, replayed from the accepted lengths; at local: as "
-            "if every step had known its optimum; grafts are left out. Draft pass: in steps of plain decoding.",
+            "Speed: tokens over cost, relative to plain decoding, replayed from the accepted lengths without grafts. "
+            "At local: every step has its optimum. Draft pass: in steps of plain decoding.",
         )
         for arm, steps in self.states.items():
             cells: list[Cell] = [None] * 10
@@ -198,71 +190,69 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
             table.rows.append([arm, len(steps), drafted, *cells])
         return table
 
-    def _groups(self, records: Sequence[PromptRecord]) -> Groups:
-        if self._plain is None or not any(record.arm in self._lengths for record in records):
-            return {}
-        prompts: dict[str, set[str]] = {}
+    def _lines(self, records: Sequence[PromptRecord]) -> dict[str, Lines]:
+        """Return the speedups of all prompts, then of each large category; empty if no arm is a chain."""
+        prompts: dict[str, set[str]] = defaultdict(set)
         for record in records:
-            prompts.setdefault(record.category, set()).add(record.prompt_id)
+            prompts[record.category].add(record.prompt_id)
         large = [category for category, own in prompts.items() if len(own) >= PROMPTS_PER_CATEGORY]
         large = sorted(large, key=lambda category: -len(prompts[category]))[:MOST_CATEGORIES]
-        found: Groups = {}
+        found: dict[str, Lines] = {}
         for category in [ALL, *(large if len(prompts) > 1 else [])]:
             chosen = [record for record in records if category in (ALL, record.category)]
-            for arm, length in self._lengths.items():
-                speedup = paired_speedup(chosen, arm, self._plain)
+            for arm, length in self._lengths.items() if self._plain and chosen else ():
+                speedup = paired_speedup(chosen, arm, str(self._plain))
                 if speedup.refused is None:
                     group = re.sub(r",? *\w+=\d+$", "", arm) or arm
-                    found.setdefault((group, category), []).append((length, speedup))
-        return {key: sorted(points, key=lambda point: point[0]) for key, points in found.items()}
-
-    def _draw_sensitivity(self, groups: Groups, used: str) -> Figure:
-        """Speed against draft length, by group and by category."""
-        names = dict.fromkeys(group for group, _ in groups)
-        categories = dict.fromkeys(category for _, category in groups if category != ALL)
-        panels = {"all prompts": {name: groups[name, ALL] for name in names if (name, ALL) in groups}}
-        for name in names if categories else ():
-            lines = {kind: groups[name, kind] for kind in categories if (name, kind) in groups}
-            panels[f"{name}, by category"] = lines
-        title = clock.titled("Speed against draft length, the best length marked", used)
-        width = 4.6 * max(len(panels), 1.3)
-        figure, [row] = new_figure(width, 4.2, title, 1, len(panels), sharey=True)
-        for axes, (panel, lines) in zip(row, panels.items(), strict=True):
-            _draw_lines(axes, lines, intervals=axes is row[0])
-            axes.axhline(1, color=INK, lw=0.8, ls=":")
-            label(axes, "draft length", title=panel, loc="center", grid="y")
-        for axes in row:
-            axes.legend(fontsize=7, frameon=False, loc="best")
-        label(row[0], y=f"{clock.adjective(used)}speedup over plain decoding")
-        return figure
+                    found.setdefault(category, {}).setdefault(group, {})[length] = speedup
+        return found
 
 
 def _length(builder: TreeBuilder | None) -> int | None:
-    """Length of a chain without its grafts; None for other trees."""
-    while builder is not None and len(builder.inner) == 1:
+    """Return the length of a chain without its grafts; None for other trees."""
+    while builder is not None and len(builder.inner) == 1:  # a Graft around the chain
         [builder] = builder.inner
     chain = builder is not None and builder.shape is not None and builder.max_candidates == 1
     return builder.max_nodes if builder is not None and chain else None
 
 
-def _sensitivity_table(groups: Groups, used: str) -> Table:
-    """The best length of each group and category, and the speed at each length."""
-    lengths = sorted({length for points in groups.values() for length, _ in points})
+def _sensitivity_table(lines: Mapping[str, Lines]) -> Table:
+    """Return the best length of each group and category, and the speed at each length."""
+    rows = [(group, category, own) for category, groups in lines.items() for group, own in groups.items()]
+    lengths = sorted({length for *_, own in rows for length in own})
+    used = next(iter(rows[0][2].values())).clock
     word = clock.adjective(used)
     heads = columns(f"arms | category | prompts | best length | {word}speedup at it:interval")
     heads += [Column(f"at {length}", 2, "x") for length in lengths]
     note = f"All {word}speedups over plain decoding; geometric mean over prompts, 95 % bootstrap interval."
     table = table_of(clock.titled("Speed against draft length", used), heads, note)
-    for (group, category), points in groups.items():
-        best, speedup = max(points, key=lambda point: point[1].ratio)
-        ratios = {length: one.ratio for length, one in points}
-        own: list[Cell] = [ratios.get(length) for length in lengths]
-        table.rows.append([group, category, speedup.n, best, speedup, *own])
+    for group, category, own in rows:
+        best = max(sorted(own), key=lambda length: own[length].ratio)
+        ratios = [own[length].ratio if length in own else None for length in lengths]
+        table.rows.append([group, category, own[best].n, best, own[best], *ratios])
     return table
 
 
+def _draw_sensitivity(lines: Mapping[str, Lines]) -> Figure:
+    """Draw speed against draft length, by group and by category."""
+    panels: dict[str, Mapping[str, Mapping[float, Speedup]]] = {"all prompts": lines.get(ALL, {})}
+    for group in lines.get(ALL, {}) if len(lines) > 1 else ():
+        own = {category: groups[group] for category, groups in lines.items() if group in groups}
+        panels[f"{group}, by category"] = {category: own[category] for category in own if category != ALL}
+    used = next(one.clock for groups in lines.values() for own in groups.values() for one in own.values())
+    title = clock.titled("Speed against draft length, the best length marked", used)
+    figure, [row] = new_figure(4.6 * max(len(panels), 1.3), 4.2, title, 1, len(panels), sharey=True)
+    for axes, (panel, shown) in zip(row, panels.items(), strict=True):
+        draw_lines(axes, shown, mark_best=True)
+        axes.axhline(1, color=INK, lw=0.8, ls=":")
+        label(axes, "draft length", title=panel, loc="center", grid="y")
+        axes.legend(fontsize=7, frameon=False, loc="best")
+    label(row[0], y=f"{clock.adjective(used)}speedup over plain decoding")
+    return figure
+
+
 def _draw_optima(arm: str, steps: Sequence[Step], cost: StepCosts, most_steps: int) -> Figure:
-    """The optimum of every step and of the run; at the side how often each length would have been best."""
+    """Draw the optimum of every step and of the run; at the side how often each length would have been best."""
     local, (best, speed) = local_optima(steps, cost), global_optimum(steps, cost)
     title = (
         f"The best draft length of every step ({arm})\n{clock.adjective(cost.source)}speed if it were known: "
@@ -276,34 +266,15 @@ def _draw_optima(arm: str, steps: Sequence[Step], cost: StepCosts, most_steps: i
     trace.plot(places[~cut], shown[~cut], "o", label="locally optimal", **dots)
     trace.plot(places[cut], shown[cut], "o", mfc="white", label="at least (cut short)", **dots)
     trace.axhline(best, color=ORANGE, lw=1.6, label=f"globally optimal: {best}")
-    trace.set_xlim(0, len(shown) + 1)
-    trace.legend(loc="upper center", bbox_to_anchor=(0.5, 1.1), ncols=3, fontsize=8, frameon=False)
     counts = np.bincount(local, minlength=best + 1)
-    shares = 100 * counts / counts.sum()
-    side.barh(np.arange(len(counts)), shares, height=0.8, color=BLUE)
+    side.barh(np.arange(len(counts)), 100 * counts / counts.sum(), height=0.8, color=BLUE)
     side.axhline(best, color=ORANGE, lw=1.6)
-    near = shares[max(best - 1, 0) : best + 2].sum()
-    label(side, "% of all steps", title=f"{near:.0f} % within 1 of it", loc="center")
+    label(side, "% of all steps")
     label(trace, f"step (the first {len(shown)} of {len(steps)})", "draft length")
     trace.set_ylim(-0.8, max(len(counts), 2) - 0.2)
     whole_numbers(trace)
-    text = f"a draft pass costs {cost.draft_pass:.3f} steps of plain decoding ({cost.source})"
-    figure.supxlabel(text, fontsize=8, color=INK)
+    legend_below(figure, 3)
     return figure
-
-
-def _draw_lines(axes: Axes, lines: Mapping[str, Points], intervals: bool) -> None:
-    colours = CURVE_COLOURS if len(lines) <= len(CURVE_COLOURS) else colormaps["tab10"].colors  # type: ignore[attr-defined]
-    for (name, points), colour in zip(lines.items(), cycle(colours), strict=False):
-        lengths, ratios = [length for length, _ in points], [speedup.ratio for _, speedup in points]
-        axes.plot(lengths, ratios, color=colour, marker="o", ms=3.5, lw=1.4, label=name)
-        if intervals:
-            low, high = [speedup.low for _, speedup in points], [speedup.high for _, speedup in points]
-            axes.fill_between(lengths, low, high, color=colour, alpha=0.15, lw=0)
-        place = max(zip(lengths, ratios, strict=True), key=lambda point: point[1])
-        axes.plot(*place, "*", color=colour, ms=13, mec="white")
-        above: dict[str, Any] = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(f"{place[0]}", place, fontsize=8, color=colour, **above)
 
 
 class AblationGrid(Analysis):
@@ -312,8 +283,7 @@ class AblationGrid(Analysis):
 
     Args:
         spread_from: Values below are left out of the sensitivity.
-        published: Rows of a paper's table: ``level`` (one of the run's own is drawn in the same colour) and
-            ``speedups`` by value of the grid.
+        published: Rows of a paper's table: ``level`` and ``speedups`` by value of the grid.
     """
 
     name: ClassVar[str] = "ablation_grid"
@@ -327,13 +297,13 @@ class AblationGrid(Analysis):
         self._published: dict[str, Any] = {row["level"]: row.get("speedups", {}) for row in rows}
         self._axis = "value"
         self._levels: dict[str, dict[float, str]] = {}
-        self._alone: list[str] = []
+        self._off_grid: list[str] = []
 
     @override
     def begin(self, arms: Mapping[str, Parts]) -> None:
         check_arms(self, "baseline", [self.baseline], arms)
         places = {arm: ON_A_GRID.fullmatch(arm) for arm in drafting(arms)}
-        self._levels, self._alone = {}, [arm for arm, place in places.items() if place is None]
+        self._levels, self._off_grid = {}, [arm for arm, place in places.items() if place is None]
         for arm, place in places.items():
             if place is not None:
                 self._levels.setdefault(place["level"], {})[float(place["value"])] = arm
@@ -356,23 +326,21 @@ class AblationGrid(Analysis):
         self, records: Sequence[PromptRecord], levels: Mapping[str, Mapping[float, Speedup]], used: str
     ) -> Table:
         values = sorted({value for arms in self._levels.values() for value in arms})
-        word = clock.adjective(used)
         any_value, whole = f"any {self._axis}", f" from {self.spread_from:g} on" if self.spread_from else ""
         spread = f"slowest / fastest{whole}"
-        titles = ["level", *map(self._place, values), *([any_value] if self._alone else []), spread]
-        note = f"{word}geometric mean over prompts of paired seconds per token; in brackets all tokens over all target"
+        titles = ["level", *map(self._place, values), *([any_value] if self._off_grid else []), spread]
         table = table_of(
             clock.titled(f"Speedup over {self.baseline} by {self._axis} (tokens per step)", used),
             list(map(Column, titles)),
-            f"{note[0].upper()}{note[1:]} passes.",
+            f"Geometric mean over prompts of paired {clock.adjective(used)}seconds per token; in brackets all tokens "
+            "over all target passes.",
         )
         for level, speedups in levels.items():
             row: dict[str, Cell] = {"level": level}
             row |= {self._place(value): _cell(records, speedup) for value, speedup in speedups.items()}
             given = {value: one.ratio for value, one in speedups.items() if one.refused is None}
-            row[spread] = self._spread(given)
-            table.add(row)
-        for arm in self._alone:
+            table.add({**row, spread: self._spread(given)})
+        for arm in self._off_grid:
             table.add({"level": arm, any_value: _cell(records, paired_speedup(records, arm, self.baseline))})
         for level, ratios in self._published.items():
             theirs = {self._place(value): f"{ratios[value]:.2f}x" for value in values if value in ratios}
@@ -389,28 +357,18 @@ class AblationGrid(Analysis):
         return min(counted) / max(counted) if len(counted) > 1 else None
 
     def _draw(self, levels: Mapping[str, Mapping[float, Speedup]], used: str) -> Figure:
-        colours = dict(zip([*levels, *self._published], cycle(CURVE_COLOURS), strict=False))
-        colours |= dict(zip(levels, cycle(CURVE_COLOURS), strict=False))
-        width, number = (9.5, 2) if self._published else (5.5, 1)
+        ours = {
+            level: {value: one for value, one in speedups.items() if one.refused is None}
+            for level, speedups in levels.items()
+        }
+        panels = {"here": ours, **({"published (not run here)": self._published} if self._published else {})}
         title = clock.titled(f"Speedup by {self._axis}", used)
-        figure, [panels] = new_figure(width, 4.2, title, 1, number, sharey=True)
-        values = sorted({value for one in levels.values() for value in one})
-        apart = 0.012 * (values[-1] - values[0])  # so that intervals at the same value are all seen
-        for place, (level, speedups) in enumerate(levels.items()):
-            given = sorted((value, one) for value, one in speedups.items() if one.refused is None)
-            if given:
-                aside = apart * (place - (len(levels) - 1) / 2)
-                places, known = [value + aside for value, _ in given], [one for _, one in given]
-                style: dict[str, Any] = {"color": colours[level], "marker": "o", "capsize": 3, "label": level}
-                draw_speedups(panels[0], places, known, **style)
-        for level, ratios in self._published.items():
-            points = zip(*sorted(ratios.items()), strict=True)
-            panels[1].plot(*points, color=colours[level], marker="s", ls="--", label=level)
-        for panel, title in zip(panels, ("here", "published (not run here)"), strict=False):
-            label(panel, self._axis, title=title, loc="center", grid="y")
-            panel.set_xticks(values)
-        label(panels[0], y=f"{clock.adjective(used)}speedup over {self.baseline}")
-        legend_below(figure, 2, *panels[0].get_legend_handles_labels())
+        figure, [row] = new_figure(1.5 + 4 * len(panels), 4.2, title, 1, len(panels), sharey=True)
+        for panel, (name, lines) in zip(row, panels.items(), strict=True):
+            draw_lines(panel, lines)
+            label(panel, self._axis, title=name, loc="center", grid="y")
+            panel.legend(fontsize=7, frameon=False)
+        label(row[0], y=f"{clock.adjective(used)}speedup over {self.baseline}")
         return figure
 
 

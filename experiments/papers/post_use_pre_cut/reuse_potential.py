@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from experiments.papers.shared import DraftingAnalysis, label, report_of, table_of
 from specexp.bench.analysis import grafted_rows, over
-from specexp.bench.pictures import BLUE, ORANGE, new_figure
+from specexp.bench.pictures import BLUE, ORANGE, legend_below, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.table import Cell
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
+from specexp.core.parts import Parts
 
 AFTER = ("after draft passes", "after target passes")
 """Tokens that are counted: the drafted ones, and the output's."""
 SHORTEST = 2
 STEPS_A_POINT = 8
-FEWEST = 20
-"""Tokens of a point of a curve, at least."""
+FEWEST = 20  # tokens of a point of a curve, at least
 
 Phrase = tuple[int, ...]
 Walk = tuple[list[int], list[int | None]]
@@ -33,7 +32,7 @@ Walk = tuple[list[int], list[int | None]]
 Counts = NDArray[np.int64]
 
 
-class Seen:
+class PhraseCounts:
     """The phrases of earlier steps of a prompt, and the counts of all steps of an arm."""
 
     def __init__(self, longest: int) -> None:
@@ -55,7 +54,7 @@ class Seen:
         drafted = np.flatnonzero(~grafted_rows(tree)).tolist()[1:]
         paths = [list(tree.shape.path(row)) for row in drafted]
         branches = [tree.tokens[path].tolist() for path in paths]
-        tail = text[max(0, before - self.longest) : before]
+        tail = text[max(0, before - self.longest) : before]  # a phrase may begin before the step
         unnamed: list[int | None] = [None] * len(tail)
         in_tree = [(tail + tokens, [*unnamed, *path]) for tokens, path in zip(branches, paths, strict=True)]
         output = (tail + text[before:], [*unnamed, *range(len(text) - before)])
@@ -82,6 +81,7 @@ class Seen:
         read: list[set[int]] = [set() for _ in range(self.longest + 1)]
         for tokens, names in walks:
             ends = [end for end, name in enumerate(names, start=1) if name is not None]
+            # a branch adds one token to its parent's branch, so only its end is new
             for end in [len(tokens)] if ends_only else ends:
                 for phrase in self._phrases(tokens, end):
                     if phrase in self.drafts:
@@ -99,7 +99,7 @@ class Seen:
             yield tuple(tokens[end - n : end])
 
 
-class ReusePotential(DraftingAnalysis[Seen]):
+class ReusePotential(DraftingAnalysis[PhraseCounts]):
     """The share of the drafted tokens, and of the output, that lies in phrases drafted in earlier steps of the prompt.
 
     A phrase of length n is n tokens in a row on one path of an earlier tree, accepted or not; grafts are left out. It
@@ -110,21 +110,21 @@ class ReusePotential(DraftingAnalysis[Seen]):
     """
 
     name: ClassVar[str] = "reuse_potential"
-    longest = 6
-    """Longest phrases."""
+    longest = 6  # longest phrases
     over_steps = 3
     """Length of the phrases drawn over the steps of a prompt; the paper has phrases longer than 2."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda parts: Seen(self.longest))
+    @override
+    def new_state(self, parts: Parts) -> PhraseCounts:
+        return PhraseCounts(self.longest)
 
     @override
-    def watch(self, arm: str, state: Seen, outcome: Outcome) -> None:
+    def watch(self, arm: str, state: PhraseCounts, outcome: Outcome) -> None:
         state.step(outcome)
 
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
-        found = {arm: seen for arm, seen in self.states.items() if seen.counts}
+        found = {arm: counted for arm, counted in self.states.items() if counted.counts}
         table = table_of(
             "Tokens in phrases that earlier steps drafted",
             f"arm | phrase length from | drafted tokens | {AFTER[0]}:.1% | only rejected before:.1%"
@@ -134,8 +134,8 @@ class ReusePotential(DraftingAnalysis[Seen]):
             "Only rejected before: of the same tokens, those whose phrases stood in rejected drafts alone, not in "
             "the prompt or the output so far.",
         )
-        for arm, seen in found.items():
-            sums = np.sum([counts for _, counts in seen.counts], axis=0)
+        for arm, counted in found.items():
+            sums = np.sum([counts for _, counts in counted.counts], axis=0)
             for n in range(SHORTEST, self.longest + 1):
                 row: list[Cell] = [arm, n]
                 for tokens, covered, unread in sums[:, :, n].tolist():
@@ -143,40 +143,31 @@ class ReusePotential(DraftingAnalysis[Seen]):
                 table.rows.append(row)
         return report_of(self, table, self._draw(found) if found else None)
 
-    def _draw(self, found: Mapping[str, Seen]) -> Figure:
+    def _draw(self, found: Mapping[str, PhraseCounts]) -> Figure:
         title = "How much of what is drafted and put out was drafted before"
-        height = 0.8 + 3.1 * len(found)
-        figure, rows = new_figure(9.5, height, title, len(found), 2, width_ratios=(1.2, 1), sharey="row")
-        for (bars, curves), (arm, seen) in zip(rows, found.items(), strict=True):
-            places = np.array([step for step, _ in seen.counts]) // STEPS_A_POINT
-            counts = np.stack([counts for _, counts in seen.counts])
-            for number, colour in enumerate((ORANGE, BLUE)):
-                self._draw_bars(bars, counts[:, number].sum(axis=0), number, colour)
-                tokens, covered = (
-                    np.bincount(places, counts[:, number, what, self.over_steps]) for what in range(2)
+        figure, rows = new_figure(9.5, 0.8 + 3.1 * len(found), title, len(found), 2, sharey="row")
+        lengths = np.arange(SHORTEST, self.longest + 1)
+        for (bars, curves), (arm, counted) in zip(rows, found.items(), strict=True):
+            points = np.array([step for step, _ in counted.counts]) // STEPS_A_POINT
+            counts = np.stack(
+                [counts for _, counts in counted.counts]
+            )  # [steps, AFTER, tokens found unread, length]
+            for number, (after, colour) in enumerate(zip(AFTER, (ORANGE, BLUE), strict=True)):
+                tokens, covered, unread = counts[:, number].sum(axis=0)[:, SHORTEST:]
+                places, scale = lengths + 0.4 * (number - 0.5), 100 / max(int(tokens[0]), 1)
+                whole = bars.bar(places, scale * covered, 0.38, color=colour, alpha=0.4, label=after)
+                name = f"{after}, also in the text so far"
+                bars.bar(places, scale * (covered - unread), 0.38, color=colour, label=name)
+                bars.bar_label(whole, fmt="%.0f", fontsize=7)
+                every, again = (
+                    np.bincount(points, counts[:, number, what, self.over_steps]) for what in (0, 1)
                 )
-                known = np.flatnonzero(tokens >= FEWEST)  # several steps a point, of all prompts
-                middles, shares = (known + 0.5) * STEPS_A_POINT, 100 * covered[known] / tokens[known]
-                curves.plot(middles, shares, color=colour, marker="o", ms=4, label=AFTER[number])
-            bars.set_xticks(range(SHORTEST, self.longest + 1))
+                known = np.flatnonzero(every >= FEWEST)
+                middles, shares = (known + 0.5) * STEPS_A_POINT, 100 * again[known] / every[known]
+                curves.plot(middles, shares, color=colour, marker="o", ms=4)
             label(bars, y="% of the tokens", title=arm, low=0, high=100, grid="y")
-            text = f"phrases of {self.over_steps} or more, as a prompt goes on"
-            label(curves, title=text, loc="center", low=0, high=100, grid="y")
-        rows[0][0].legend(fontsize=8, frameon=False)
+            label(curves, title=f"phrases of {self.over_steps} or more tokens", grid="y")
         label(rows[-1][0], "tokens of a phrase, at least")
         label(rows[-1][1], "step of the prompt")
+        legend_below(figure, 2, *rows[0][0].get_legend_handles_labels())
         return figure
-
-    def _draw_bars(self, axes: Axes, sums: Counts, number: int, colour: str) -> None:
-        """Draw the share of phrases found by length, and the part of it that only rejected drafts held."""
-        tokens, covered, unread = (100 * sums[:, SHORTEST:] / max(int(sums[0, SHORTEST]), 1)).tolist()
-        if not tokens[0]:
-            return
-        places = np.arange(SHORTEST, self.longest + 1) + 0.4 * (number - 0.5)
-        read = np.subtract(covered, unread)
-        style: dict[str, Any] = {"width": 0.38, "color": colour}
-        axes.bar(places, read, label=f"{AFTER[number]}, also in the text so far", **style)
-        name = f"{AFTER[number]}, in rejected drafts alone"
-        axes.bar(places, unread, bottom=read, alpha=0.4, label=name, **style)
-        for place, share in zip(places.tolist(), covered, strict=True):
-            axes.text(place, share + 1, f"{share:.0f}", ha="center", fontsize=7, color=colour)

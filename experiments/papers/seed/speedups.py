@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from typing_extensions import override
 
-from experiments.papers.shared import Row, add_rows, check_rows, label, label_of, report_of, table_of
+from experiments.papers.shared import Row, add_rows, check_rows, report_of, table_of
 from specexp.bench.analysis import MultiSequenceAnalysis, over
 from specexp.bench.equality import token_equality
 from specexp.bench.metrics import metric_named
-from specexp.bench.pictures import (
-    BLUE,
-    INK,
-    ORANGE,
-    draw_speedups,
-    legend_below,
-    name_rows,
-    new_figure,
-)
+from specexp.bench.pictures import bars_of
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, categories, paired_speedup, summarise
@@ -31,7 +22,6 @@ from specexp.data.tasks import Task
 
 BY_TASK = {"task": "task", "depth": "tree depth", "speedup": "end to end"}
 BY_ROLE = {"role": "component", "acceptance": "alpha", "speedup": "with prefills"}
-DIM = "#71808d"
 Tasks = Mapping[str, Sequence[PromptRecord]]
 
 
@@ -55,7 +45,7 @@ def end_to_end(records: Sequence[PromptRecord], arm: str, baseline: str) -> Spee
 
 
 def both_speedups(records: Sequence[PromptRecord], arm: str, baseline: str) -> list[Speedup]:
-    """End to end, and of decoding alone."""
+    """Return the speedup end to end, and that of decoding alone."""
     return [end_to_end(records, arm, baseline), paired_speedup(records, arm, baseline)]
 
 
@@ -89,12 +79,20 @@ class ReasoningTable(MultiSequenceAnalysis):
         for row in self.published:
             tasks.setdefault(row["task"], [])
         arms = arm_names(records)
-        tables = {
-            self.name: self._speed(tasks, arms),
-            f"{self.name}_answers": _answers(tasks, arms),
+        tables = {self.name: self._speed(tasks, arms), f"{self.name}_answers": _answers(tasks, arms)}
+        bars = [
+            replace(end_to_end(own, arm, self.baseline), arm=f"{task}, {arm}")
+            for task, own in tasks.items()
+            for arm in arms
+            if arm != self.baseline and answered(own, arm)
+        ]
+        if not bars:
+            return Report(tables)
+        theirs = {
+            f"{row['task']}, {row['method']}": row["speedup"] for row in self.published if "speedup" in row
         }
-        drawn = any(arm != self.baseline for arm in arms)
-        return Report(tables, {self.name: self._draw(tasks, arms)} if drawn else {})
+        title, axis = "Trees of thought, end to end", f"speedup over {self.baseline} (95 % interval)"
+        return Report(tables, {self.name: bars_of(bars, [""] * len(bars), title, axis, theirs)})
 
     def _speed(self, tasks: Tasks, arms: Sequence[str]) -> Table:
         table = table_of(
@@ -114,47 +112,6 @@ class ReasoningTable(MultiSequenceAnalysis):
             theirs = [{"depth": depth_of(task), **row} for row in self.published if row["task"] == task]
             add_rows(table, theirs, BY_TASK)
         return table
-
-    def _draw(self, tasks: Tasks, arms: Sequence[str]) -> Figure:
-        """One panel a task; arms and published methods are rows of all panels."""
-        own = [arm for arm in arms if arm != self.baseline]
-        labels = [*own, *dict.fromkeys(map(label_of, self.published))]
-        title = "Trees of thought: speedup over plain decoding"
-        width, height = 2.8 + 3.1 * len(tasks), 1.5 + 0.29 * len(labels)
-        figure, [panels] = new_figure(width, height, title, 1, len(tasks), sharex=True, sharey=True)
-        for axes, (task, records) in zip(panels, tasks.items(), strict=True):
-            for place, arm in enumerate(own):
-                if answered(records, arm):
-                    _draw_arm(axes, place, both_speedups(records, arm, self.baseline))
-            for row in self.published:
-                if row["task"] == task and "speedup" in row:
-                    place, ratio = labels.index(label_of(row)), row["speedup"]
-                    axes.plot(ratio, place, "o", mfc="none", color=DIM, ms=5, label="published")
-                    axes.text(ratio, place, f"  {ratio:.2f}x", va="center", fontsize=8, color=DIM)
-            axes.axvline(1, color=INK, lw=0.8, ls=":")
-            axes.margins(x=0.2)
-            label(axes, title=task, grid="x")
-        name_rows(panels[0], labels)
-        axis = "times as fast as plain decoding, per token, with 95 % intervals"
-        label(panels[len(panels) // 2], axis)
-        found = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in panels)
-        known = {name: handle for panel in found for handle, name in panel}
-        shown = sorted(known)  # decoding, end to end, published
-        legend_below(figure, 3, [known[name] for name in shown], shown)
-        return figure
-
-
-def _draw_arm(axes: Axes, place: int, speedups: Sequence[Speedup]) -> None:
-    text: dict[str, Any] = {"va": "center", "fontsize": 8}
-    if any(speedup.refused for speedup in speedups):
-        axes.text(1.0, place, " refused", color=ORANGE, **text)
-        return
-    looks = ((-0.15, BLUE, "end to end"), (0.15, ORANGE, "decoding, prefills apart"))
-    style: dict[str, Any] = {"marker": "o", "ms": 4, "capsize": 2, "lw": 1.2, "ls": "none"}
-    for speedup, (aside, colour, name) in zip(speedups, looks, strict=True):
-        draw_speedups(axes, [place + aside], [speedup], upright=False, color=colour, label=name, **style)
-    end = max(speedup.high for speedup in speedups)
-    axes.text(end, place, f"  {speedups[0].ratio:.2f}x", color=INK, **text)
 
 
 def _answers(tasks: Tasks, arms: Sequence[str]) -> Table:
@@ -182,7 +139,7 @@ def depth_of(task: str) -> int | None:
     """Depth of a task's tree of thoughts by the task's name; None for other data."""
     found = list(Task.__subclasses__())
     for known in found:
-        found += known.__subclasses__()
+        found += known.__subclasses__()  # the list grows while it is read: subclasses of any depth
         if getattr(known, "name", None) == task:
             return known.depth
     return None
@@ -245,7 +202,7 @@ def _counts(records: Sequence[PromptRecord], arm: str, role: str) -> list[Cell]:
     sequences, tokens, steps, accepted, drafted = (sum(getattr(one, name) for one in found) for name in names)
     if not sequences:
         return []
-    a_step = over(accepted, steps) if drafted else None
+    a_step = over(accepted, steps) if drafted else None  # plain decoding drafts nothing
     return [sequences, tokens, over(tokens, steps), a_step, over(accepted, drafted)]
 
 

@@ -21,8 +21,7 @@ from specexp.core.parts import Parts
 from specexp.scheduling.timeline import BUSY, TARGET, TimeLine, What, chrome_trace, start_of
 
 DECISIONS: tuple[What, ...] = ("verify", "resample")
-MOST_BINS = 240
-"""Bins of a curve; a longer run has wider bins."""
+MOST_BINS = 240  # bins of a curve; a longer run has wider bins
 
 
 class TargetUtilisation(MultiSequenceAnalysis):
@@ -34,8 +33,7 @@ class TargetUtilisation(MultiSequenceAnalysis):
     """
 
     name: ClassVar[str] = "target_utilisation"
-    bin_ms = 100.0
-    """Time between two points of a curve."""
+    bin_ms = 100.0  # time between two points of a curve
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,6 +101,7 @@ def _shares(lines: Sequence[TimeLine]) -> list[Cell]:
     seconds = _seconds(lines)
     kinds: tuple[tuple[What, ...], ...] = (("target",), ("prefill",), DECISIONS)
     passes, prefills, deciding = (sum(line.busy(TARGET, kind) for line in lines) for kind in kinds)
+    # rounding of clocks must not make it negative
     waiting = max(0.0, seconds - prefills - passes - deciding)
     drafting, hidden = sum(line.drafting() for line in lines), sum(line.overlap() for line in lines)
     parts = (prefills + passes, passes, prefills, deciding, waiting, drafting or None)
@@ -141,7 +140,7 @@ class TimeLines(MultiSequenceAnalysis):
 
     name: ClassVar[str] = "time_lines"
     window_ms = 250.0
-    """A first picture of a longer time line shows only its start, so that single passes can be seen."""
+    """The picture shows only the start of a longer time line, so that single passes can be seen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,17 +164,18 @@ class TimeLines(MultiSequenceAnalysis):
             "arm | prompt | ms:.0 | target passes | sequences/pass | target busy:.1%",
             "Target busy: share of the time in which it runs a pass or a prefill.",
         )
-        files, figures = {}, {}
+        files = {}
         for arm, line in self._kept.items():
             passes, decisions = _counts(line)
             facts = [1000 * line.seconds, passes, over(decisions, passes), line.utilisation()]
             table.rows.append([arm, self._prompt, *facts])
             plain = re.sub(r"[^a-z0-9]+", "_", arm.lower()).strip("_")
             files[f"{self.name}_trace_{plain}.json"] = chrome_trace({f"{arm}: {self._prompt}": line})
-        if self._kept:
-            figures[self.name] = draw_time_line(self._kept, f"All of {self._prompt}")
-            if 1000 * max(line.seconds for line in self._kept.values()) > self.window_ms:
-                figures[f"{self.name}_whole"] = figures[self.name]
-                title = f"{self.window_ms:g} ms of {self._prompt}"
-                figures[self.name] = draw_time_line(self._kept, title, self.window_ms / 1000)
-        return Report({self.name: table}, figures, files)
+        if not self._kept:
+            return Report({self.name: table})
+        longest = 1000 * max(line.seconds for line in self._kept.values())
+        title = f"{min(longest, self.window_ms):.0f} ms of {self._prompt}"
+        figure = draw_time_line(
+            self._kept, title, self.window_ms / 1000 if longest > self.window_ms else None
+        )
+        return Report({self.name: table}, {self.name: figure}, files)

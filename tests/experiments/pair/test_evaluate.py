@@ -1,4 +1,4 @@
-"""The figures of a model card, on a model whose next token is known: the one that a table says follows."""
+"""The figures of a model card, on a model that follows the alphabet."""
 
 from __future__ import annotations
 

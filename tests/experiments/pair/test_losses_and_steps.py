@@ -8,13 +8,11 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from experiments.pair.module import CausalLMTraining
-from experiments.pair.optimization import MuonAdamW
-from experiments.pair.repetition import EPISODE, repeating_rows, unlikelihood
+from experiments.pair.module import EPISODE, CausalLMTraining, MuonAdamW, repeating_rows, unlikelihood
 
 
 @given(seed=st.integers(0, 10_000), breaks=st.integers(2, 40))
-def test_what_is_marked_unlikely_is_at_least_the_third_copy(seed: int, breaks: int) -> None:
+def test_unlikely_tokens_are_third_or_later_copies(seed: int, breaks: int) -> None:
     length = 2 * EPISODE + 7
     rows = torch.arange(1, length + 1)[None]  # [1, length], every token once
     line_ends = torch.zeros(length + 1, dtype=torch.bool)
@@ -30,7 +28,7 @@ def test_what_is_marked_unlikely_is_at_least_the_third_copy(seed: int, breaks: i
     assert (role[0, 2 * EPISODE :] == 0).all()
 
 
-def test_no_loss_is_taken_on_what_is_given() -> None:
+def test_given_tokens_have_no_loss() -> None:
     architecture = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     module = CausalLMTraining({**architecture, "num_attention_heads": 1, "num_key_value_heads": 1}, tokens=1)
     ids, marked = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[False, True, False, True]])

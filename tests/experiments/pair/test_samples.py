@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 import torch
 
 from experiments.pair import embed
@@ -14,7 +11,7 @@ from specexp.models.pair import load_pair
 from specexp.models.sources import sources_of
 
 
-def test_a_draft_learns_from_the_targets_own_answers_and_not_from_the_prompts(tmp_path: Path) -> None:
+def test_a_draft_learns_from_the_targets_own_answers_and_not_from_the_prompts(tmp_path):
     source, file = Arithmetic(8), tmp_path / "samples.jsonl"
     write_samples(load_pair("stdlib-small"), {"arithmetic": source}, 4, file)
     samples = Samples(str(file), held_out=0)
@@ -25,9 +22,7 @@ def test_a_draft_learns_from_the_targets_own_answers_and_not_from_the_prompts(tm
     assert len(list(Samples(str(file), held_out=1).texts("validation"))) == 4
 
 
-def test_an_exported_model_becomes_the_embedded_one_of_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exported_model_becomes_the_embedded_one_of_a_name(tmp_path, monkeypatch):
     export("stdlib-small", "hf", tmp_path / "exported")
     monkeypatch.setattr("experiments.pair.embed.PAIRS", tmp_path)
     (tmp_path / "stdlib").mkdir()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,14 @@ from experiments.pair.tokenizer import train_tokenizer
 from specexp.models.sources import PAIRS
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
 RECIPE = Path(__file__).parents[3] / "experiments" / "pair" / "tokenizer"
 CODE = "class A:\n    def f(self, x):\n        if x:\n            return self.f(x - 1)\n        return None\n"
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBase:
+def tokenizer(tmp_path_factory):
     from transformers import AutoTokenizer
 
     folder = tmp_path_factory.mktemp("tokenizer")
@@ -30,21 +31,26 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBa
     return loaded
 
 
+@cache
+def shipped() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(Path(PAIRS) / "stdlib" / "target")
+
+
 @given(text=st.text(max_size=200))
 @examples(300)
-def test_any_text_is_restored_by_the_shipped_tokenizer(text: str) -> None:
+def test_any_text_is_restored_by_the_shipped_tokenizer(text):
     assert shipped().decode(shipped()(text)["input_ids"], skip_special_tokens=True) == text
 
 
-def test_digits_are_single_and_line_breaks_stand_apart_from_indentation(
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_digits_and_line_breaks_are_tokens_of_their_own(tokenizer):
     tokens = tokenizer.tokenize("        if x:\n        return 123")
     assert tokens[-3:] == ["1", "2", "3"]
     assert not any("ĊĠ" in token for token in tokenizer.get_vocab())
 
 
-def test_a_prompt_may_end_behind_a_line_break(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_a_prompt_may_end_behind_a_line_break(tokenizer):
     head, rest = "    def f(self, x):\n", "        if x:"
     joined = tokenizer(head + rest, add_special_tokens=False)["input_ids"]
     parts = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (head, rest)]
@@ -84,29 +90,16 @@ def openvino_ids(tokenizer: Any, folder: Path) -> Callable[[str], list[int]]:
 
 
 @pytest.mark.parametrize("other", [llama_ids, openvino_ids])
-def test_other_engines_cut_text_equally(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, other: Any
-) -> None:
+def test_other_engines_cut_text_equally(tokenizer, tmp_path, other):
     ids = other(tokenizer, tmp_path)
     for text in ODD:
         assert ids(text) == tokenizer(text)["input_ids"], text
 
 
-def test_the_recipe_has_its_tokenizer() -> None:
+def test_the_recipe_has_its_tokenizer():
     from transformers import AutoTokenizer
 
     kept: Any = AutoTokenizer.from_pretrained(RECIPE)
     assert len(kept) == 4096
     assert pre_tokenizer_name(json.loads(kept.backend_tokenizer.to_str())) == "qwen2"
     assert kept.decode(kept(CODE)["input_ids"], skip_special_tokens=True) == CODE
-
-
-_SHIPPED: list[Any] = []
-
-
-def shipped() -> Any:
-    if not _SHIPPED:
-        from transformers import AutoTokenizer
-
-        _SHIPPED.append(AutoTokenizer.from_pretrained(Path(PAIRS) / "stdlib" / "target"))
-    return _SHIPPED[0]

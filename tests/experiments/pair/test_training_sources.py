@@ -1,4 +1,4 @@
-"""Generated training text says what is true, in the very forms in which the tasks ask, and keeps splits apart."""
+"""Generated training text is correct, has the form of the tasks' prompts, and no split shares text with another."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from specexp.data.tasks.task import Item
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_calculation_of_a_word_problem_is_right(seed: int) -> None:
+def test_every_calculation_of_a_word_problem_is_right(seed):
     worked = word_problem(random.Random(seed))
     for step in worked.steps:
         first, *others = re.findall(r"\d[\d +*/-]*", step.answer.replace("$", "").split(" is ")[-1])
@@ -36,13 +36,13 @@ def test_every_calculation_of_a_word_problem_is_right(seed: int) -> None:
     assert worked.problem.endswith(worked.steps[-1].question)
 
 
-def test_splits_share_no_problem() -> None:
+def test_splits_share_no_problem():
     train, test = ({one.problem for one in islice(problems(split), 30)} for split in ("train", "test"))
     assert len(train) == len(test) == 30
     assert not train & test
 
 
-def test_a_solution_is_what_the_thought_prompt_asks_for() -> None:
+def test_a_solution_continues_the_thought_prompt():
     worked = next(problems("test"))
     item = Item("", 0, worked.problem, (worked.answer,))
     prompt = GSM8K("").thought_prompt(item, [])
@@ -50,7 +50,7 @@ def test_a_solution_is_what_the_thought_prompt_asks_for() -> None:
     assert GSM8K("").check(item, [solution(worked).text.rsplit("Answer:")[-1]]).correct
 
 
-def test_plans_are_shortest_and_reach_the_goal() -> None:
+def test_plans_are_shortest_and_reach_the_goal():
     rng = random.Random(1)
     for _ in range(20):
         planned = blocks_plans.random_problem(rng)
@@ -59,7 +59,7 @@ def test_plans_are_shortest_and_reach_the_goal() -> None:
         assert len(planned.plan) == distances(problem.blocks, problem.goal)[problem.start]
 
 
-def test_a_plan_is_what_the_thought_prompt_asks_for_and_judgements_are_readable() -> None:
+def test_a_plan_continues_the_thought_prompt_and_judgements_are_readable():
     planned, task = blocks_plans.random_problem(random.Random(2)), Blocksworld("", "")
     prompt = task.thought_prompt(planned.item, [])
     assert f"{head_of(prompt, planned.item.problem)}\n\n{blocks_plans.solution(planned).text}".startswith(
@@ -86,7 +86,7 @@ Yes, see :func:`heapq.heappush` and ``x``.  It has enough words to be kept, whic
 """
 
 
-def test_pages_become_sections_and_descriptions() -> None:
+def test_pages_become_sections_and_descriptions():
     ((title, body),) = sections(PAGE)
     assert title == "Is it a page?"
     assert body.startswith("Yes, see heapq.heappush and `x`.")
@@ -97,7 +97,7 @@ def test_pages_become_sections_and_descriptions() -> None:
     assert plain(".. note::\n\n   Text.") == "Text."
 
 
-def test_probes_know_right_wrong_and_unreadable_answers() -> None:
+def test_probes_distinguish_right_wrong_and_unreadable_answers():
     worked = next(problems("test"))
     solved, judged = islice(Arithmetic(1).probes("test"), 2)
     whole = f"{head_of(solved.prompt, worked.problem)}\n\n{solution(worked).text}"
@@ -110,7 +110,7 @@ def test_probes_know_right_wrong_and_unreadable_answers() -> None:
     assert next(probes([thousands])).is_right(" What?\nAnswer: 1200") is True
 
 
-def test_probes_of_blocks_simulate_the_plan() -> None:
+def test_probes_of_blocks_simulate_the_plan():
     planned = blocks_plans.random_problem(random.Random(4))
     first, *others = planned.thoughts
     plan = "\n".join([f" {first}", *(f"Action {n}: {action}" for n, action in enumerate(others, start=2))])
@@ -120,9 +120,7 @@ def test_probes_of_blocks_simulate_the_plan() -> None:
     assert planned.is_solved(" wait") is None
 
 
-def test_packages_are_training_text_only_and_missing_ones_are_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_packages_are_training_text_only_and_missing_ones_are_left_out(monkeypatch):
     monkeypatch.setattr(
         python_source, "PACKAGES", {"click": ("BSD-3-Clause", 9_000), "missing": ("MIT", 9_000)}
     )

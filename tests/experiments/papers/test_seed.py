@@ -75,7 +75,7 @@ def reasoning(table="reasoning_table", records=SEARCHES, published=None, **wante
     return rows_in(ReasoningTable(published=published), table, records, **wanted)
 
 
-def test_speedups_are_of_the_whole_search_and_of_decoding_apart():
+def test_a_search_has_a_speedup_end_to_end_and_one_of_decoding():
     """Ratios 2 and 8 end to end; 3.2 / 0.8 and 7.2 / 0.9 in decoding."""
     (row,) = reasoning(arm="seed", task="GSM8K")
     assert (row["end to end"], row["decoding"]) == ("4.00x [2.00, 8.00]", "5.66x [4.00, 8.00]")
@@ -92,7 +92,7 @@ def test_other_answers_refuse_a_speedup():
     assert row["equal outputs"] == "1/2, 1 DIFFER"
 
 
-def test_answers_are_counted_and_what_failed_has_no_speed():
+def test_answers_are_counted_and_failed_searches_have_no_speedup():
     (row,) = reasoning("reasoning_table_answers", arm="seed", task="GSM8K")
     assert (row["items"], row["failed"], row["correct"], row["accuracy"]) == (2, 0, 1, 0.5)
     assert (row["sequences/item"], row["evaluations unparsable"]) == (3, 2)
@@ -132,21 +132,12 @@ def test_a_component_has_its_own_speedup_and_counts():
 # --- Figures: how busy the target is ------------------------------------------------------------------------------
 
 
-def utilisation(*lines, bin_ms=100.0):
-    analysis = TargetUtilisation()
-    analysis.bin_ms = bin_ms
-    analysis.begin({"seed": None})
-    for number, line in enumerate(lines):
-        analysis.observe_run("seed", f"p{number}", line)
-    report = analysis.report([])
-    (row,) = report.tables["target_utilisation"].records()
-    return row, report.figures["target_utilisation"].axes[0].patches
-
-
 def test_shares_of_the_time_add_up():
     """Of 1 s: 0.1 prefill, 0.7 passes, 0.1 decisions; of 0.5 s drafting 0.35 lie under passes."""
-    row, _ = utilisation(overlapping())
-    assert row == {
+    analysis = TargetUtilisation()
+    analysis.begin({"seed": None})
+    analysis.observe_run("seed", "p0", overlapping())
+    assert analysis.report([]).tables["target_utilisation"].records()[0] == {
         "arm": "seed",
         "prompts": 1,
         "seconds": pytest.approx(1),
@@ -161,18 +152,13 @@ def test_shares_of_the_time_add_up():
     }
 
 
-def time_lines(arms, prompts, window_ms=250.0):
-    analysis = TimeLines()
-    analysis.window_ms = window_ms
-    analysis.begin(dict.fromkeys(arms))
-    for prompt in prompts:
-        for arm in arms:
-            analysis.observe_run(arm, prompt, overlapping())
-    return analysis.report([])
-
-
 def test_an_arm_has_a_trace_of_the_first_prompt():
-    report = time_lines(["engine", "SEED, n=3"], ["p0", "p1"])
+    analysis = TimeLines()
+    analysis.begin(dict.fromkeys(["engine", "SEED, n=3"]))
+    for prompt in ("p0", "p1"):
+        for arm in ("engine", "SEED, n=3"):
+            analysis.observe_run(arm, prompt, overlapping())
+    report = analysis.report([])
     assert list(report.files) == ["time_lines_trace_engine.json", "time_lines_trace_seed_n_3.json"]
     events = json.loads(report.files["time_lines_trace_seed_n_3.json"])["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]

@@ -27,9 +27,9 @@ def row_of():
             "published": "3 and 2",
             "runs": "experiments/made.yaml",
             "test": (
-                "tokens_per_step{tree} > tokens_per_step{engine}",
-                "speedup{tree | b} > 1.5",
-                "sizes: share{tree / 64} > 0.4",
+                "figure('tokens_per_step', 'tree') > figure('tokens_per_step', 'engine')",
+                "figure('speedup', 'tree', 'b') > 1.5",
+                "figure('sizes: share', 'tree / 64') > 0.4",
             ),
             "tables": ("sizes",),
         }

@@ -60,7 +60,7 @@ def test_a_record_of_something_else_does_not_count(record, row_of, monkeypatch, 
 
 
 def test_a_cause_is_tested_on_the_record_of_its_row(record, row_of, tmp_path):
-    test = ("tokens_per_step{tree} > 2.5", "sizes: share{tree / 32} < 0.5")
+    test = ("figure('tokens_per_step', 'tree') > 2.5", "figure('sizes: share', 'tree / 32') < 0.5")
     row = row_of(cause={"claim": "Trees are dear.", "test": test})
     (found,) = assess([row], record(row))
     assert [outcome.holds for outcome in found.cause.outcomes] == [True, False]

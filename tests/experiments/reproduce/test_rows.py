@@ -70,8 +70,8 @@ def test_rows_are_chosen_by_name_or_by_paper(capsys):
     ("fields", "why"),
     [
         ({"timde": True}, "timde\n  Extra inputs are not permitted"),
-        ({"test": ("alpha{tree}",)}, "test.0\n .* must compare a figure"),
-        ({"test": ("times: share{tree} > 1",)}, "must be of a table in tables"),
+        ({"test": ("figure('alpha', 'tree')",)}, "test.0\n .* must compare a figure"),
+        ({"test": ("figure('times: share', 'tree') > 1",)}, "must be of a table in tables"),
         ({"runs": {"a": "a.yaml", "b": "b.yaml"}}, "must begin with a run of the row: a, b"),
     ],
 )

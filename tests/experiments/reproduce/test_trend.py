@@ -2,25 +2,28 @@
 
 import pytest
 
-from experiments.reproduce.trend import Clause, verdict
+from experiments.reproduce.trend import Clause, Term, verdict
 
 FIGURES = {"tree": (3.0, 2.8, 3.2), "chain": (2.0, 1.9, 2.1), "wide": (3.1, 2.9, 3.3)}
 
 
 def outcome_of(text):
-    return Clause.parse(text).test(lambda term: FIGURES[term.place[0]])
+    """Test a clause in which ``tree`` stands for the tokens per step of that arm."""
+    for arm in FIGURES:
+        text = text.replace(arm, f"figure('tokens_per_step', '{arm}')")
+    return Clause(text).test(lambda term: FIGURES[term.place[0]])
 
 
 @pytest.mark.parametrize(
     ("text", "holds", "within_noise"),
     [
-        ("tokens_per_step{tree} > tokens_per_step{chain}", True, False),
-        ("tokens_per_step{chain} >= tokens_per_step{tree}", False, False),
-        ("tokens_per_step{wide} > tokens_per_step{tree} > tokens_per_step{chain}", True, True),
-        ("tokens_per_step{tree} > 1.6 * tokens_per_step{chain}", False, True),
-        ("tokens_per_step{tree} > 1.2 * tokens_per_step{chain}", True, False),
-        ("2.5 > tokens_per_step{chain} > 1", True, False),
-        ("tokens_per_step{chain} < 2.05", True, True),
+        ("tree > chain", True, False),
+        ("chain >= tree", False, False),
+        ("wide > tree > chain", True, True),
+        ("tree > 1.6 * chain", False, True),
+        ("tree > 1.2 * chain", True, False),
+        ("2.5 > chain > 1", True, False),
+        ("chain < 2.05", True, True),
     ],
 )
 def test_a_clause_holds_where_every_inequality_does_and_is_noise_where_intervals_meet(
@@ -31,36 +34,22 @@ def test_a_clause_holds_where_every_inequality_does_and_is_noise_where_intervals
 
 
 def test_a_term_names_a_metric_or_a_column_of_a_table_and_its_place():
-    (term, other) = Clause.parse(
-        "roles: with prefills{main | SEED, (4,2,1,1) | GSM8K} > 0.9 * alpha{x}"
-    ).terms
-    assert (term.figure, term.place, term.factor) == (
-        "roles: with prefills",
-        ("main", "SEED, (4,2,1,1)", "GSM8K"),
-        1.0,
-    )
-    assert (other.figure, other.place, other.factor) == ("alpha", ("x",), 0.9)
+    clause = Clause("figure('roles: with prefills', 'main', 'SEED, (4,2)') > 0.9 * figure('alpha', 'x') > 1")
+    places = [Term("roles: with prefills", ("main", "SEED, (4,2)")), Term("alpha", ("x",))]
+    assert list(clause.terms.values()) == places
+    outcome = clause.test(lambda term: (3.0, 2.8, 3.2) if term.figure == "alpha" else (2.0,))
+    assert outcome.text == "roles: with prefills of main, SEED, (4,2) 2 > 0.9 * alpha of x 3 [2.8, 3.2] > 1"
 
 
 def test_a_verdict_counts_clauses():
-    right, wrong = outcome_of("tokens_per_step{tree} > 1"), outcome_of("tokens_per_step{tree} < 1")
+    right, wrong, near = map(outcome_of, ("tree > 1", "tree < 1", "wide > tree"))
     assert verdict([right, right]) == "agrees"
     assert verdict([right, wrong]) == "partly (1 of 2 tests)"
     assert verdict([wrong]) == "disagrees"
-    assert (
-        verdict([right, outcome_of("tokens_per_step{wide} > tokens_per_step{tree}")])
-        == "agrees, within noise"
-    )
+    assert verdict([right, near]) == "agrees, within noise"
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("alpha{tree}", "must compare a figure"),
-        ("1 > 2", "must compare a figure"),
-        ("alpha{tree} > alpha", "'alpha' must be a number, FIGURE{ARM}"),
-    ],
-)
-def test_what_is_no_test_is_refused(text, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        Clause.parse(text)
+@pytest.mark.parametrize("text", ["figure('alpha', 'tree')", "1 > 2", "figure('alpha') >", "a, b"])
+def test_a_text_that_compares_no_figure_is_refused(text):
+    with pytest.raises(ValueError, match="must compare a figure"):
+        Clause(text)

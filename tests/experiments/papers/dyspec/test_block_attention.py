@@ -1,15 +1,81 @@
-"""Attention by blocks equals dense attention; its times stand next to the whole mask's."""
+"""Attention by blocks equals dense attention; reordering moves rows and nothing else; blocks are those of the mask."""
 
 import numpy as np
 import torch
 from helpers.examples import examples
+from helpers.made_records import outcome_of, report_of, strategy
 from hypothesis import given, strategies as st
 
-from experiments.papers.dyspec.block_attention import BlockAttention, BlockMask
-from experiments.papers.dyspec.token_order import block_count, permuted, random_shape
+from experiments.papers.dyspec.block_attention import (
+    BlockAttention,
+    BlockMask,
+    TreeReorder,
+    block_count,
+    permuted,
+    random_shape,
+    value_order,
+)
+from specexp.builders import DySpecGreedy
+from specexp.core.tree import ROOT_ONLY, TokenTree, TreeShape
+from specexp.verifiers import Greedy
 
 
-def test_blocks_and_times_of_both_orders_stand_beside_the_whole_mask():
+def test_a_chain_fills_the_triangle_and_a_star_two_edges():
+    chain = TreeShape(np.arange(-1, 255), [-1] + [0] * 255)
+    star = TreeShape([-1] + [0] * 255, np.arange(-1, 255))
+    assert block_count(chain) == 8 * 9 // 2
+    assert block_count(star) == 8 + 7
+    assert block_count(chain, prefix=64) == 8 * 9 // 2 + 8 * 2
+    assert block_count(ROOT_ONLY) == 1
+
+
+def test_the_heap_order_is_that_of_falling_value():
+    tree = TokenTree(
+        TreeShape([-1, 0, 0, 1], [-1, 0, 1, 0]), np.arange(4), values=np.array([1, 0.9, 0.05, 0.81])
+    )
+    assert value_order(tree) == (0, 1, 3, 2)
+
+
+TWO_CHAINS = [-1, 0, 0, 1, 2, 3, 4, 5]  # built breadth first, each chain in every other row
+
+
+def reordered(*outcomes, **settings):
+    """Rows of the table of the run's trees, in blocks of two unless ``settings`` have others."""
+    analysis = TreeReorder()
+    for name, value in {"block": 2, "prefixes": (0, 2, 4), "random_trees": 1, **settings}.items():
+        setattr(analysis, name, value)
+    parts = strategy(Greedy())._replace(builder=DySpecGreedy(768))
+    return report_of(analysis, *outcomes, parts=parts).tables["tree_reorder_real"].records()
+
+
+def test_blocks_of_the_runs_trees_over_the_prefix():
+    rows = reordered(outcome_of(TWO_CHAINS, [1]))
+    assert [row["prefix"] for row in rows] == [0, 2, 4]
+    # 4 block rows: the whole triangle, 4 more a column
+    assert [row["as built"] for row in rows] == [10, 14, 18]
+    assert [row["depth-first"] for row in rows] == [9, 13, 17]
+    assert {row["heap order"] for row in rows} == {None}  # no draft probabilities
+    assert {row["mean nodes"] for row in rows} == {7}
+
+
+def test_the_heaps_order_needs_values():
+    values = [1, 0.9, 0.1, 0.81, 0.05, 0.729, 0.025, 0.6561]
+    row = reordered(outcome_of(TWO_CHAINS, [1], values=values))[0]
+    assert row["heap order"] == 9  # the likelier chain first
+    assert row["as built"] == 10
+
+
+def test_the_papers_figures_are_below_trees_of_their_size():
+    *_, smaller, larger = reordered(outcome_of([-1, *range(40)], [1]), block=32)
+    assert (smaller["arm"], smaller["mean nodes"], larger["mean nodes"]) == (
+        "paper (not run here)",
+        768,
+        1024,
+    )
+    assert (smaller["heap order"], smaller["depth-first"]) == (366.12, 218.31)
+
+
+def test_a_row_has_blocks_and_times_of_both_orders_and_of_the_whole_mask():
     analysis = BlockAttention()
     analysis.rows, analysis.heads, analysis.head_dim, analysis.block = [32, 64], 1, 8, 8
     analysis.trees, analysis.repeats = 2, 3

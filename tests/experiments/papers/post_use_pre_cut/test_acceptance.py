@@ -30,8 +30,8 @@ def utilisation(*outcomes):
     return report_of(Utilisation(), *outcomes).tables["utilisation"].records()[0]
 
 
-def test_both_senses_of_utilisation_are_told_apart():
-    """Of 4 drafted 3 are accepted, then of 4 drafted 1, with 4 passes each."""
+def test_accepted_nodes_are_counted_per_step_and_per_drafted_node():
+    """3 of 4 drafted nodes are accepted, then 1 of 4, with 4 passes each."""
     steps = [outcome_of(CHAIN, [1, 2, 3]), outcome_of(CHAIN, [1])]
     row = utilisation(*(replace(step, pass_tokens=(1, 1, 1, 1)) for step in steps))
     assert (row["accepted/step"], row["with bonus"]) == (2, 3)
@@ -48,7 +48,7 @@ def test_grafted_phrases_are_counted_apart():
 
 
 def test_utilisation_runs_over_the_questions_and_grafts_are_left_out():
-    """Of 4 drafted 1, then of 4 drafted 3; then, with two of them grafts, of 2 drafted 2."""
+    """1 of 4 drafted nodes, then 3 of 4; then, without two grafts, 2 of 2."""
     analysis = PrecutLearning()
     analysis.begin({"a": strategy(Greedy())})
     steps = [outcome_of(CHAIN, [1]), outcome_of(CHAIN, [1, 2, 3])]

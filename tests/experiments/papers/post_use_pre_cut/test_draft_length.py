@@ -139,27 +139,14 @@ SPEEDUPS = {
 }
 
 
-def made(speedups=SPEEDUPS, clock="measured"):
-    """Two prompts by every arm, and an analysis that has seen the arms."""
-    seconds = {"engine": 1.0, "lookup": 0.8}
-    for level, row in speedups.items():
-        seconds |= {f"{level}, length={length}": 1 / speedup for length, speedup in row.items()}
-    records = [
-        record(arm, prompt, taken, clock=clock) for prompt in range(2) for arm, taken in seconds.items()
-    ]
-    return records, seconds
-
-
-def grid_of(speedups=SPEEDUPS, clock="measured", **arguments):
-    records, arms = made(speedups, clock)
-    analysis = AblationGrid(**arguments)
-    analysis.begin(dict.fromkeys(arms, strategy(Greedy())) | {"engine": PLAIN})
-    return analysis.report(records)
-
-
 def test_a_row_a_level_and_a_column_a_length():
-    table = grid_of().tables["ablation_grid"]
-    rows = table.records()
+    seconds = {"engine": 1.0, "lookup": 0.8}
+    for level, row in SPEEDUPS.items():
+        seconds |= {f"{level}, length={length}": 1 / speedup for length, speedup in row.items()}
+    analysis = AblationGrid()
+    analysis.begin(dict.fromkeys(seconds, strategy(Greedy())) | {"engine": PLAIN})
+    records = [record(arm, prompt, taken) for prompt in range(2) for arm, taken in seconds.items()]
+    rows = analysis.report(records).tables["ablation_grid"].records()
     assert [row["level"] for row in rows] == ["fixed", "+ reuse", "lookup"]
     assert rows[0]["length=3"] == "2.00x (3.00)"
     assert rows[1]["length=6"] == "2.50x (3.00)"

@@ -14,15 +14,14 @@ from specexp.verifiers import Greedy
 
 
 class Prompt:
-    """A continuation whose steps are told: the drafted chain, and how much of it is accepted."""
+    """A continuation of given steps: the drafted chain, and how much of it is accepted."""
 
     def __init__(self, analysis, *prompt):
         self.analysis = analysis
         self.context = Context(prompt)
 
-    def step(self, drafted, accepted, bonus, grafted=0, parents=None):
-        parents = range(-1, len(drafted)) if parents is None else [-1, *parents]
-        shape = TreeShape(list(parents), [-1, *range(len(drafted))])
+    def step(self, drafted, accepted, bonus, grafted=0):
+        shape = TreeShape(list(range(-1, len(drafted))), [-1, *range(len(drafted))])
         tree = TokenTree(shape, np.array([self.context.root, *drafted]))
         if grafted:
             tree = replace(tree, grafted=np.arange(len(drafted) + 1) > len(drafted) - grafted)
@@ -40,20 +39,14 @@ def watching():
     return analysis
 
 
-def columns(analysis, *titles):
-    """By phrase length: the values of these columns."""
+def shares(analysis, *titles):
+    """The values of these columns by phrase length; by default shares of the drafted tokens and of the output."""
+    titles = titles or ("after draft passes", "after target passes")
     rows = analysis.report([]).tables["reuse_potential"].records()
     return {row["phrase length from"]: tuple(row[title] for title in titles) for row in rows}
 
 
-def shares(analysis):
-    """Shares of the drafted tokens and of the output."""
-    return columns(analysis, "after draft passes", "after target passes")
-
-
-def unread(analysis):
-    """As :func:`shares`, of phrases that only rejected drafts held."""
-    return columns(analysis, "only rejected before", "put out, only rejected before")
+ONLY_REJECTED = ("only rejected before", "put out, only rejected before")
 
 
 def test_a_rejected_draft_that_comes_later_is_found():
@@ -61,14 +54,14 @@ def test_a_rejected_draft_that_comes_later_is_found():
     analysis = watching()
     Prompt(analysis, 0).step([5, 6, 7, 8], 0, 1).step([5, 6, 7, 9], 3, 3)
     assert shares(analysis) == {2: (3 / 8, 3 / 5), 3: (3 / 8, 3 / 5), 4: (0, 0)}
-    assert unread(analysis)[3] == (3 / 8, 3 / 5)
+    assert shares(analysis, *ONLY_REJECTED)[3] == (3 / 8, 3 / 5)
 
 
-def test_what_was_in_the_text_too_is_told_apart():
+def test_phrases_of_the_text_are_counted_apart():
     """8 9 is in the prompt, and was drafted; drafted again it could have been looked up there."""
     analysis = watching()
     Prompt(analysis, 8, 9, 0).step([8, 9], 0, 1).step([8, 9], 0, 2)
-    assert (shares(analysis)[2], unread(analysis)[2]) == ((2 / 4, 0), (0, 0))
+    assert (shares(analysis)[2], shares(analysis, *ONLY_REJECTED)[2]) == ((2 / 4, 0), (0, 0))
 
 
 def test_neither_other_prompts_nor_the_step_itself_nor_grafts_count():
@@ -82,4 +75,4 @@ def test_neither_other_prompts_nor_the_step_itself_nor_grafts_count():
     analysis = watching()
     Prompt(analysis, 0).step([5, 6], 0, 1).step([5, 6], 0, 2, grafted=1)
     assert shares(analysis)[2] == (0, 0)
-    assert columns(analysis, "drafted tokens")[2] == (3,)
+    assert shares(analysis, "drafted tokens")[2] == (3,)
