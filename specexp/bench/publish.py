@@ -37,7 +37,7 @@ PIPE_WIDTH = 160
 RECORDS = "records.jsonl"
 """The records of a run; a study has no file of this name."""
 _LOCK = ".lock"  # holds the number of the process that writes the folder
-_OF_A_STUDY = ("trials.csv", "reference.json", "journal.log")  # a study has at least one of these files
+OF_A_STUDY = ("trials.csv", "reference.json", "journal.log")  # a study has at least one of these files
 _NOT_COMPARED = ("output", "tracking")  # sections that may differ between two runs of one experiment
 _MISSING = object()  # equal to no value
 
@@ -303,7 +303,7 @@ def check_study_folder(config: Config, folder: Path) -> None:
 
 
 def _is_study(folder: Path) -> bool:
-    return any((folder / name).exists() for name in _OF_A_STUDY)
+    return any((folder / name).exists() for name in OF_A_STUDY)
 
 
 def _holds(config: Config, folder: Path, what: str) -> ConfigError:

@@ -234,7 +234,7 @@ class Runtime(Target):
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
         """Feed new rows of growing trees, committing nothing; return ``[m, V]`` logits of each tree."""
 
-    def draft(
+    def draft_tree(
         self,
         slot: int,
         pending: NDArray[np.int64],

@@ -100,7 +100,7 @@ class DraftSource(ABC):
     def draft(self, scoring: Scoring, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
         """Return ``[n + 1]`` the tokens of a whole tree behind the root; None if it must be drafted pass by pass.
 
-        See :meth:`~specexp.core.runtime.Runtime.draft` for the rows that are fed.
+        See :meth:`~specexp.core.runtime.Runtime.draft_tree` for the rows that are fed.
         """
         return None
 
@@ -209,7 +209,7 @@ class ModelSource(DraftSource):
         noise = None
         if temperature > 0:
             noise = context.target_noise(len(context), shape.max_depth, self.vocab_size)
-        return self.model.draft(self.slot, pending, shape, temperature, noise)
+        return self.model.draft_tree(self.slot, pending, shape, temperature, noise)
 
     @override
     def commit(self, rows: Sequence[int]) -> None:

@@ -338,7 +338,7 @@ class CompiledModel(Runtime):
 
     @override
     @inference
-    def draft(
+    def draft_tree(
         self,
         slot: int,
         pending: NDArray[np.int64],

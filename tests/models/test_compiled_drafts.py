@@ -59,12 +59,12 @@ def test_a_tree_drafted_in_one_call_is_that_of_single_passes(
         calls.append(slot)
         return native(self, slot, *arguments)  # type: ignore[arg-type]
 
-    native = CompiledModel.draft
-    monkeypatch.setattr(CompiledModel, "draft", counted)
+    native = CompiledModel.draft_tree
+    monkeypatch.setattr(CompiledModel, "draft_tree", counted)
     verifier = None if temperature is None else KeyedSampling(temperature=temperature)
     at_once, steps = decode(CompiledModel(model), TREES[tree], verifier, coupled)
     assert len(calls) > 5
-    monkeypatch.setattr(CompiledModel, "draft", lambda *arguments: None)
+    monkeypatch.setattr(CompiledModel, "draft_tree", lambda *arguments: None)
     one_by_one, single = decode(CompiledModel(model), TREES[tree], verifier, coupled)
     if dtype == torch.float32:  # pass by pass, a bfloat16 draft ranks rounded log-probabilities, with ties
         assert steps == single
