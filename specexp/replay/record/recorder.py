@@ -343,6 +343,7 @@ class RecordingSource(ModelSource):
     # sequences run by themselves, since each lacks other answers
     feed_together = DraftSource.feed_together
     candidates_together = DraftSource.candidates_together
+    draft = DraftSource.draft  # pass by pass, so that every answer is recorded
 
     def __init__(self, model: Runtime, width: int, spine_width: int, slots: Any = None) -> None:
         super().__init__(model, slots)
