@@ -100,13 +100,10 @@ class Drafting:
 
 
 class _GrowingTree:
-    """A tree under construction, and its costs so far.
-
-    Attributes:
-        question: the drafter, its sequence and the builder's open request; None once the tree is complete.
-    """
+    """A tree under construction, and its costs so far."""
 
     def __init__(self, drafting: Drafting, depth: int) -> None:
+        # the drafter, its sequence and the builder's open request; None once the tree is complete
         self.question: tuple[Drafter, Context, Request] | None = None
         self.pass_tokens: tuple[int, ...] = ()
         self.draft_seconds = self.build_seconds = 0.0
@@ -189,10 +186,6 @@ class Lane:
     Args:
         drafting: makes its drafts; None if drafts are made elsewhere.
         clock: models the seconds of a step for parts that learn from them; measured if None.
-
-    Attributes:
-        draft: the draft of the next target pass.
-        result: output, counters and seconds so far.
     """
 
     def __init__(
@@ -213,8 +206,8 @@ class Lane:
         self.verifier = verifier
         self.drafting = drafting
         self.slot = slot
-        self.draft: Draft | None = None
-        self.result = GenerationResult(seed=context.seed)
+        self.draft: Draft | None = None  # of the next target pass
+        self.result = GenerationResult(seed=context.seed)  # output, counters and seconds so far
         room = target.context_limit - len(context)
         self._limit: FinishReason = "length" if max_new_tokens <= room else "context"
         self._end = len(context) + min(max_new_tokens, room)
@@ -385,13 +378,8 @@ class Decoding:
     Each stage is a method, which a subclass may time or replace.
 
     Args:
-        target: answers all lanes of a step in one pass.
         observers: called with every step's outcome after the parts have learned from it, outside the lanes' clocks.
         together: whether drafters of a team draft together; if not, no draft depends on another lane by rounding.
-
-    Attributes:
-        lanes: active lanes by slot, in the order they came.
-        passes: target passes so far.
     """
 
     def __init__(
@@ -400,16 +388,12 @@ class Decoding:
         self.target = target
         self.together = together
         self.observers = tuple(observers)
-        self.lanes: dict[int, Lane] = {}
-        self.passes = 0
+        self.lanes: dict[int, Lane] = {}  # active lanes by slot, in the order they came
+        self.passes = 0  # of the target so far
 
     def start(self, lane: Lane, wants_logits: bool = False, since: float | None = None) -> None:
-        """Feed the missing part of the prompt to the lane's slot, all but the root, and start its parts.
-
-        Args:
-            lane: takes part from the next step on; its slot holds a prefix of the prompt, or nothing.
-            wants_logits: whether its drafter learns from the target's answers to the prompt.
-            since: the clock at the start of its prefill; now if None.
+        """Feed the missing part of the prompt to the lane's slot, all but the root, and start its parts. Its prefill is
+        timed from ``since`` on. The slot holds a prefix of the prompt, or nothing.
         """
         started = perf_counter() if since is None else since
         self.begin(lane, self.prefill(lane, wants_logits))

@@ -47,13 +47,9 @@ def inference(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class Slots(ABC):
-    """The committed tokens of several sequences, one slot each, and the rows of passes behind them.
+    """The committed tokens of several sequences, one slot each, and the rows of passes behind them."""
 
-    Attributes:
-        lengths: committed tokens of each slot.
-    """
-
-    lengths: list[int]
+    lengths: list[int]  # committed tokens of each slot
 
     @abstractmethod
     def reserve(self, capacity: int, slots: int = 1) -> None:
