@@ -175,9 +175,8 @@ class Runtime(Target):
     # auto tries modes from the highest rank down to 0; a mode below 0 is used by its name alone. None: not a mode of
     # Hugging Face models
     mode_rank: ClassVar[int | None] = None
-    auto_devices: ClassVar[frozenset[str] | None] = (
-        None  # types of the devices on which auto tries it; None: all
-    )
+    # types of the devices on which auto tries it; None: all
+    auto_devices: ClassVar[frozenset[str] | None] = None
     pads_rows: ClassVar[bool] = False  # a pass costs what one over the next power of two of rows does
     takes_device_map: ClassVar[bool] = False  # a model on several devices can be run
     model: Any  # as its library has it
@@ -186,9 +185,8 @@ class Runtime(Target):
     device: torch.device  # of the logits, as dtype
     dtype: torch.dtype
     max_leaves: int = maxsize  # of all trees of a pass together
-    independent_rows: bool = (
-        False  # the logits of a row are the same, bit by bit, whatever else its pass feeds
-    )
+    # the logits of a row are the same, bit by bit, whatever else its pass feeds
+    independent_rows: bool = False
 
     def __init__(self) -> None:
         self.passes = 0  # since construction, prefill included
