@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, MptConfig, T5Config, T5ForConditi
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
-from specexp.core.tree import TokenTree, TreeShape, root_tree
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 
@@ -50,23 +50,6 @@ def test_a_tree_pass_equals_step_by_step_decoding(name, attention):
         assert answers.shape == (tree.num_nodes + 1, VOCABULARY)
         for row in range(tree.num_nodes + 1):
             assert close(answers[row], straight(model, prompt + branch(tree, row)))
-
-
-@pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("name", FULL_ATTENTION)
-def test_accepted_rows_are_kept_in_place_and_the_next_pass_builds_on_them(name, attention):
-    model = small_model(name, attention)
-    language_model = LanguageModel(model)
-    text = [5, 6, 7]
-    language_model.prefill(0, text)
-    for seed, last in enumerate((9, 0, 6, 3, 8)):  # the last accepted row; 0 is the root alone
-        tree = filled(SHAPE, seed)
-        language_model.tree_pass([0], [tree])
-        language_model.cache.commit(0, [0, *SHAPE.path(last)])
-        text = text + branch(tree, last)
-        assert language_model.cache.lengths[0] == len(text)
-        (answers,) = language_model.tree_pass([0], [root_tree(11)])
-        assert close(answers[0], straight(model, [*text, 11]))
 
 
 def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
