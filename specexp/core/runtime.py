@@ -40,6 +40,8 @@ def inference(method: Callable[P, R]) -> Callable[P, R]:
     def within(*args: P.args, **kwargs: P.kwargs) -> R:
         import torch
 
+        if torch.is_inference_mode_enabled():  # entering it again would cost more than the method
+            return method(*args, **kwargs)
         with torch.inference_mode():
             return method(*args, **kwargs)
 
