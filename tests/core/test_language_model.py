@@ -136,7 +136,7 @@ def test_positions_by_distance_alone_fail_the_self_check_in_every_precision(dtyp
 
 
 @pytest.mark.parametrize("given", ["gpt2", 7, None])
-def test_what_is_no_model_is_refused(given):
+def test_anything_but_a_model_is_refused(given):
     with pytest.raises(ValueError, match=rf"a model was expected and {given!r} is a \w+: load one"):
         Decoder(given)
 
@@ -151,7 +151,7 @@ def test_a_model_in_training_mode_is_refused():
         decoder.generate([1, 2])
 
 
-def test_the_context_ends_where_longrope_would_change_the_rows_already_cached():
+def test_the_context_ends_where_longrope_would_change_cached_rows():
     rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [9.0] * 4}
     rope |= {"original_max_position_embeddings": 40, "rope_theta": 10000.0}
     model = build("Llama", {**FULL_ATTENTION["Llama"], "rope_parameters": rope})
@@ -163,7 +163,7 @@ def test_the_context_ends_where_longrope_would_change_the_rows_already_cached():
     assert result.token_ids == expected[0, 4:].tolist()
 
 
-def test_an_attention_that_takes_no_tree_mask_is_refused():
+def test_attention_without_tree_masks_is_refused():
     model = build("Llama", FULL_ATTENTION["Llama"])
     model.config._attn_implementation = "flex_attention"
     with pytest.raises(ValueError, match="'flex_attention' takes no tree mask: load the llama model with"):
@@ -250,7 +250,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "attention"), CASES)
-def test_a_tree_of_eighty_nodes_decodes_what_the_model_itself_does(name, attention):
+def test_a_tree_of_eighty_nodes_decodes_as_the_model_does(name, attention):
     model = build(name, ARCHITECTURES[name], attention, torch.float32)  # experts know no float64
     prompt = torch.randint(2, VOCABULARY, (1, 9), generator=torch.Generator().manual_seed(1))
     settings = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
