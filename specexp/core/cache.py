@@ -130,9 +130,6 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 class SlotCache(Cache, Slots):  # type: ignore[misc]
     """KV cache with one slot per sequence. A slot has ``capacity`` rows at first: committed tokens plus the rows of the
     largest pass.
-
-    Attributes:
-        uncommitted: rows of a growing tree behind the committed ones; the next pass writes behind them.
     """
 
     def __init__(
@@ -145,7 +142,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         self._num_layers = text.num_hidden_layers
         self._storage = torch.zeros(self._shape(slots, capacity), dtype=dtype, device=device)
         self.lengths = [0] * slots
-        self.uncommitted = [0] * slots
+        self.uncommitted = [0] * slots  # rows of growing trees; the next pass writes behind them
         self._open: tuple[int, ...] = (0,)
         super().__init__(layers=[SlotLayer(self, layer) for layer in range(self._num_layers)])
 

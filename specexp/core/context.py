@@ -25,11 +25,6 @@ class Context:
         token_ids: ``[p]`` prompt, at least one token.
         sequence: which continuation this is, e.g. ``"HumanEval/3#0"``; two samples of one prompt need two values.
         noise_temperature: temperature at which the target's tokens are keyed samples; 0 if they are not.
-
-    Attributes:
-        continued: whether this is a later turn of a conversation, and the parts have seen everything before it.
-        steps: decoding steps absorbed so far.
-        lanes: sequences in the next target pass, this one included; 1 where that is not known.
     """
 
     def __init__(
@@ -44,9 +39,9 @@ class Context:
         self.seed = seed
         self.sequence = sequence
         self.noise_temperature = noise_temperature
-        self.continued = False
-        self.steps = 0
-        self.lanes = 1
+        self.continued = False  # a later turn of a conversation: the parts have seen everything before it
+        self.steps = 0  # decoding steps absorbed so far
+        self.lanes = 1  # sequences in the next target pass, this one included; 1 where that is not known
         self._buffer = np.empty(max(256, 2 * len(token_ids)), dtype=np.int64)
         self._buffer[: len(token_ids)] = token_ids
         self._length = len(token_ids)

@@ -157,9 +157,8 @@ class TreeBuilder(metaclass=Checked):
     """
 
     kind: NodeKind = NodeKind.POINT_MASS  # whether candidates are the best ones, or drawn
-    shape: TreeShape | None = (
-        None  # of all trees, cut only by a plan's limits; None if it depends on the candidates
-    )
+    # of all trees, cut only by a plan's limits; None if it depends on the candidates
+    shape: TreeShape | None = None
     needs_log_probs: bool = False  # candidates must have log-probabilities
     accepts_fewer_candidates: bool = False  # a drafter may rank fewer candidates than requested
     takes_threshold: bool = False  # Plan.threshold is followed
@@ -213,15 +212,13 @@ class Verifier(metaclass=Checked):
     lossless: ClassVar[bool] = True  # the output has exactly the target's distribution
     # ``deterministic``: the output does not depend on the draft; ``rejection``: only its distribution does not
     sampling: ClassVar[Literal["deterministic", "rejection", "other"]] = "other"
-    processors: Processors | None = (
-        None  # temperature, top-k and top-p of the target's distribution; None if unknown
-    )
+    # temperature, top-k and top-p of the target's distribution; None if unknown
+    processors: Processors | None = None
     # temperature at which tokens are keyed by Context.target_noise, which a coupled drafter adds too; 0 if tokens take
     # no noise, None if their noise is not the context's
     noise_temperature: float | None = None
-    keyed_scores: ClassVar[bool] = (
-        False  # a token is the argmax of DeterministicVerifier.scores with that noise
-    )
+    # a token is the argmax of DeterministicVerifier.scores with that noise
+    keyed_scores: ClassVar[bool] = False
 
     @property
     def sampling_settings(self) -> Mapping[str, float | int | None] | None:
@@ -314,9 +311,8 @@ class Controller(Part):
     num_choices: int = 1  # number of builders that plans choose from
     uses_seconds: bool = True  # decisions depend on the seconds of steps, and so on the device
     learns: bool = True  # decisions depend on observed steps
-    reads_answers: bool = (
-        True  # it learns from the target's answers, not only from accepted and committed tokens
-    )
+    # it learns from the target's answers, not only from accepted and committed tokens
+    reads_answers: bool = True
     same_plan: bool = False  # every step has the same plan and no draft is ended early
     changes_nothing: bool = False  # that plan is the builder's own limits
     needs_foresight: bool = False  # a prompt's output must be known beforehand, as only an evaluation can

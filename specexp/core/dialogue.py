@@ -24,15 +24,13 @@ class Request:
     ranks: NDArray[np.int64]  # [m] rank of each row among its parent's candidates, -1 for the root
     rows: NDArray[np.int64]  # [f] the frontier: filled rows, after which candidates are requested
     k: int
-    kind: NodeKind = (
-        NodeKind.POINT_MASS
-    )  # the best ones or drawn; a longer answer begins with the shorter one
+    # the best ones or drawn; a longer answer begins with the shorter one
+    kind: NodeKind = NodeKind.POINT_MASS
     # [f] probability mass after which a row needs no more candidates; None requests all k. A drafter that draws may
     # leave the rest of a row, or of all rows, out.
     enough: NDArray[np.float64] | None = None
-    length: int = (
-        1  # tokens of a candidate; above 1 the request is for phrases, which only some drafters have
-    )
+    # tokens of a candidate; above 1 the request is for phrases, which only some drafters have
+    length: int = 1
     log_probs: NDArray[np.float32] | None = None  # [m] draft log-probability given the parent, 0 for the root
 
     def depths(self) -> list[int]:
@@ -85,9 +83,8 @@ class Candidates:
     tokens: NDArray[np.int64]
     # [f, k] draft log-probabilities given the frontier row, of drawn tokens before any was taken out
     log_probs: NDArray[np.float32] | None = None
-    q: NDArray[np.float32] | None = (
-        None  # [f, V] draft distribution of each frontier row, where tokens were drawn
-    )
+    # [f, V] draft distribution of each frontier row, where tokens were drawn
+    q: NDArray[np.float32] | None = None
     pass_tokens: tuple[int, ...] = ()  # tokens fed in each forward pass of a draft model for this answer
 
 

@@ -7,12 +7,12 @@ made elsewhere (:mod:`specexp.scheduling`) and the target may be a recording.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, replace
 from operator import index
 from secrets import randbits
 from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -117,13 +117,10 @@ class Drafting:
 
 
 class _GrowingTree:
-    """A tree under construction, and its costs so far.
-
-    Attributes:
-        question: the drafter, its sequence and the builder's open request; None once the tree is complete.
-    """
+    """A tree under construction, and its costs so far."""
 
     def __init__(self, drafting: Drafting, depth: int, alone: bool) -> None:
+        # the drafter, its sequence and the builder's open request; None once the tree is complete
         self.question: tuple[Drafter, Context, Request] | None = None
         self.pass_tokens: tuple[int, ...] = ()
         self.draft_seconds = self.build_seconds = 0.0
@@ -135,7 +132,7 @@ class _GrowingTree:
         """Send the builder an answer, and run it up to its next request or its end."""
         started = perf_counter()
         drafting = self._drafting
-        with DraftingFor(drafting.context.sequence):
+        with drafting_for(drafting.context.sequence):
             try:
                 request = self._build.send(answer)
                 while drafting.stops(request, self.pass_tokens):
@@ -159,7 +156,7 @@ def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
         started = perf_counter()
         drafter, context, request = growing[0][1]
         if len(growing) == 1:
-            with DraftingFor(context.sequence):
+            with drafting_for(context.sequence):
                 answers = [drafter.propose(context, request)]
         else:
             answers = drafter.propose_together([question for _, question in growing])
@@ -184,65 +181,41 @@ def teams(draftings: Sequence[Drafting]) -> list[list[int]]:
     return list(found.values())
 
 
-class DraftingFor:
-    """Adds the sequence to any exception raised within. A class, since a generator would cost more in every step."""
-
-    __slots__ = ("sequence",)
-
-    def __init__(self, sequence: int | str) -> None:
-        self.sequence = sequence
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception):
-            error.add_note(f"raised while drafting for sequence {self.sequence!r}")
+@contextmanager
+def drafting_for(sequence: int | str) -> Iterator[None]:
+    """Add the sequence to any exception raised within."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised while drafting for sequence {sequence!r}")
+        raise
 
 
 # A lane: one sequence at the target.
 
 
+@dataclass(eq=False)
 class Lane:
-    """A sequence being decoded: its slot at the target, its draft, the end of its output, its counters.
+    """A sequence being decoded: its slot at the target, its draft, the end of its output, its counters."""
 
-    Args:
-        drafting: makes its drafts; None if drafts are made elsewhere.
-        clock: models the seconds of a step for parts that learn from them; measured if None.
+    context: Context
+    target: Target
+    verifier: Verifier
+    drafting: Drafting | None = None  # None if drafts are made elsewhere
+    _: KW_ONLY
+    slot: int = 0
+    max_new_tokens: int
+    eos_token_ids: Collection[int] = frozenset()
+    stop: Stop | None = None
+    # models the seconds of a step for parts that learn from them; measured if None
+    clock: Clock | None = None
 
-    Attributes:
-        draft: the draft of the next target pass.
-        result: output, counters and seconds so far.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        target: Target,
-        verifier: Verifier,
-        drafting: Drafting | None = None,
-        *,
-        slot: int = 0,
-        max_new_tokens: int,
-        eos_token_ids: Collection[int] = frozenset(),
-        stop: Stop | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self.context = context
-        self.target = target
-        self.verifier = verifier
-        self.drafting = drafting
-        self.slot = slot
-        self.draft: Draft | None = None
-        self.result = GenerationResult(seed=context.seed)
-        room = target.context_limit - len(context)
-        self._limit: FinishReason = "length" if max_new_tokens <= room else "context"
-        self._end = len(context) + min(max_new_tokens, room)
-        self._eos = frozenset(eos_token_ids)
-        self._stop = stop
-        self._clock = clock
+    def __post_init__(self) -> None:
+        self.draft: Draft | None = None  # of the next target pass
+        self.result = GenerationResult(seed=self.context.seed)  # output, counters and seconds so far
+        room = self.target.context_limit - len(self.context)
+        self._limit: FinishReason = "length" if self.max_new_tokens <= room else "context"
+        self._end = len(self.context) + min(self.max_new_tokens, room)
         self._seconds_before = dict(self.result.seconds)
 
     @property
@@ -367,11 +340,11 @@ class Lane:
         outcome.hidden = hidden
         if top is not None:
             outcome.top = top
-        if self._clock is None:
+        if self.clock is None:
             before = self._seconds_before
             outcome.seconds = {phase: spent - before[phase] for phase, spent in result.seconds.items()}
         else:
-            outcome.seconds = self._clock(outcome)
+            outcome.seconds = self.clock(outcome)
         self.draft = None
         return outcome
 
@@ -382,13 +355,13 @@ class Lane:
         return Outcome(self.context, draft.tree, logits, accepted, new_token_ids, draft.pass_tokens)
 
     def _cut(self, tokens: list[int]) -> list[int]:
-        output = self.context.new_token_ids if self._stop is not None else []
+        output = self.context.new_token_ids if self.stop is not None else []
         for count, token in enumerate(tokens, start=1):
             output.append(token)
             reason: FinishReason = ""
-            if token in self._eos:
+            if token in self.eos_token_ids:
                 reason = "eos"
-            elif self._stop is not None and self._stop(output):
+            elif self.stop is not None and self.stop(output):
                 reason = "stop"
             elif len(self.context) + count == self._end:
                 reason = self._limit
@@ -407,13 +380,8 @@ class Decoding:
     Each stage is a method, which a subclass may time or replace.
 
     Args:
-        target: answers all lanes of a step in one pass.
         observers: called with every step's outcome after the parts have learned from it, outside the lanes' clocks.
         together: whether drafters of a team draft together; if not, no draft depends on another lane by rounding.
-
-    Attributes:
-        lanes: active lanes by slot, in the order they came.
-        passes: target passes so far.
     """
 
     def __init__(
@@ -422,16 +390,12 @@ class Decoding:
         self.target = target
         self.together = together
         self.observers = tuple(observers)
-        self.lanes: dict[int, Lane] = {}
-        self.passes = 0
+        self.lanes: dict[int, Lane] = {}  # active lanes by slot, in the order they came
+        self.passes = 0  # of the target so far
 
     def start(self, lane: Lane, wants_logits: bool = False, since: float | None = None) -> None:
-        """Feed the missing part of the prompt to the lane's slot, all but the root, and start its parts.
-
-        Args:
-            lane: takes part from the next step on; its slot holds a prefix of the prompt, or nothing.
-            wants_logits: whether its drafter learns from the target's answers to the prompt.
-            since: the clock at the start of its prefill; now if None.
+        """Feed the missing part of the prompt to the lane's slot, all but the root, and start its parts. Its prefill is
+        timed from ``since`` on. The slot holds a prefix of the prompt, or nothing.
         """
         started = perf_counter() if since is None else since
         self.begin(lane, self.prefill(lane, wants_logits))
@@ -485,7 +449,7 @@ class Decoding:
 
     def begin(self, lane: Lane, prefill: Outcome | None) -> None:
         """Start the parts of a lane."""
-        with DraftingFor(lane.context.sequence):
+        with drafting_for(lane.context.sequence):
             lane.own_drafting.begin(prefill)
 
     def drafts(self) -> list[Lane]:
@@ -518,7 +482,7 @@ class Decoding:
     def learn(self, lane: Lane, outcome: Outcome) -> None:
         """Let the parts of a lane learn from a step."""
         started = perf_counter()
-        with DraftingFor(lane.context.sequence):
+        with drafting_for(lane.context.sequence):
             lane.own_drafting.learn(outcome)
         lane.result.seconds["update"] += perf_counter() - started
 

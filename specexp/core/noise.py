@@ -36,21 +36,16 @@ _FEW_BLOCKS = 16  # numpy's calls cost what as many blocks in Python do
 
 
 def place_key(seed: int, sequence: int | str, *purpose: str | int) -> Key:
-    """Philox key of a stream: ``(seed, sequence, purpose...)`` hashed with BLAKE2b to two words.
-
-    Args:
-        sequence: which continuation, by number or name; n samples of one prompt have n of them.
-        purpose: what the stream is for, e.g. ``"target"``; streams of different purposes are independent.
+    """Return the Philox key of a stream: ``(seed, sequence, purpose...)`` hashed with BLAKE2b to two words. Streams of
+    different purposes, e.g. ``"target"``, are independent.
     """
     return _digest((int(seed), sequence if isinstance(sequence, str) else int(sequence), *purpose))
 
 
 def philox(block: Words, position: Words, low: Words, high: Words, key: Key) -> tuple[Words, ...]:
-    """Philox4x32-10 of the counter ``(block, position, low, high)``: four words each.
-
-    A product of two words has 64 bits. In int64 tensors it is signed, and its shift copies the sign into the upper
-    half, which the mask removes.
-    """
+    """Return Philox4x32-10 of the counter ``(block, position, low, high)``: four words each."""
+    # A product of two words has 64 bits. In int64 tensors it is signed, and its shift copies the sign into the upper
+    # half, which the mask removes.
     for first, second in _round_keys(key):
         product, other = block * 0xD2511F53, low * 0xCD9E8D57
         block = (((other >> 32) ^ position) ^ first) & _MASK
@@ -62,17 +57,11 @@ def philox(block: Words, position: Words, low: Words, high: Words, key: Key) -> 
 def gumbel(
     key: Key, first: int, positions: int, size: int, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Gumbel(0, 1) noise of neighbouring positions, made where it is used.
+    """Return ``[positions, size]`` float32 Gumbel(0, 1) noise from an absolute position on, made where it is used.
 
-    The integers are the same on every device. The two logarithms are taken in float64 and rounded, so that devices
-    differ by one unit in the last place at most. On a CPU it is made in C++, if there is a compiler.
-
-    Args:
-        key: stream from :func:`place_key`.
-        first: absolute position of the first token the noise is for.
-
-    Returns:
-        ``[positions, size]`` float32; ``argmax(log p + noise)`` of a row is an exact sample of ``p``.
+    ``argmax(log p + noise)`` of a row is an exact sample of ``p``. The integers are the same on every device. The two
+    logarithms are taken in float64 and rounded, so that devices differ by one unit in the last place at most. On a CPU
+    it is made in C++, if there is a compiler.
     """
     import torch
 
@@ -89,7 +78,7 @@ def gumbel(
 
 @cache
 def _kernels() -> Any:
-    """The library of ``gumbel.cpp``, which takes a third of numpy's time; None without a compiler."""
+    """Return the library of ``gumbel.cpp``, which takes a third of numpy's time; None without a compiler."""
     from specexp.core.kernels import CannotCompileError, library
 
     try:
@@ -115,27 +104,23 @@ class GumbelStream:
         self._rows = torch.empty((0, 0), device=device)  # of the positions from the first on
 
     def at(self, position: int, positions: int, size: int) -> torch.Tensor:
-        """Return ``[positions, size]`` noise from a position on; read-only.
-
-        Some positions behind are kept: a drafter looks ahead of the verifier.
-        """
+        """Return ``[positions, size]`` noise from a position on; read-only."""
         import torch
 
         start, known = position - self._first, self._rows
         if size != known.shape[1] or not 0 <= start <= known.shape[0] + _POSITIONS_BEHIND:
             self._first, start, known = position, 0, known.new_empty((0, size))
         if start + positions > known.shape[0]:
-            forgotten = max(start - _POSITIONS_BEHIND, 0)
+            forgotten = max(
+                start - _POSITIONS_BEHIND, 0
+            )  # some are kept: a drafter looks ahead of the verifier
             kept = known[forgotten:]
             self._first, start = self._first + forgotten, start - forgotten
             # a device takes as long for one position as for many, a CPU for many numbers longer than for few
-            ahead = (
-                max(1, min(_POSITIONS_AHEAD, _NUMBERS_AHEAD // size)) if self._on_cpu else _POSITIONS_AHEAD
-            )
-            more = max(start + positions - kept.shape[0], ahead)
-            self._rows = torch.cat(
-                (kept, gumbel(self._key, self._first + kept.shape[0], more, size, self._device))
-            )
+            few = max(1, min(_POSITIONS_AHEAD, _NUMBERS_AHEAD // size))
+            more = max(start + positions - kept.shape[0], few if self._on_cpu else _POSITIONS_AHEAD)
+            made = gumbel(self._key, self._first + kept.shape[0], more, size, self._device)
+            self._rows = torch.cat((kept, made))
         return self._rows[start : start + positions]
 
 
@@ -152,18 +137,14 @@ class UniformStream:
         first, end = start // 4, -(-(start + size) // 4)
         below = [_digest(path) if path else (0, 0) for path in paths]
         if len(paths) * (end - first) <= _FEW_BLOCKS:
-            words = np.array(
-                [
-                    [philox(block, position, *path, self._key) for block in range(first, end)]
-                    for path in below
-                ],
-                dtype=np.uint64,
-            ).reshape(len(paths), -1)
+            blocks = range(first, end)
+            rows = [[philox(block, position, *path, self._key) for block in blocks] for path in below]
+            words = np.array(rows, dtype=np.uint64)  # [paths, blocks, 4]
         else:
             low, high = np.array(below, dtype=np.uint64).T[:, :, np.newaxis]
-            blocks = np.arange(first, end, dtype=np.uint64)
-            words = np.stack(philox(blocks, position, low, high, self._key), axis=-1).reshape(len(paths), -1)
-        wanted = words[:, start - 4 * first :][:, :size]
+            numbers = np.arange(first, end, dtype=np.uint64)
+            words = np.stack(philox(numbers, position, low, high, self._key), axis=-1)
+        wanted = words.reshape(len(paths), -1)[:, start - 4 * first :][:, :size]
         return np.asarray((wanted + 0.5) * 2.0**-32, dtype=np.float64)
 
 

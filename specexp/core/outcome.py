@@ -31,9 +31,8 @@ class Outcome:
     new_token_ids: tuple[int, ...]  # accepted drafts, then the bonus token unless the output ended before it
     pass_tokens: tuple[int, ...] = ()  # tokens fed in each draft pass of the step
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase (PHASES), before learning
-    hidden: torch.Tensor | None = (
-        None  # [n + 1, d] input of the target's output layer, where a drafter wants it
-    )
+    # [n + 1, d] input of the target's output layer, where a drafter wants it
+    hidden: torch.Tensor | None = None
     top: Top | None = field(
         default=None, repr=False
     )  # the part of top_k and top_k_logits that was read already

@@ -40,6 +40,8 @@ def inference(method: Callable[P, R]) -> Callable[P, R]:
     def within(*args: P.args, **kwargs: P.kwargs) -> R:
         import torch
 
+        if torch.is_inference_mode_enabled():  # entering it again would cost more than the method
+            return method(*args, **kwargs)
         with torch.inference_mode():
             return method(*args, **kwargs)
 
@@ -47,13 +49,9 @@ def inference(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class Slots(ABC):
-    """The committed tokens of several sequences, one slot each, and the rows of passes behind them.
+    """The committed tokens of several sequences, one slot each, and the rows of passes behind them."""
 
-    Attributes:
-        lengths: committed tokens of each slot.
-    """
-
-    lengths: list[int]
+    lengths: list[int]  # committed tokens of each slot
 
     @abstractmethod
     def reserve(self, capacity: int, slots: int = 1) -> None:
@@ -190,7 +188,7 @@ class Runtime(Target):
     device: torch.device  # of the logits, as dtype
     dtype: torch.dtype
     max_leaves: int = maxsize  # of all trees of a pass together
-    # whether the logits of a row are the same, bit by bit, whatever else its pass feeds
+    # the logits of a row are the same, bit by bit, whatever else its pass feeds
     independent_rows: bool = False
 
     def __init__(self) -> None:

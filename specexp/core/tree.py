@@ -175,28 +175,22 @@ ROOT_ONLY.recurs = True
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """A drafted tree: a shape, the token of every row, and the drafting data that verifiers need.
-
-    Attributes:
-        tokens: ``[n + 1]`` token ids, the root's first.
-        log_probs: ``[n + 1]`` draft log-probability of each node given its parent (0 for the root); None if unknown.
-        kinds: ``[n + 1]`` :class:`NodeKind` of each node; None if all are point masses. Among siblings drawn nodes come
-            before point masses.
-        q: ``[V]`` draft distribution of every row with drawn children.
-        draws: for rows with children drawn with replacement, the children in the order of the draws, one repeated as
-            often as its token was drawn.
-        values: ``[n + 1]`` worth of each sampling for a dynamic builder, 1 for the root; None for other trees.
-        grafted: ``[n + 1]`` true for nodes of phrases added to a drafted tree, which have a log-probability of NaN;
-            None if there are none.
-    """
+    """A drafted tree: a shape, the token of every row, and the drafting data that verifiers need."""
 
     shape: TreeShape
-    tokens: NDArray[np.int64]
+    tokens: NDArray[np.int64]  # [n + 1] the root's first
+    # [n + 1] draft log-probability given the parent, 0 for the root
     log_probs: NDArray[np.float32] | None = None
+    # [n + 1] NodeKind of each node; None if all are point masses. Among siblings drawn nodes come before point masses.
     kinds: NDArray[np.int8] | None = None
+    # [V] draft distribution of every row with drawn children
     q: Mapping[int, NDArray[np.float32]] | None = None
+    # for rows with children drawn with replacement, the children in the order of the draws, one repeated as often as
+    # its token was drawn
     draws: Mapping[int, tuple[int, ...]] | None = None
+    # [n + 1] worth of each sampling for a dynamic builder, 1 for the root
     values: NDArray[np.float64] | None = None
+    # [n + 1] true for nodes of phrases added to a drafted tree, which have a log-probability of NaN; None without any
     grafted: NDArray[np.bool_] | None = None
 
     @property

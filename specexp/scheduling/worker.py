@@ -30,7 +30,7 @@ import torch.multiprocessing  # registers how tensors are sent to another proces
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.loop import Draft, Drafting, DraftingFor, draft_together, teams
+from specexp.core.loop import Draft, Drafting, draft_together, drafting_for, teams
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
 from specexp.scheduling.executor import bytes_of, copies, initial
@@ -361,7 +361,7 @@ class WorkerLanes:
             else:
                 begins = isinstance(message, StartSequence)
                 context = message if begins else self._draftings[message.lane][0].context
-                with DraftingFor(context.sequence):
+                with drafting_for(context.sequence):
                     wanted = self._begin(message) if begins else self._learn(message)
                 if isinstance(wanted, SequenceLearned):
                     yield wanted

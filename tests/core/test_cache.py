@@ -1,4 +1,4 @@
-"""The slot cache by hand: rows are kept, moved, copied and forgotten exactly as asked."""
+"""The slot cache by hand: rows are kept, moved, copied and dropped."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_slots_do_not_touch_each_other(cache):
     assert (rows(cache, 0), rows(cache, 1), rows(cache, 2)) == ([1, 3], [], [5, 6, 7])
 
 
-def test_reserve_keeps_what_is_committed_and_never_shrinks(cache):
+def test_reserve_keeps_committed_rows_and_never_shrinks(cache):
     feed(cache, [2], [[5, 6]])
     cache.commit(2, [0, 1])
     cache.reserve(50, 5)
@@ -102,7 +102,7 @@ def test_a_full_cache_raises(cache):
         feed(cache, [0], [list(range(11))])
 
 
-def test_keys_wider_than_values_and_fewer_heads_than_the_configuration_says(cache):
+def test_the_first_pass_sets_heads_and_widths(cache):
     for layer in range(LAYERS):
         keys, values = torch.full((1, 1, 3, 12), 1.0 + layer), torch.full((1, 1, 3, 5), -1.0 - layer)
         seen_keys, seen_values = cache.update(keys.double(), values.double(), layer)

@@ -1,4 +1,4 @@
-"""Constructors take in Python what configurations take: the bounds of their annotations, which are declared once."""
+"""Constructors have the same bounds in Python as in configurations: those of their annotations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _below_bounds() -> list[Any]:
 
 
 @pytest.mark.parametrize(("part", "argument", "value"), _below_bounds())
-def test_no_bound_of_a_part_is_a_configurations_alone(
+def test_bounds_hold_in_python_as_in_configurations(
     part: Callable[..., Any], argument: str, value: float
 ) -> None:
     with pytest.raises(ValueError, match=rf"^{part.__name__}: {argument} must be >=? \S+, got {value}"):
@@ -66,14 +66,14 @@ def test_no_bound_of_a_part_is_a_configurations_alone(
         (lambda: Workload(OwnPrompts("x"), max_prompts=0), "max_prompts must be >= 1, got 0"),
     ],
 )  # fmt: skip
-def test_what_no_annotation_allows_is_refused_in_one_sentence(make: Callable[[], Any], said: str) -> None:
+def test_wrong_arguments_are_refused_in_one_sentence(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError) as caught:
         make()
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_what_python_writes_otherwise_than_a_file_is_taken() -> None:
+def test_tuples_ranges_and_numpy_numbers_are_taken() -> None:
     assert KConfig(range(1, 4)).max_nodes == KConfig([1, 2, 3]).max_nodes
     assert StaticTree(((0,), (0, 1))).max_nodes == 2
     assert TokenRecycling(k=np.int64(4)).k == 4
@@ -82,13 +82,13 @@ def test_what_python_writes_otherwise_than_a_file_is_taken() -> None:
 
 
 class Counting(Greedy):
-    """A part of somebody's own whose annotations nobody can resolve."""
+    """A user's part with annotations that cannot be resolved."""
 
     def __init__(self, hook: Callable[[int], None], of: Nowhere.Near, *rest: int) -> None:  # type: ignore[name-defined]  # noqa: F821
         self.given = (hook, of, rest)
 
 
-def test_what_an_annotation_does_not_tell_is_not_looked_at() -> None:
+def test_unresolvable_annotations_are_not_checked() -> None:
     assert Counting(print, 3, 4, 5).given == (print, 3, (4, 5))
     with pytest.raises(ValueError, match="Counting: hook must be callable, got 3"):
         Counting(3, 3)
@@ -103,7 +103,7 @@ def takes_matrix(matrix: Annotated[Table[np.int32], Reference("adjacency-matrix"
     """A function of an alias."""
 
 
-def test_an_alias_of_the_language_allows_what_it_stands_for() -> None:
+def test_a_type_alias_allows_the_aliased_type() -> None:
     check_arguments(takes_matrix, (np.zeros((2, 3), np.int32),), {})
     for wrong in ("matrix", [[1, 2]]):
         with pytest.raises(ValueError, match="takes_matrix: matrix must be an instance of ndarray, got "):

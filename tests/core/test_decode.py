@@ -1,4 +1,4 @@
-"""A step by arithmetic: what is accepted, where the output ends, what is counted and kept."""
+"""A step by arithmetic: accepted tokens, the end of the output, counters and the cache."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def steps_of(decoder, prompt, **arguments):
     return result, seen
 
 
-def test_a_right_chain_of_four_is_accepted_whole_and_one_token_added():
+def test_a_right_chain_of_four_is_accepted_with_a_bonus_token():
     result, steps = steps_of(counting(4), [0], max_new_tokens=10)
     assert result.token_ids == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
     assert [step.new_token_ids for step in steps] == [(1, 2, 3, 4, 5), (6, 7, 8, 9, 0)]
@@ -92,11 +92,11 @@ def test_the_context_limit_is_met_and_never_exceeded(prompt_length):
         assert decoder.model.cache.lengths[0] <= 16
 
 
-def test_room_for_exactly_the_wanted_tokens_is_no_context_limit():
+def test_exact_room_for_the_output_ends_it_by_length():
     assert counting(4, context_limit=16).generate([0] * 6, max_new_tokens=10).finish_reason == "length"
 
 
-def test_only_what_was_committed_stays_in_the_cache():
+def test_only_committed_rows_stay_in_the_cache():
     decoder = counting(4)
     result = decoder.generate([0, 1], max_new_tokens=30, eos_token_id=5)
     assert result.token_ids == [2, 3, 4, 5]
@@ -132,7 +132,7 @@ class _UpToTwoPasses(Controller):
         return state.draft_passes < 2
 
 
-def test_the_controller_is_asked_before_every_draft_pass():
+def test_the_controller_decides_before_every_draft_pass():
     drafter = _CostlyDrafter(lambda tokens: [(tokens[-1] + 1) % VOCABULARY])
     controller = _UpToTwoPasses()
     decoder = Decoder(counting_model(VOCABULARY), drafter, Chain(6), Greedy(), controller)

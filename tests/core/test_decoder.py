@@ -1,4 +1,4 @@
-"""The decoding loop: requests, conversations, samples, and what it refuses."""
+"""The decoder: requests, conversations, samples and refusals."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,7 +64,7 @@ def test_eos_may_come_as_a_number_or_as_several_of_any_library(eos):
     assert decoder.generate([3], max_new_tokens=20, eos_token_id=eos).token_ids == [4, 5, 6]
 
 
-def test_a_step_interrupted_amid_its_commit_leaves_no_rows_for_the_conversation_to_go_on_with(monkeypatch):
+def test_an_interrupted_commit_leaves_no_rows_in_the_conversation(monkeypatch):
     decoder = Decoder(hashed_model(20), DraftModel(hashed_model(20)), Chain(3))  # accepted to the end
 
     def interrupted(context, tokens):  # whose rows are in the cache already
@@ -79,7 +79,7 @@ def test_a_step_interrupted_amid_its_commit_leaves_no_rows_for_the_conversation_
     assert decoder.generate(text, max_new_tokens=20, continue_conversation=True).token_ids == expected
 
 
-def test_a_distant_limit_reserves_no_room_that_the_output_does_not_need(monkeypatch):
+def test_a_distant_limit_reserves_little_room(monkeypatch):
     drafter, builder = FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 9]), Chain(2)
     decoder = Decoder(counting_model(9, context_limit=10**6), drafter, builder)
     decoder.generate([1], max_new_tokens=10**6, eos_token_id=4)
@@ -138,7 +138,7 @@ def test_a_later_turn_equals_a_fresh_decode_of_the_same_text(strategy, verifier)
         text = text + result.token_ids + [4, turn]
 
 
-def test_a_later_turn_feeds_only_what_is_new():
+def test_a_later_turn_feeds_only_new_tokens():
     decoder = Decoder(counting_model(9))
     first = decoder.generate([1, 2, 3], max_new_tokens=4).token_ids
     fed = []
@@ -160,7 +160,7 @@ def test_a_prompt_that_does_not_continue_is_refused_and_the_conversation_kept(pr
     assert decoder.generate(text, max_new_tokens=2, continue_conversation=True).token_ids == [8, 9]
 
 
-def test_a_call_without_a_seed_draws_one_and_says_which() -> None:
+def test_a_call_without_a_seed_draws_and_returns_one() -> None:
     decoder = Decoder(hashed_model(20), verifier=KeyedSampling(1.0))
     drawn = [decoder.generate([1, 2, 3], max_new_tokens=12) for _ in range(3)]
     assert len({one.seed for one in drawn}) == 3

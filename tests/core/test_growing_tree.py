@@ -48,7 +48,7 @@ def growing(draw):
 
 @examples(80)
 @given(st.lists(st.tuples(growing(), st.integers(0, 1000)), min_size=1, max_size=3))
-def test_passes_equal_one_pass_and_what_is_kept_is_what_comes_before_the_next(steps):
+def test_several_passes_equal_one_and_the_next_follows_the_kept_rows(steps):
     """Logits are a function of all visible tokens by position, so a wrong row, mask or position shows."""
     fake = hashed_model(11)
     model, text = LanguageModel(fake), [1, 2, 3]
@@ -81,7 +81,7 @@ def test_room_is_made_in_the_middle_of_a_tree():
     assert torch.cat(answers)[-1].tolist() == list(fake.next_logits((1, 2, 3, *tokens.tolist())))
 
 
-def test_a_pass_of_a_whole_tree_forgets_one_that_was_growing():
+def test_a_pass_of_a_whole_tree_drops_a_growing_one():
     fake = hashed_model(11)
     model = LanguageModel(fake)
     model.prefill(0, [1, 2, 3])

@@ -100,7 +100,7 @@ def test_the_host_reads_a_device_once_a_pass(on_a_device, parts, draft_passes):
 
 
 @pytest.mark.parametrize(("parts", "draft_passes"), PARTS.values(), ids=PARTS)
-def test_what_is_read_at_once_is_what_is_read_row_by_row(request, parts, draft_passes):
+def test_one_read_gives_the_same_tokens_as_reads_row_by_row(request, parts, draft_passes):
     by_row, _ = decode(parts, Reads())
     request.getfixturevalue("on_a_device")
     assert decode(parts, Reads())[0].token_ids == by_row.token_ids

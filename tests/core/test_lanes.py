@@ -1,4 +1,4 @@
-"""Lanes come and go while others go on, and each says what it would say alone; nothing piles up over steps."""
+"""Lanes join and leave while others continue. Each has the output it would have alone."""
 
 import gc
 import weakref
@@ -52,7 +52,7 @@ def lane(model: LanguageModel, number: int, slot: int) -> tuple[Lane, Parts]:
     "seed", [pytest.param(seed, marks=[] if seed < 10 else pytest.mark.slow) for seed in range(30)]
 )
 def test_lanes_of_any_parts_join_and_leave_while_others_go_on(seed: int) -> None:
-    """A lane that is dropped half way leaves its slot to another, and disturbs nobody."""
+    """A lane that is dropped half way leaves its slot to another, without an effect on the rest."""
     random = Random(seed)
     model = LanguageModel(hashed_model(VOCABULARY))
     decoding = Decoding(model)
@@ -79,7 +79,7 @@ def test_lanes_of_any_parts_join_and_leave_while_others_go_on(seed: int) -> None
 
 
 class TestDraftersOfATeam:
-    """One model drafts for several lanes in one pass a level, of whatever depth each one's tree is."""
+    """One model drafts for several lanes in one pass a level."""
 
     def lanes(self, model: LanguageModel, parts: Parts, number: int) -> list[Lane]:
         parts.drafter.check_vocabulary(VOCABULARY)

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, MptConfig, T5Config, T5ForConditi
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
-from specexp.core.tree import TokenTree, TreeShape, root_tree
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 
@@ -50,23 +50,6 @@ def test_a_tree_pass_equals_step_by_step_decoding(name, attention):
         assert answers.shape == (tree.num_nodes + 1, VOCABULARY)
         for row in range(tree.num_nodes + 1):
             assert close(answers[row], straight(model, prompt + branch(tree, row)))
-
-
-@pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("name", FULL_ATTENTION)
-def test_accepted_rows_are_kept_in_place_and_the_next_pass_builds_on_them(name, attention):
-    model = small_model(name, attention)
-    language_model = LanguageModel(model)
-    text = [5, 6, 7]
-    language_model.prefill(0, text)
-    for seed, last in enumerate((9, 0, 6, 3, 8)):  # the last accepted row; 0 is the root alone
-        tree = filled(SHAPE, seed)
-        language_model.tree_pass([0], [tree])
-        language_model.cache.commit(0, [0, *SHAPE.path(last)])
-        text = text + branch(tree, last)
-        assert language_model.cache.lengths[0] == len(text)
-        (answers,) = language_model.tree_pass([0], [root_tree(11)])
-        assert close(answers[0], straight(model, [*text, 11]))
 
 
 def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
@@ -153,7 +136,7 @@ def test_positions_by_distance_alone_fail_the_self_check_in_every_precision(dtyp
 
 
 @pytest.mark.parametrize("given", ["gpt2", 7, None])
-def test_what_is_no_model_is_refused(given):
+def test_anything_but_a_model_is_refused(given):
     with pytest.raises(ValueError, match=rf"a model was expected and {given!r} is a \w+: load one"):
         Decoder(given)
 
@@ -168,7 +151,7 @@ def test_a_model_in_training_mode_is_refused():
         decoder.generate([1, 2])
 
 
-def test_the_context_ends_where_longrope_would_change_the_rows_already_cached():
+def test_the_context_ends_where_longrope_would_change_cached_rows():
     rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [9.0] * 4}
     rope |= {"original_max_position_embeddings": 40, "rope_theta": 10000.0}
     model = build("Llama", {**FULL_ATTENTION["Llama"], "rope_parameters": rope})
@@ -180,7 +163,7 @@ def test_the_context_ends_where_longrope_would_change_the_rows_already_cached():
     assert result.token_ids == expected[0, 4:].tolist()
 
 
-def test_an_attention_that_takes_no_tree_mask_is_refused():
+def test_attention_without_tree_masks_is_refused():
     model = build("Llama", FULL_ATTENTION["Llama"])
     model.config._attn_implementation = "flex_attention"
     with pytest.raises(ValueError, match="'flex_attention' takes no tree mask: load the llama model with"):
@@ -267,7 +250,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "attention"), CASES)
-def test_a_tree_of_eighty_nodes_decodes_what_the_model_itself_does(name, attention):
+def test_a_tree_of_eighty_nodes_decodes_as_the_model_does(name, attention):
     model = build(name, ARCHITECTURES[name], attention, torch.float32)  # experts know no float64
     prompt = torch.randint(2, VOCABULARY, (1, 9), generator=torch.Generator().manual_seed(1))
     settings = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}

@@ -1,4 +1,4 @@
-"""What a latency profile says of a pass and of a step, computed by hand."""
+"""The milliseconds of passes and steps in a latency profile, computed by hand."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ def test_a_target_pass_is_linear_between_points_and_continues_with_the_last_slop
     assert profile.target_seconds(tokens) == pytest.approx(seconds)
 
 
-def test_a_pass_of_buckets_costs_what_the_next_one_does():
+def test_a_pass_costs_as_much_as_the_next_larger_bucket():
     """Stated for 1, 8 and 64 tokens: a pass of 9 is padded to 64."""
     stepped = LatencyProfile("stepped", {1: 10.0, 8: 12.0, 64: 20.0}, {1: 1.0, 4: 2.0}, buckets=True)
     assert [1e3 * stepped.target_seconds(tokens) for tokens in (1, 2, 8, 9, 64)] == [10, 12, 12, 20, 20]
@@ -48,7 +48,7 @@ def test_more_tokens_than_stated_exceed_a_profile_of_several_points():
     assert not CONSTANT.exceeded_by(700)
 
 
-def test_a_step_is_its_passes_and_what_drafting_costs_beside_them():
+def test_a_step_costs_its_passes_and_the_drafting_overhead():
     assert PROFILE.step_seconds(1) == pytest.approx(0.1)  # plain decoding: nothing beside the pass
     assert PROFILE.step_seconds(5) == pytest.approx(0.14 + 0.004)
     assert PROFILE.step_seconds(5, [1, 2, 4]) == pytest.approx(0.14 + 0.010 + 0.015 + 0.025 + 0.004)
@@ -119,7 +119,7 @@ COUPLED = TokenRecycling(k=4, coupled=True)
         ),
     ],
 )
-def test_a_composition_is_named_by_what_its_steps_cost(drafter, builder, label):
+def test_compositions_with_equal_costs_have_one_label(drafter, builder, label):
     assert Parts(drafter, builder).label == label
 
 
@@ -148,7 +148,7 @@ def test_it_is_read_back_from_its_plain_values():
     assert not LatencyProfile.from_dict(profile.to_dict(), modelled=False).modelled
 
 
-def test_it_comes_from_an_artifact_whole(tmp_path):
+def test_a_profile_is_taken_from_an_artifact(tmp_path):
     stored = LatencyProfile("a device", {1: 100}, {1: 3}, source="measured")
     save_artifact(tmp_path / "profile", "latency-profile", {"profile.json": stored.to_dict()})
     folder = str(tmp_path / "profile")

@@ -61,12 +61,12 @@ def test_noise_is_that_of_its_words_to_the_last_place(device):
         assert (np.abs(drawn[row] - exact) <= np.spacing(np.abs(exact))).all()
 
 
-def test_neither_how_many_positions_nor_the_vocabulary_changes_a_number():
+def test_a_number_depends_neither_on_the_count_nor_on_the_vocabulary():
     whole = gumbel(_KEY, 100, 8, 40_000)  # made in several pieces
     assert torch.equal(gumbel(_KEY, 103, 2, 30_001), whole[3:5, :30_001])
 
 
-def test_a_stream_gives_what_is_asked_for_in_any_order():
+def test_a_stream_gives_positions_in_any_order():
     stream, generator = GumbelStream(_KEY), np.random.default_rng(0)
     position = 50
     for _ in range(200):
@@ -76,7 +76,7 @@ def test_a_stream_gives_what_is_asked_for_in_any_order():
         assert stream._rows.shape[0] <= 16 + 30 + 16 + 20  # kept behind, asked for, ahead, jumped over
 
 
-def test_uniform_numbers_are_the_same_however_many_are_asked_for():
+def test_uniform_numbers_do_not_depend_on_their_count():
     stream, paths = UniformStream(_KEY), [(), (0, 1), (2,)]
     many = stream.at(7, paths * 8, 0, 30).reshape(8, 3, 30)
     assert (many == many[0]).all()

@@ -127,7 +127,7 @@ def test_the_tree_of_the_papers_figure_5():
     assert [len(shape.children[row]) for row in shape.children[0]] == [8, 4, 3, 2, 1, 1, 1, 1]
 
 
-def test_a_part_of_a_tree_keeps_what_is_known_of_its_rows():
+def test_a_selection_keeps_the_data_of_its_rows():
     tree = TokenTree(
         TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [2, 0]]),  # rows 1, 2, 3, 4, 5
         tokens=np.array([9, 4, 5, 6, 7, 8]),

@@ -193,7 +193,7 @@ def test_point_masses_behind_draws_are_exact(grafts, kind, q, target):
 @pytest.mark.parametrize("q", DRAFTS.values(), ids=DRAFTS)
 @pytest.mark.parametrize("kind", [NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT])
 @pytest.mark.parametrize("anchors", [1, 2])
-def test_grafts_whose_place_depends_on_the_draws_are_exact(anchors, kind, q, target):
+def test_grafts_at_places_that_depend_on_the_draws_are_exact(anchors, kind, q, target):
     """They hang from the last nodes of the most probable path that was drawn, and are other phrases there."""
     widths = (2, 1) if sum(part > 0 for part in q(())) > 1 else (1, 1)
     weighted = []
@@ -281,7 +281,7 @@ def test_the_processed_target_is_the_one_kept(options):
     assert same(continued(mixed(weighted), 2, lambda path: processed), joint_of(lambda path: processed, 2))
 
 
-def test_a_residual_that_rounding_left_empty_is_what_it_was():
+def test_an_empty_residual_leaves_the_distribution_unchanged():
     p = np.array([0.2, 0.3, 0.5])
     assert residual(p, p).tolist() == p.tolist()
     assert residual(p, np.array([0.2, 0.4, 0.4])) == pytest.approx([0, 0, 1])

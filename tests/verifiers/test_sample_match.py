@@ -12,10 +12,9 @@ from specexp.builders import KConfig
 from specexp.core.context import Context
 from specexp.core.loop import Decoder
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
-from specexp.drafters import DraftModel
-from specexp.testing.fakes import FakeDrafter, bigram_model, hashed_model
+from specexp.testing.fakes import FakeDrafter, bigram_model
 from specexp.testing.verifiers import LosslessVerifierContract
-from specexp.verifiers import Greedy, SampleMatch, sample_match
+from specexp.verifiers import SampleMatch, sample_match
 
 TestDefault = contract_of(LosslessVerifierContract, lambda: SampleMatch())
 TestProcessed = contract_of(
@@ -85,12 +84,3 @@ def test_three_tokens_have_the_targets_joint_distribution():
     drafter = FakeDrafter(lambda tokens: np.argsort(-logits[tokens[-1]]).tolist(), max_candidates=2)
     decoder = Decoder(bigram_model(logits.tolist()), drafter, KConfig([2, 1]), SampleMatch())
     assert joint_p_value(decoder, p) > 1e-3
-
-
-def test_at_temperature_0_it_is_greedy():
-    model = hashed_model(20)
-    drafter = DraftModel(hashed_model(20, seed=1))
-    found = Decoder(model, drafter, KConfig([3, 2]), SampleMatch(0)).generate(
-        [1, 2], max_new_tokens=30, seed=0
-    )
-    assert found.token_ids == Decoder(model, verifier=Greedy()).generate([1, 2], max_new_tokens=30).token_ids

@@ -1,4 +1,4 @@
-"""Typical acceptance by hand; what it loses is shown, not hidden."""
+"""Typical acceptance by hand, and its loss."""
 
 from math import exp, log
 
@@ -97,7 +97,7 @@ def test_the_bonus_is_a_sample_of_the_target_after_the_path():
     assert np.mean(np.array(drawn) == 2) == pytest.approx(0.75, abs=0.05)
 
 
-def test_it_is_lossy_and_says_so():
+def test_it_is_declared_lossy():
     """A drafted token of 30 % is always the output: the target says so in 3 of 10 cases."""
     assert not TypicalAcceptance.lossless
     logits = torch.from_numpy(np.stack([logits_of((0.7, 0.3))] * 2))
