@@ -151,7 +151,9 @@ class PhraseStore:
                 )
         counts, keys, phrases, uses = (arrays[name].astype(np.int64) for name in ENTRIES)
         if phrases.shape[1] > LONGEST:  # an array without rows may have any width
-            raise ValueError(f"the saved phrases must have at most {LONGEST} columns, got {phrases.shape[1]}")
+            raise ValueError(
+                f"the saved phrases have {phrases.shape[1]} columns; at most {LONGEST} are allowed"
+            )
         if keys.size > self.max_keys or counts.max(initial=0) > self.max_phrases:
             raise ValueError(
                 f"the saved phrases have {keys.size} keys with up to {counts.max(initial=0)} phrases; there is room "
