@@ -106,7 +106,7 @@ class PhraseStore:
         self._count(key, uses + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """``keys`` and ``uses`` ``[n]`` (in the order of eviction), ``counts`` ``[n]`` of their phrases, and
+        """Return ``keys`` and ``uses`` ``[n]`` (in the order of eviction), ``counts`` ``[n]`` of their phrases, and
         ``phrases`` ``[m, phrase_length]`` (key by key, oldest first, filled up with ``NO_CANDIDATE``), as tensors.
         """
         import torch  # late: a configuration is checked without it
