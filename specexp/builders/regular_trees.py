@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, product
-from operator import mul
+from itertools import product
 from typing import Annotated
 
 from pydantic import Field
@@ -87,11 +86,12 @@ class TokenRecyclingTree(StaticTree):
 def _full_tree(name: str, widths: Sequence[int]) -> list[list[int]]:
     if not widths or min(widths) < 1:
         raise ValueError(f"{name}: widths must be at least one number >= 1, got {list(widths)}")
-    nodes = sum(accumulate(widths, mul))  # the rows of depth d are the product of the widths up to it
-    if nodes > MOST_NODES:
-        raise ValueError(
-            f"{name}: widths must make at most {MOST_NODES} nodes, got {nodes} by {list(widths)}"
-        )
+    nodes, row = 0, 1
+    for width in widths:
+        row *= width
+        nodes += row
+        if nodes > MOST_NODES:  # before the product of thousands of widths is computed
+            raise ValueError(f"{name}: widths must make at most {MOST_NODES} nodes, got at least {nodes}")
     return [
         list(path)
         for depth in range(len(widths))

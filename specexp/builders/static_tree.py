@@ -108,9 +108,11 @@ class StaticTree(TreeBuilder):
         rank_paths: Annotated[list[list[int]], Reference("static-tree")],
         candidates: Selection = "top-k",
     ) -> None:
-        if not 1 <= len(rank_paths) <= MOST_NODES:
+        if not rank_paths:
+            raise ValueError("StaticTree must have at least one rank path, such as [[0]]")
+        if len(rank_paths) > MOST_NODES:
             raise ValueError(
-                f"{type(self).__name__} must have from 1 to {MOST_NODES} rank paths, got {len(rank_paths)}"
+                f"{type(self).__name__} was given {len(rank_paths)} nodes; at most {MOST_NODES} are allowed"
             )
         self.shape = FixedShape.from_rank_paths(rank_paths)
         self.max_nodes = self.shape.num_nodes

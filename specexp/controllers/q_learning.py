@@ -262,12 +262,13 @@ class QLearning(Controller):
         if nodes == 0 and not pass_tokens and graft_rows < 0.5:
             return 0.0
         if self.reward == "useful":
-            if self.unit == "draft":
+            if self.unit == "draft":  # as published: useful tokens per cost in draft passes
                 cost /= max(self.costs.draft((1,)), 1e-9)
             return useful / cost - 1
         tokens = accepted + 1
         if self.reward == "output":
             return tokens / cost - 1
+        # Dinkelbach: tokens - rate * cost, less the same of a plain step (1 token at cost 1)
         return tokens - 1 - self._means.rate * (cost - 1)
 
     @property
@@ -349,7 +350,9 @@ class QLearning(Controller):
         if point.row % self.table.block_size == 0:
             return 0.0
         accepted: float = min(drafted.accepted, point.depth)
-        if drafted.accepted >= point.depth - self._means["graft_reach"]:
+        if (
+            drafted.accepted >= point.depth - self._means["graft_reach"]
+        ):  # the draft reached a phrase's anchor
             accepted += self._means["graft_gain"]
         useful = drafted.useful_up_to(point.depth) if self.reads_answers else 0
         return self.rewarded(accepted, useful, point.nodes, point.pass_tokens)

@@ -1,4 +1,4 @@
-"""Wraps a controller: plain decoding where speculation does not pay."""
+"""A wrapper of controllers: plain decoding where speculation does not pay."""
 
 from __future__ import annotations
 

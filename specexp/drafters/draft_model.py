@@ -344,7 +344,7 @@ class SelfDrafter(DraftModel):
 
 
 class _Siblings(WeakSet[DraftModel]):
-    """Drafters of one model that have begun. A copy, also in another process, starts empty."""
+    """Drafters of one model that hold a sequence. A copy, also in another process, is empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Siblings, ()

@@ -106,7 +106,7 @@ class PhraseStore:
         self._count(key, uses + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """``keys`` and ``uses`` ``[n]`` (in the order of eviction), ``counts`` ``[n]`` of their phrases, and
+        """Return ``keys`` and ``uses`` ``[n]`` (in the order of eviction), ``counts`` ``[n]`` of their phrases, and
         ``phrases`` ``[m, phrase_length]`` (key by key, oldest first, filled up with ``NO_CANDIDATE``), as tensors.
         """
         import torch  # late: a configuration is checked without it
@@ -151,7 +151,9 @@ class PhraseStore:
                 )
         counts, keys, phrases, uses = (arrays[name].astype(np.int64) for name in ENTRIES)
         if phrases.shape[1] > LONGEST:  # an array without rows may have any width
-            raise ValueError(f"the saved phrases must have at most {LONGEST} columns, got {phrases.shape[1]}")
+            raise ValueError(
+                f"the saved phrases have {phrases.shape[1]} columns; at most {LONGEST} are allowed"
+            )
         if keys.size > self.max_keys or counts.max(initial=0) > self.max_phrases:
             raise ValueError(
                 f"the saved phrases have {keys.size} keys with up to {counts.max(initial=0)} phrases; there is room "

@@ -1,4 +1,4 @@
-"""The followers of the longest run that ends here, in this text, earlier ones and a corpus (REST, SuffixDecoding)."""
+"""Suffix lookup in the text, earlier texts and a corpus (REST, He et al. 2024; SuffixDecoding, Oliaro et al. 2025)."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class SuffixAutomaton(Drafter):
         return self._index if self.state == "carry" else self._indexes[context]
 
     def _walks(self, context: Context) -> dict[tuple[int, ...], _Walk]:
-        """Return the ends of the paths of a step that were walked so far, the root's first."""
+        """Return the places of the paths that were looked up in this step, the root's first."""
         text, clock = self._texts[context], self._index_of(context).clock
         if text.walked != clock:  # any sequence may have added to it
             text.walks.clear()
@@ -177,7 +177,7 @@ class SuffixAutomaton(Drafter):
         return known
 
     def _levels(self, context: Context, walk: _Walk) -> Iterator[tuple[int, Followers]]:
-        """Return the runs that end here with their followers, longest first, the texts' before the corpus'."""
+        """Return lengths and followers of the runs that end at a node, longest first, the texts before the corpus."""
         place, length, run = walk
         levels = self._index_of(context).known(place, length)
         if self._corpus is not None and run is not None and run[2] > 0:

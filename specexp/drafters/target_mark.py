@@ -1,4 +1,4 @@
-"""The mark of the target that a head was trained for: some numbers of its output layer, alike in every precision."""
+"""The mark of a head's target: some weights of its output layer, compared with a tolerance for lower precisions."""
 
 from __future__ import annotations
 

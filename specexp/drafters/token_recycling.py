@@ -235,7 +235,7 @@ class TokenRecycling(Drafter):
 
 @cache
 def _kernels() -> Any:
-    """The library of ``token_recycling.cpp``; None without a compiler."""
+    """Return the library of ``token_recycling.cpp``; None without a compiler."""
     try:
         found = library(Path(__file__).with_suffix(".cpp"))
     except CannotCompileError:

@@ -94,7 +94,7 @@ def make_arms() -> list[DecoderArm]:
     """Return plain decoding, wide drawn trees of a near draft, and a tree without probabilities."""
     model = LanguageModel(cast(Any, hashed_model(VOCABULARY)))
     tokenizer = cast(PreTrainedTokenizerBase, SimpleNamespace(eos_token_id=None))
-    draft = hashed_model(VOCABULARY, spread=1.6)
+    draft = hashed_model(VOCABULARY, spread=1.6)  # the target's order with a flatter distribution
     guess = FakeDrafter(
         lambda tokens: [(tokens[-1] + step) % VOCABULARY for step in range(8)], max_candidates=8
     )
@@ -150,7 +150,7 @@ def _unwatched() -> list[tuple[int, ...]]:
 
 def made_time_line(record: PromptRecord) -> TimeLine:
     """Return a prefill, and for every step a draft that overlaps the pass before, a pass and a decision."""
-    line, at, length = TimeLine(), 0.002, 0.001
+    line, at, length = TimeLine(), 0.002, 0.001  # seconds
     line.start = 0.0
     line.add(TARGET, "prefill", 0.0, at, "only", record.prompt_tokens)
     for step in range(round(record.steps)):

@@ -70,7 +70,7 @@ def _answer(request: Request, guess: Guess, root: int, swap: tuple[RankPath, int
         if swap is not None and request.rank_path(row) == swap[0] and swap[1] + 1 < guesses.size:
             pair, swapped = [swap[1], swap[1] + 1], [swap[1] + 1, swap[1]]
             guesses[pair], probabilities[pair] = guesses[swapped], probabilities[swapped]
-        if draws:
+        if draws:  # the tree keeps the whole distribution, also of candidates that were not requested
             q[number, guesses] = probabilities
         width = min(guesses.size, request.k)
         tokens[number, :width] = guesses[:width]
@@ -92,7 +92,7 @@ def _phrases(request: Request, guess: Guess, root: int) -> Candidates:
 
 def plenty(path: tuple[int, ...]) -> list[int]:
     """Return 64 distinct candidates that depend on the path."""
-    start = (31 * sum(path) + 7 * len(path)) % _VOCABULARY
+    start = (31 * sum(path) + 7 * len(path)) % _VOCABULARY  # any arithmetic that differs from path to path
     return [(start + number) % _VOCABULARY for number in range(64)]
 
 
@@ -161,6 +161,7 @@ class TreeBuilderContract(ABC):
         tree = grow(builder, guess)
         assert tree.tokens.shape == tree.shape.parents.shape
         assert tree.tokens[0] == 7
+        assert (tree.num_nodes == 0) == (guess is none)
         for row in _of_the_builder(tree, range(1, tree.tokens.size)):
             parent = int(tree.shape.parents[row])
             path = (7, *(int(tree.tokens[above]) for above in tree.shape.path(parent)))
@@ -195,7 +196,7 @@ class TreeBuilderContract(ABC):
     def test_the_same_answers_give_the_same_tree(self, builder: TreeBuilder) -> None:
         first = grow(builder, some)
         grow(builder, plenty, Plan(max_depth=1))
-        other = builder.build(3, Plan())  # another tree, under way
+        other = builder.build(3, Plan())  # another tree under way must not matter
         next(other)
         again = grow(builder, some)
         other.close()
@@ -259,8 +260,9 @@ class DrawingTreeBuilderContract(TreeBuilderContract):
         """
         for guess in (plenty, some):
             tree = grow(builder, guess)
+            assert tree.num_nodes > 0
             for row, below in enumerate(tree.shape.children):
-                order = tree.draw_order(row)
+                order = tree.draw_order(row)  # with a repeated child for a token drawn again
                 assert tuple(dict.fromkeys(order)) == below
                 if builder.kind is NodeKind.DRAWN:
                     assert tree.shape.ranks[list(below)].tolist() == list(range(len(below)))
@@ -270,6 +272,7 @@ class DrawingTreeBuilderContract(TreeBuilderContract):
         """Another token of another probability at that place would have become a node too; nothing is pruned."""
         for guess in (plenty, some):
             tree = grow(builder, guess)
+            assert tree.num_nodes > 0
             for row in _of_the_builder(tree, range(1, tree.tokens.size)):
                 path = tree.shape.rank_paths[row]
                 changed = grow(builder, guess, swap=(path[:-1], path[-1]))

@@ -104,7 +104,7 @@ class ControllerContract(LearnedStateContract):
 
     def test_it_can_be_switched_off(self, controller: Controller) -> None:
         """In steps where drafting does not pay, nothing is drafted and no draft pass runs."""
-        wrapped = SwitchOff(controller, window=4, probe_every=1000)
+        wrapped = SwitchOff(controller, window=4, probe_every=1000)  # no probe within the output
         wrapped.use_latency(_DEAR_DRAFTS)
         decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=wrapped)
         seen: list[Outcome] = []
@@ -132,7 +132,7 @@ class ControllerContract(LearnedStateContract):
             tokens = np.array([context.root, 4, 5, 6], dtype=np.int64)  # [n + 1]
             logits = torch.from_numpy(generator.standard_normal((4, 9)))  # [n + 1, V]
             log_probs = np.log([1.0, *generator.uniform(0.1, 1.0, 3)]).astype(np.float32)
-            accepted = tuple(range(1, 1 + int(generator.integers(4))))
+            accepted = tuple(range(1, 1 + int(generator.integers(4))))  # 0 to 3 of the chain
             new = (*(int(tokens[row]) for row in accepted), int(logits[len(accepted)].argmax()))
             context.append(new)
             controller.observe(
@@ -165,7 +165,7 @@ class FrozenControllerContract(ControllerContract):
 def _drafting_for(controller: Controller) -> tuple[Drafter, TreeBuilder]:
     def next_logits(tokens: tuple[int, ...]) -> list[float]:
         logits = [0.0] * 11
-        logits[(tokens[-1] + 1) % 11 if len(tokens) % 3 else 0] = 4.0
+        logits[(tokens[-1] + 1) % 11 if len(tokens) % 3 else 0] = 4.0  # wrong at every third position
         return logits
 
     builder: TreeBuilder = Chain(4)

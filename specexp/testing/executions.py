@@ -67,6 +67,7 @@ def target_model(pause: Callable[[], None] = lambda: None) -> FakeCausalLM:
 
 def draft_model() -> FakeCausalLM:
     """Return a draft with the same part of the logits that depends on the last token."""
+    # right often enough that drafts are accepted, and wrong often enough that some are rejected
     return FakeCausalLM(partial(_logits_of, _BIGRAMS, 0.8, hashed_model(VOCABULARY, seed=3)), VOCABULARY)
 
 
@@ -278,7 +279,7 @@ class ExecutionContract:
     def test_a_closed_executor_is_not_used(self, execution: Execution) -> None:
         executor = opened(execution, COMPOSITIONS["chain"]())
         executor.close()
-        executor.close()
+        executor.close()  # closing twice is allowed
         for use in (lambda: executor.run(JOBS), executor.reset, executor.memory):
             with pytest.raises(RuntimeError, match="was closed"):
                 use()
@@ -288,7 +289,7 @@ class ExecutionContract:
             if started and started[0].finished:
                 raise RuntimeError("the target was to fail")
 
-        started: list[Executor] = []
+        started: list[Executor] = []  # the model exists before its executor
         broken = LanguageModel(target_model(fail_once_a_sequence_has_ended))
         with execution.open(broken, COMPOSITIONS["chain"]()) as executor:
             started.append(executor)

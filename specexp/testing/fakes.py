@@ -90,6 +90,7 @@ class FakeCausalLM(torch.nn.Module):
             position_ids = torch.arange(rows)[None]
             attention_mask = torch.ones(rows, rows).triu(1)[None, None]
         fed = torch.stack((input_ids, position_ids), dim=-1)[:, None].to(self.dtype)  # [b, 1, rows, 2]
+        # a key is a token with its position, so that the cache carries all that logits depend on
         keys, _ = past_key_values.update(fed, fed, 0)  # [b, 1, past + rows, 2]
         shown = self.visible(attention_mask[:, 0]).tolist()  # [b, rows, past + rows]
         logits = torch.tensor(
@@ -111,7 +112,7 @@ class FakeCausalLM(torch.nn.Module):
 
 def counting_model(vocab_size: int, context_limit: int = 512) -> FakeCausalLM:
     """Return a model that continues t with t + 1, and the last token with 0, with certainty."""
-    certain = np.roll(np.eye(vocab_size) * 50.0, 1, axis=1).tolist()
+    certain = np.roll(np.eye(vocab_size) * 50.0, 1, axis=1).tolist()  # softmax of 50 against 0: 1 in float64
     return bigram_model(certain, context_limit)
 
 
@@ -274,7 +275,7 @@ def _drawn(q: NDArray[np.float32], uniforms: NDArray[np.float64], *, replacement
     """Return a draw for every uniform number, each from the remaining tokens, then ``NO_CANDIDATE``."""
     left = q.astype(np.float64)
     tokens = []
-    for uniform in uniforms.tolist():
+    for uniform in uniforms.tolist():  # inversion: the first token with F(token) > u * F(all)
         upto = left.cumsum()
         token = int((upto <= uniform * upto[-1]).sum()) if upto[-1] > 0 else NO_CANDIDATE
         tokens.append(token)

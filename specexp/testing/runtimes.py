@@ -53,39 +53,27 @@ class RuntimeContract(ABC):
         kept = [int(tree.tokens[row]) for row in PATH]
         self._same(_answer(runtime, 0, 5), _alone(runtime, [*prompt, *kept, 5]))
 
-    def test_a_tree_may_grow_pass_by_pass(self) -> None:
-        """The logits equal those of one pass over the whole tree, also if the first pass feeds committed tokens."""
-        runtime, prompt = self.runtime(), _tokens(8)
-        runtime.prefill(0, prompt)
-        tree = TokenTree(SHAPE, np.array(_tokens(7, seed=3)))
-        whole = runtime.tree_pass([0], [tree])[0].clone()
-        runtime.commit(0, [0])
-        runtime.cache.truncate(0, len(prompt))
-        grown = []
-        for first, last in ((0, 1), (1, 3), (3, 7)):  # one level of SHAPE a pass
-            visible = SHAPE.ancestor_mask[first:last, :last]
-            rows = slice(first, last)
-            grown += runtime.grow([0], [Growth(tree.tokens[rows], SHAPE.depths[rows], visible)])
-        self._same(torch.cat(grown), whole)
-        runtime.commit(0, PATH)
-        kept = [int(tree.tokens[row]) for row in PATH]
-        self._same(_answer(runtime, 0, 7), _alone(runtime, [*prompt, *kept, 7]))
-
     def test_trees_of_several_slots_grow_in_shared_passes(self) -> None:
-        """Each tree gets the logits it gets alone, whatever the other trees are."""
+        """Each tree gets the logits of one pass over the whole tree without the others."""
         runtime = self.runtime()
         trees = {slot: TokenTree(SHAPE, np.array(_tokens(7, seed=slot))) for slot in range(3)}
-        cuts = {0: (0, 1, 3, 7), 1: (0, 3, 4, 7), 2: (0, 2, 7)}
+        cuts = {
+            0: (0, 1, 3, 7),
+            1: (0, 3, 7),
+            2: (0, 2, 7),
+        }  # rows before each pass; the last pass is slot 0's alone
         runtime.cache.reserve(0, 3)
-        alone = {}
+        whole = {}
         for slot, tree in trees.items():
             runtime.prefill(slot, _tokens(4 + 3 * slot, seed=slot))
-            alone[slot] = runtime.tree_pass([slot], [tree])[0].clone()
-            runtime.cache.truncate(slot, runtime.length(slot))
+            whole[slot] = runtime.tree_pass([slot], [tree])[0].clone()
+            runtime.cache.truncate(slot, runtime.length(slot))  # drops the rows of that pass
         grown: dict[int, list[torch.Tensor]] = {slot: [] for slot in trees}
         before = runtime.passes
         for place in range(3):
-            slots = [slot for slot in (2, 0, 1) if len(cuts[slot]) > place + 1]
+            slots = [
+                slot for slot in (2, 0, 1) if len(cuts[slot]) > place + 1
+            ]  # not in the order of the cache
             rows = [slice(*cuts[slot][place : place + 2]) for slot in slots]
             growths = [
                 Growth(trees[slot].tokens[own], SHAPE.depths[own], SHAPE.ancestor_mask[own, : own.stop])
@@ -95,7 +83,7 @@ class RuntimeContract(ABC):
                 grown[slot].append(logits)
         assert runtime.passes == before + 3
         for slot, tree in trees.items():
-            self._same(torch.cat(grown[slot]), alone[slot])
+            self._same(torch.cat(grown[slot]), whole[slot])
             runtime.commit(slot, PATH)
             kept = [int(tree.tokens[row]) for row in PATH]
             text = [*_tokens(4 + 3 * slot, seed=slot), *kept]
@@ -141,7 +129,7 @@ class RuntimeContract(ABC):
             answers = runtime.tree_pass(slots, trees)
             for states, answer in zip(runtime.hidden, answers, strict=True):
                 _near(output(states), answer)
-        runtime.prefill(0, [])
+        runtime.prefill(0, [])  # no rows, no states
         assert not runtime.hidden
         runtime.keep_hidden(False)
         runtime.tree_pass((0,), [tree])

@@ -146,7 +146,9 @@ class SearchContract(ABC):
         requests, result = driven
         assert requests[-1] == Continuations((result.best,), 1, last=True)
         assert not any(isinstance(request, Continuations) and request.last for request in requests[:-1])
-        others = [state for state in result.tree.states if state != result.final]
+        others = [
+            state for state in result.tree.states if state != result.final
+        ]  # max() takes the first of equals
         deepest = [state for state in others if state.depth == max(other.depth for other in others)]
         assert result.best == max(deepest, key=lambda state: worth(state) if state.depth else 0.0)
         assert result.final == result.best.child(0, text_of(result.best, 0))

@@ -104,7 +104,7 @@ class TaskContract(ABC):
             for thought in thoughts:
                 begun = task.thought_ending().cut(f" {thought}")
                 generations.append((begun, task.thought_ending()))
-                if task.completion_prompt(item, [], begun) is None:
+                if task.completion_prompt(item, [], begun) is None:  # a thought of one generation
                     assert begun == thought
                     continue
                 rest = thought.removeprefix(task.completed(begun, "").rstrip()).strip()

@@ -109,7 +109,7 @@ class LosslessVerifierContract(VerifierContract):
                 context = Context([1, 2, root], sequence=seed)
                 verdict = verifier.verify(context, tree, logits[: tree.tokens.size])
                 counts[tree.tokens[verdict.accepted[0]] if verdict.accepted else verdict.bonus] += 1
-            context = Context([1, 2, root], sequence=-1 - seed)
+            context = Context([1, 2, root], sequence=-1 - seed)  # other uniform numbers than the drafted ones
             plain[verifier.verify(context, root_tree(root), logits[:1]).bonus] += 1
         for counts, kind in zip(drafted, NodeKind, strict=True):
             seen = np.stack((counts, plain))[:, counts + plain > 0]
@@ -171,16 +171,17 @@ def _tree(root: int, vocab_size: int, kind: NodeKind, generator: np.random.Gener
         if not below:
             continue
         q[row] = generator.dirichlet(np.ones(vocab_size)).astype(np.float32)
-        probability = q[row] / q[row].sum(dtype=np.float64)
+        probability = q[row] / q[row].sum(dtype=np.float64)  # choice() checks the sum in float64
         again = kind is NodeKind.DRAWN_WITH_REPLACEMENT
         drawn = generator.choice(vocab_size, len(below), replace=again, p=probability)
+        # the first child of each token; a later draw of the same token is the same node
         first = {int(token): child for child, token in reversed(list(zip(below, drawn, strict=True)))}
         tokens[list(below)] = drawn
         draws[row] = tuple(first[int(token)] for token in drawn)
         kept[[child for child in below if child not in first.values()]] = False
     if kind is NodeKind.POINT_MASS:
         return TokenTree(_SHAPE, tokens)
-    row_of = np.cumsum(kept) - 1
+    row_of = np.cumsum(kept) - 1  # rows of the tree without repeated draws
     shape = _SHAPE.select(kept)
     kinds = np.full(shape.num_nodes + 1, kind, dtype=np.int8)
     given = {int(row_of[row]): values for row, values in q.items() if kept[row]}

@@ -1,4 +1,4 @@
-"""Grafts by hand: where phrases hang, how they merge with what hangs there, and what limits them."""
+"""Grafts by hand: the anchors of phrases, shared beginnings, and limits."""
 
 import numpy as np
 import pytest
@@ -34,21 +34,21 @@ def drafted(tokens, parents, **known):
 
 
 def build(builder, candidates, phrases, plan=None):
-    """Drive a builder with one candidate after every token, and phrases by token; the tree and its phrase request."""
-    asked = []
+    """Drive a builder with one candidate, and phrases, after every token; return the tree and its phrase requests."""
+    requests = []
 
     def answer(request):
         rows = request.tokens[request.rows].tolist()
         if request.length == 1:
             return Candidates(np.array([[candidates.get(token, -1)] for token in rows]))
-        asked.append(request)
+        requests.append(request)
         found = np.full((len(rows), request.k, request.length), -1)
         for number, token in enumerate(rows):
             for place, phrase in enumerate(phrases.get(token, [])):
                 found[number, place, : len(phrase)] = phrase
         return Candidates(found)
 
-    return result_of(builder.build(0, plan or Plan()), answer), asked
+    return result_of(builder.build(0, plan or Plan()), answer), requests
 
 
 COUNTING = {token: token + 1 for token in range(9)}
@@ -59,7 +59,7 @@ def paths(tree):
     return [tuple(tree.tokens[list(tree.shape.path(row))].tolist()) for row in range(1, tree.tokens.size)]
 
 
-def test_phrases_hang_from_the_last_drafts():
+def test_phrases_are_below_the_last_drafts():
     tree, (request,) = build(Graft(Chain(4), num_anchors=2, phrases_per_anchor=2), COUNTING, PHRASES)
     assert request.rows.tolist() == [4, 3]
     assert (request.k, request.length) == (2, 5)
@@ -96,8 +96,8 @@ def test_in_a_tree_the_anchors_are_on_its_most_probable_path():
     assert tree.log_probs.dtype == np.float32
 
 
-def test_what_hangs_there_already_is_not_repeated():
-    """Below 0 1 2: a phrase along the draft goes on where the draft ends; phrases share what they share."""
+def test_nodes_of_the_tree_are_not_repeated():
+    """Below 0 1 2: a phrase along the draft continues after its end, and phrases share their beginnings."""
     tree = grafted(
         drafted([0, 1, 2], [-1, 0, 1]),
         [(0, [1, 2, 7]), (1, [2, 8, 9]), (1, [2, 8, 6]), (0, [1, 2]), (2, [7, -1, 5])],
@@ -143,7 +143,7 @@ def test_grafts_keep_to_the_plan(plan, expected):
     assert [path for path, graft in zip(paths(tree), flags[1:], strict=True) if graft] == expected
 
 
-def test_what_the_longer_shape_took_over_is_what_it_would_find():
+def test_the_cached_data_of_a_longer_shape_is_right():
     tree, _ = build(Graft(KConfig([2, 2])), COUNTING, PHRASES)
     again = TreeShape(tree.shape.parents, tree.shape.ranks)
     assert tree.shape.depths.tolist() == again.depths.tolist()

@@ -1,4 +1,4 @@
-"""Sequoia's trees are worth the most of all trees, are the fastest of all trees, and refuse what is no vector."""
+"""Sequoia's trees have the most expected tokens, or the most speed, of all trees."""
 
 import heapq
 import json
@@ -30,7 +30,7 @@ TestSequoiaOfTopCandidates = contract_of(
 
 @cache
 def all_trees(nodes, width, depth=None):
-    """Every tree of exactly so many nodes whose children hold the first positions: sets of rank paths."""
+    """Return all trees of this many nodes with children at the first positions, as sets of rank paths."""
     if nodes == 0:
         return frozenset({frozenset()})
     found = set()
@@ -43,7 +43,7 @@ def all_trees(nodes, width, depth=None):
 
 
 def tokens_per_step(paths, acceptance):
-    """The bonus token and, for every node, the probability that the walk down the tree comes to it."""
+    """Return the bonus token plus, for every node, the probability that the walk reaches it."""
     return 1 + sum(prod(acceptance[rank] for rank in path) for path in paths)
 
 
@@ -53,7 +53,7 @@ def worth(tree, acceptance):
 
 @st.composite
 def vectors(draw, width=4):
-    """Any vector that accepts something, in no order, with and without zeros."""
+    """Vectors that accept something, unordered, with and without zeros."""
     weights = draw(
         st.lists(st.floats(0, 1), min_size=1, max_size=width).filter(lambda values: max(values) > 0.01)
     )

@@ -49,7 +49,7 @@ def test_a_plan_cuts_breadth_first():
 
 
 def test_a_static_tree_needs_a_path():
-    with pytest.raises(ValueError, match="StaticTree must have from 1 to 4096 rank paths, got 0"):
+    with pytest.raises(ValueError, match="StaticTree must have at least one rank path"):
         StaticTree([])
 
 

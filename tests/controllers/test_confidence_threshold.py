@@ -89,7 +89,7 @@ def test_the_accepted_and_the_first_rejected_token_are_labelled():
     step(controller, [0.9, 0.8, 0.3, 0.2], accepted=2)
     assert controller.state_dict()["confidences"] == pytest.approx([0.9, 0.8, 0.3])
     assert controller.state_dict()["matches"] == [True, True, False]
-    step(controller, [0.7, 0.6], accepted=1, ended=True)  # nobody decided about the second
+    step(controller, [0.7, 0.6], accepted=1, ended=True)  # the second has no verdict
     assert controller.state_dict()["matches"] == [True, True, False, True]
 
 

@@ -1,4 +1,4 @@
-"""How much is drafted by the load: learned from what is accepted and what passes cost, or written down."""
+"""Draft sizes by the load: learned from acceptance and the costs of passes, or given."""
 
 import pytest
 from helpers.contracts import contract_of
@@ -19,7 +19,7 @@ TestDraftLengths = contract_of(FrozenControllerContract, lambda: DraftLengths({1
 
 
 def taught(accepted, steps=10, nodes=4, **given):
-    """A controller that has seen steps of a chain whose first nodes were accepted."""
+    """Return a controller after steps of a chain, with this many of its first nodes accepted."""
     controller = LoadAware(**given)
     controller.use_latency(FREE_ALONE)
     for _ in range(steps):
@@ -33,7 +33,7 @@ def plan_at(controller, lanes, steps=1):
     return controller.plan(context)
 
 
-def test_alone_it_drafts_what_is_accepted_and_in_company_nothing():
+def test_one_lane_drafts_what_is_accepted_and_many_draft_nothing():
     controller = taught(accepted=2)
     assert plan_at(controller, 1) == Plan(max_nodes=2)  # more is free, and gives nothing
     assert plan_at(controller, 8) == Plan(
@@ -49,7 +49,7 @@ def test_the_table_names_the_lanes_where_it_changes():
     assert all(plan_at(DraftLengths(table), lanes) == plan_at(controller, lanes) for lanes in range(1, 9))
 
 
-def test_a_step_tells_of_every_smaller_draft():
+def test_a_step_counts_for_every_smaller_draft():
     controller = taught(accepted=3, window=10**6)
     rates = [controller.tokens_a_second(nodes, 1) for nodes in range(5)]
     assert rates == pytest.approx([100, 200, 300, 400, 400], rel=1e-3)

@@ -1,4 +1,4 @@
-"""The hindsight optimum: no schedule of draft lengths takes less time."""
+"""The optimum in hindsight: no schedule of draft lengths takes less time."""
 
 from functools import cache
 from types import SimpleNamespace
@@ -90,7 +90,7 @@ PREFIX = 3
 
 
 def least_seconds(matches, profile, deepest, room):
-    """By trying all schedules, step by step; the draft model's unseen tokens counted as they come."""
+    """Return the least seconds of all schedules, step by step, with the tokens that the draft model has not seen."""
 
     def from_here(place, unseen):
         if place >= len(matches):
@@ -171,23 +171,23 @@ def test_a_later_turn_has_a_schedule_too():
     oracle = Oracle(max_depth=4, step_ms=10.0, draft_pass_ms=1.0)
     decoder = Decoder(target(), DraftModel(draft()), Chain(4), KeyedSampling(0.7), oracle)
     plain = Decoder(target(), verifier=KeyedSampling(0.7))
-    asked = [1, 2]
+    text = [1, 2]
     for turn in range(3):
-        prepare_oracle(decoder, asked, max_new_tokens=15, seed=3, sequence="talk")
+        prepare_oracle(decoder, text, max_new_tokens=15, seed=3, sequence="talk")
         request = {"max_new_tokens": 15, "seed": 3, "sequence": "talk"}
-        answer = decoder.generate(asked, **request, continue_conversation=turn > 0).token_ids
-        assert answer == plain.generate(asked, **request).token_ids
-        asked = [*asked, *answer, 4, 5]
+        answer = decoder.generate(text, **request, continue_conversation=turn > 0).token_ids
+        assert answer == plain.generate(text, **request).token_ids
+        text = [*text, *answer, 4, 5]
 
 
 def test_teacher_forcing_of_a_long_output_goes_block_by_block(monkeypatch):
     output = Decoder(target()).generate([1, 2], max_new_tokens=40).token_ids
     whole = draft_matches(DraftModel(draft()), [1, 2], output)
     monkeypatch.setattr("specexp.bench.decoder_arm._BLOCK", 7)
-    asked, propose = [], DraftModel.propose
-    monkeypatch.setattr(DraftModel, "propose", lambda *given: asked.append(given) or propose(*given))
+    calls, propose = [], DraftModel.propose
+    monkeypatch.setattr(DraftModel, "propose", lambda *given: calls.append(given) or propose(*given))
     assert draft_matches(DraftModel(draft()), [1, 2], output).tolist() == whole.tolist()
-    assert len(asked) == 6
+    assert len(calls) == 6
 
 
 def test_missing_costs_and_schedules_are_refused():

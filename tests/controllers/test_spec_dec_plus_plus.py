@@ -1,4 +1,4 @@
-"""A learned head: what it says before it has learned, what it learns, and that it ends drafts by it."""
+"""The learned head: its initial decisions, its gradient, and the odds that it learns."""
 
 from math import log
 
@@ -21,7 +21,7 @@ TestFrozen = contract_of(FrozenControllerContract, lambda: SpecDecPlusPlus(learn
 
 
 @pytest.mark.parametrize("share", [0.1, 0.29, 0.31, 0.8])
-def test_before_it_has_learned_it_takes_the_drafts_word(share):
+def test_initially_it_decides_by_the_drafts_own_probability(share):
     state = DraftState(2, 2, (1, 1), log_prob=log(share), last_log_prob=log(0.9))
     expected = ConfidenceThreshold(0.3).keep_drafting(Context([1]), state)
     assert SpecDecPlusPlus(0.3).keep_drafting(Context([1]), state) == expected
@@ -35,15 +35,13 @@ def features(count, generator):
 
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, 0.25), (3.0, 0.1)])
 def test_it_learns_how_far_the_draft_is_wrong(weight, expected):
-    """Half of what the draft says is accepted: at 0.5 a quarter. Rejections of weight 3 make odds of 1 to 3 into 1 to
-    9.
-    """
+    """Half of the draft's own probability is accepted, at 0.5 a quarter. Weight 3 turns odds of 1 to 3 into 1 to 9."""
     head, generator = AcceptanceHead(16, weight), np.random.default_rng(0)
     for _ in range(1500):
         share, seen = features(8, generator)
         head.learn(seen, generator.uniform(size=8) < share / 2)
-    asked = np.array([[log(0.5), log(0.6), 0.0, 0.5]])
-    assert head.probability(asked)[0] == pytest.approx(expected, abs=0.07)
+    half = np.array([[log(0.5), log(0.6), 0.0, 0.5]])
+    assert head.probability(half)[0] == pytest.approx(expected, abs=0.07)
 
 
 def test_its_gradient_is_that_of_the_weighted_cross_entropy():
@@ -54,8 +52,8 @@ def test_its_gradient_is_that_of_the_weighted_cross_entropy():
 
     def loss(weights):
         head.weights = weights
-        said = head.probability(seen)
-        return -np.where(accepted, np.log(said), 2.0 * np.log(1 - said)).mean()
+        p = head.probability(seen)
+        return -np.where(accepted, np.log(p), 2.0 * np.log(1 - p)).mean()
 
     start, step = head.weights.copy(), 1e-6
     each = np.eye(start.size) * step

@@ -54,13 +54,13 @@ def play(controller, cost, tokens, steps):
     return drafts
 
 
-def test_what_pays_stays_on_with_a_plain_step_now_and_then():
+def test_speculation_that_pays_stays_on_with_rare_plain_steps():
     drafts = play(SwitchOff(Fixed(), window=8, probe_every=10), cost=1.5, tokens=2, steps=108)
     assert not any(drafts[4:8])  # what a plain step takes is measured first
     assert [number for number, drafted in enumerate(drafts) if not drafted][4:] == list(range(18, 108, 11))
 
 
-def test_what_does_not_pay_goes_off_with_a_draft_now_and_then():
+def test_speculation_that_does_not_pay_goes_off_with_rare_drafts():
     drafts = play(SwitchOff(Fixed(), window=8, probe_every=10), cost=2.5, tokens=2, steps=108)
     assert all(drafts[:4])
     assert [number for number, drafted in enumerate(drafts) if drafted][4:] == list(range(14, 108, 11))
@@ -77,7 +77,7 @@ def test_frozen_it_probes_nothing():
     learner = SwitchOff(Fixed(), window=8)
     play(learner, cost=2.5, tokens=2, steps=30)
     frozen = SwitchOff(Fixed(), window=8, learn=False)
-    assert all(play(frozen, cost=2.5, tokens=2, steps=200))  # it knows nothing
+    assert all(play(frozen, cost=2.5, tokens=2, steps=200))  # it has learned nothing
     frozen.load_state_dict(learner.state_dict())
     assert not any(play(frozen, cost=0.1, tokens=2, steps=200))
 

@@ -125,7 +125,7 @@ def test_the_distribution_is_unchanged(vocabulary, seed, replacement):
     ],
 )
 def test_exactly_the_possible_tokens_are_drawn(vocabulary, possible):
-    """Also beside a row with many possible tokens."""
+    """The second row, with many possible tokens, does not matter."""
     q = np.zeros((2, vocabulary))
     q[0, list(possible)] = list(possible.values())
     q[1] = 1 / vocabulary

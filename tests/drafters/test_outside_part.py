@@ -33,7 +33,7 @@ TestSuccessor = contract_of(DrafterContract, lambda: Successor())
 
 
 class Nothing(Successor):
-    """Forgets its return statement."""
+    """A drafter without a return statement."""
 
     def propose(self, context, request):
         super().propose(context, request)
@@ -56,6 +56,6 @@ def test_a_drafter_that_returns_no_candidates_is_named():
 
 @pytest.mark.parametrize("token", [24, 1_000_000])
 def test_a_drafter_of_tokens_outside_the_vocabulary_is_named(token):
-    said = f"^Foreign proposed token {token}; the target's vocabulary has ids 0 to 23$"
-    with pytest.raises(ValueError, match=said):
+    message = f"^Foreign proposed token {token}; the target's vocabulary has ids 0 to 23$"
+    with pytest.raises(ValueError, match=message):
         Decoder(counting_model(24), Foreign(token), Chain(4)).generate([0], max_new_tokens=10)

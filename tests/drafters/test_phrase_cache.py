@@ -120,7 +120,7 @@ def test_a_matches_validate_a_plus_1_tokens_and_the_corrected_phrase_is_stored()
 
 
 def test_the_first_rows_of_the_frontier_take_the_rides():
-    """Two rows are asked about, with two phrases each that share their first token; three may ride."""
+    """A request for two rows with two phrases each, which share their first token; three may ride."""
     inner = DistributionDrafter(lambda tokens: [1 / VOCABULARY] * VOCABULARY)
     cache = PhraseCache(inner, phrase_length=2, ride=3)
     context = Context([7])
@@ -130,11 +130,11 @@ def test_the_first_rows_of_the_frontier_take_the_rides():
         cache.store.insert(key, (5, 8))
     request = Request(np.array([7, 1, 2]), np.array([-1, 0, 0]), np.array([-1, 0, 1]), np.array([1, 2]), 4)
     answer = cache.propose(context, request)
-    ridden, asked = inner.requests
+    ridden, request_itself = inner.requests
     assert ridden.tokens.tolist() == [7, 1, 2, 5, 8, 6, 5, 8]
     assert ridden.parents.tolist() == [-1, 0, 0, 1, 3, 3, 2, 6]
     assert ridden.rows.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert (ridden.k, asked.k) == (1, 4)
+    assert (ridden.k, request_itself.k) == (1, 4)
     assert len(answer.pass_tokens) == 1
     cache.propose(context, request)
     assert len(inner.requests) == 3  # what is known costs no pass, and nothing rides
@@ -218,7 +218,7 @@ def test_phrases_are_answered_newest_first_and_filled_up():
 
 
 def test_looked_up_keys_are_used_when_the_step_ends():
-    """Key 1 was asked for, so key 2 is evicted, although it is newer."""
+    """Key 1 was looked up, so key 2 is evicted, although it is newer."""
     cache = PhraseCache(max_keys=2)
     cache.store.insert(1, (5,))
     cache.store.insert(2, (6,))

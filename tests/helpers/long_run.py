@@ -1,4 +1,4 @@
-"""A program whose runs take minutes; :mod:`test_processes` interrupts the first and kills it in the second."""
+"""A program with runs of minutes; :mod:`test_processes` interrupts the first and kills it in the second."""
 
 import signal
 

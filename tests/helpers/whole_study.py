@@ -50,16 +50,16 @@ class WholeStudy:
         )
 
     def check(
-        self, said: Sequence[str], before: dict[int, tuple[float, ...]] | None = None, killed: int = 0
+        self, outputs: Sequence[str], before: dict[int, tuple[float, ...]] | None = None, killed: int = 0
     ) -> None:
         """Check that no finished trial was lost or measured twice, one worker confirmed, and no password was printed.
 
         Args:
-            said: the output of the commands.
+            outputs: the output of the commands.
             before: trials that had finished earlier, see :func:`~helpers.shared_study.finished`.
             killed: number of killed workers, each of which may have left a complete older version of the artifact.
         """
-        for one in said:
+        for one in outputs:
             assert "Traceback" not in one, one
             assert PASSWORD not in one
         study = check_trials("sweep", self.url, TRIALS, before)
