@@ -47,7 +47,7 @@ class Artifact:
         required: Payload files that must exist, with the annotations of their JSON values.
         optional: Payload files that may exist.
         purpose: The use of the kind if no export format can express it; else empty.
-        learned: Family of the part whose learned state it holds.
+        learned: Family of the part with the learned state.
         made_by: Dotted path of that part's class.
         of_studies: Whether a study can export the kind, by :meth:`payloads_of`.
         holds_state: Whether ``state.json`` may record the learned state of any part, see :mod:`.parts`.

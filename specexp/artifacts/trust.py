@@ -54,7 +54,7 @@ class Trust:
         return None
 
 
-NOBODY = Trust()
+NO_PACKAGES = Trust()
 """Nothing is imported but specexp's own parts."""
 
 

@@ -179,7 +179,7 @@ def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | No
     if drafter is not None:
         try:
             drafter.use_draft_model(None)
-        except ValueError:  # it needs the pair's draft model, whose passes cost time
+        except ValueError:  # it runs the pair's draft model, which costs time
             check_draft_latency(config, profile, type(drafter).__name__)
     return parts
 

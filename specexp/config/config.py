@@ -40,7 +40,7 @@ class Config:
 
     Attributes:
         typed: The overrides of the command line, by dotted key.
-        artifact: The artifact whose parts replaced the file's own; empty without one.
+        artifact: The artifact with the parts that replaced the file's own; empty without one.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ def save_resolved(config: Config, folder: str | Path, command: list[str] | None 
 
 
 def unwritable(config: Config, folder: Path, error: OSError) -> ConfigError:
-    """Return the error of a command whose output folder cannot be written."""
+    """Return the error of a command that cannot write its output folder."""
     return config.checker.error(
         ("output",), f": {folder} cannot be written ({error.strerror or first_line(error)})"
     )

@@ -182,12 +182,12 @@ class _Loader(yaml.SafeLoader):
         return number
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: list[Any] = []
+        keys: list[Any] = []  # which need not be hashable
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
+            if key in keys and key_node.tag != "tag:yaml.org,2002:merge":
                 raise _invalid(key_node, f"key {key!r} is given twice")
-            seen.append(key)
+            keys.append(key)
         return super().construct_mapping(node, deep)
 
 

@@ -19,7 +19,7 @@ TREE, THRESHOLDS, SCHEDULE = "tree.json", "thresholds.json", "schedule.json"
 LENGTHS, VERDICT, SETTINGS = "draft_lengths.json", "verdict.json", "settings.json"
 DRAFT_LENGTHS = "specexp.controllers.load_aware.DraftLengths"
 _SERIAL = "specexp.scheduling.strategies.Serial"
-_ALONE = "its own payload alone states it"
+_ONE_SOURCE = "its own payload alone states it"
 
 
 def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -129,7 +129,7 @@ class ThresholdsArtifact(Artifact):
         self.thresholds: dict[str, Any] = payloads[THRESHOLDS]
         check_fields(self.thresholds, (*self._TREE, "draft"), self.where(THRESHOLDS))
         check_fields(self.thresholds["draft"], self._DRAFT, self.where(THRESHOLDS), "draft")
-        self.refuse_recorded(("builder", "drafter"), _ALONE)
+        self.refuse_recorded(("builder", "drafter"), _ONE_SOURCE)
 
     @override
     def specs(self) -> dict[str, Spec]:
@@ -215,7 +215,7 @@ class DraftLengthsArtifact(Artifact):
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:
         self.nodes: dict[int, int | None] = payloads[LENGTHS].nodes
-        self.refuse_recorded(("controller",), _ALONE)
+        self.refuse_recorded(("controller",), _ONE_SOURCE)
 
     @override
     def specs(self) -> dict[str, Spec]:
