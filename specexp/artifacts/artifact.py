@@ -49,7 +49,7 @@ class Artifact:
         purpose: The use of the kind if no export format can express it; else empty.
         learned: Family of the part with the learned state.
         made_by: Dotted path of that part's class.
-        of_studies: Whether a study can export the kind, by :meth:`payloads_of`.
+        of_studies: Whether a study can export the kind, which then overrides :meth:`payloads_of`.
         holds_state: Whether ``state.json`` may record the learned state of any part, see :mod:`.parts`.
         plain: Whether it means plain decoding, without drafter and builder.
         value: The value of an argument that refers to it, see :class:`~specexp.core.checked.Reference`; None if no
@@ -69,6 +69,9 @@ class Artifact:
     holds_state: ClassVar[bool] = False
     plain: ClassVar[bool] = False
     value: Any = None
+
+    def __init_subclass__(cls) -> None:
+        cls.of_studies = cls.payloads_of.__func__ is not Artifact.payloads_of.__func__  # type: ignore[attr-defined]
 
     def __init__(self, manifest: Manifest, payloads: Mapping[str, Any], folder: Path) -> None:
         self.folder = folder
@@ -160,6 +163,7 @@ class LearnedArtifact(Artifact):
     required: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.required = {**dict.fromkeys(cls.fields, Any), **cls.required}
         cls.of_studies = cls.learned is not None
 

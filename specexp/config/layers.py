@@ -5,6 +5,7 @@ The layer that set a key is stored, so that an error can name the file. All mist
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -290,7 +291,8 @@ def _read(path: Path, layers: Layers, including: tuple[Path, ...]) -> None:
         raise ConfigError(f"{where}{path} composes itself ({chain})")
     content = read_yaml(path, where)
     for entry in _file_names(content.pop("compose", None) or [], f"{path}: compose"):
-        _read(_without_detours(path.parent / entry), layers, (*including, path))
+        # experiments/../configs/x.yaml is shown as configs/x.yaml
+        _read(Path(os.path.normpath(path.parent / entry)), layers, (*including, path))
     layers.merge(content, str(path))
 
 
@@ -299,17 +301,6 @@ def _file_names(given: Any, where: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):
         raise ConfigError(f"{where} must be a list of file names, got {given!r}")
     return names
-
-
-def _without_detours(path: Path) -> Path:
-    """Return ``configs/x.yaml`` for ``experiments/../configs/x.yaml``, whether the folders exist or not."""
-    steps: list[str] = []
-    for step in path.parts:
-        if step == ".." and steps and steps[-1] not in ("..", path.anchor):
-            steps.pop()
-        else:
-            steps.append(step)
-    return Path(*steps)
 
 
 def _suggestion(paths: Sequence[Path]) -> str:

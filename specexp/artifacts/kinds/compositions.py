@@ -45,7 +45,7 @@ class CompositionArtifact(Artifact):
         >>> decoder = load_artifact("artifacts/fastest").decoder(pair.target, pair.draft)  # doctest: +SKIP
     """
 
-    kind, of_studies = "composition", True
+    kind = "composition"
     required: ClassVar[Mapping[str, Any]] = {PARTS: _Composed}
     optional = ()
     holds_state = True
@@ -64,7 +64,7 @@ class StaticTreeArtifact(Artifact):
     Its value is the paths, sorted by length, then rank. Its builder is the tree itself, whichever builder found it.
     """
 
-    kind, of_studies = "static-tree", True
+    kind = "static-tree"
     required: ClassVar[Mapping[str, Any]] = {TREE: Any}
     holds_state = True
     made_by = "specexp.builders.static_tree.StaticTree"
@@ -105,7 +105,7 @@ class ThresholdsArtifact(Artifact):
     at run time is recorded in ``parts.json``, as the verifier is.
     """
 
-    kind, of_studies = "thresholds", True
+    kind = "thresholds"
     required: ClassVar[Mapping[str, Any]] = {THRESHOLDS: Any}
     holds_state = True
     _BUILDER = "specexp.builders.dyspec.DySpecThreshold"
@@ -153,7 +153,7 @@ class ScheduleArtifact(Artifact):
         ...     run = executor.run([Job(prompt, sequence=number) for number in range(6)])
     """
 
-    kind, of_studies = "schedule", True
+    kind = "schedule"
     required: ClassVar[Mapping[str, Any]] = {SCHEDULE: PartSpec}
     holds_state = True
 
@@ -194,7 +194,7 @@ class DraftLengthsArtifact(Artifact):
         {1: 8, 4: 3, 8: 0}
     """
 
-    kind, of_studies = "draft-lengths", True
+    kind = "draft-lengths"
     required: ClassVar[Mapping[str, Any]] = {LENGTHS: _Lengths, PARTS: Recorded}
     optional = ()
     holds_state = True
@@ -280,7 +280,7 @@ class EngineSettingsArtifact(Artifact):
     that its deployment loads. It composes no decoder.
     """
 
-    kind, of_studies = "engine-settings", True
+    kind = "engine-settings"
     required: ClassVar[Mapping[str, Any]] = {SETTINGS: _Settings}
     optional = ()
     purpose = "settings of an engine are exported to that engine alone"
