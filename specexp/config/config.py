@@ -68,7 +68,7 @@ class Config:
             folder = f"artifacts/{given.get('name', Path(file).stem)}"
             given["sweep"] = {**given["sweep"], "export": {**export, "to": folder}}
         # a study composes thousands of trials, so only the touched sections are checked again
-        self._values = {} if checked is None else dict(checked._values)
+        self._values: dict[str, Any] = {} if checked is None else dict(checked._values)
         for name in sections:
             only = {name: given[name]} if name in given else {}
             self._values |= self.checker.arguments(_section_model(name), only, ())

@@ -37,14 +37,14 @@ def test_a_file_without_one_stays_as_it_is():
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("plain-decoding", "means plain decoding, so there is nothing to compare"),
         ("latency-profile", "must have a drafter and a builder, and is of kind 'latency-profile'"),
         (None, "there is no such artifact folder"),
     ],
 )
-def test_an_artifact_without_a_composition_is_refused(tmp_path, kind, said):
+def test_an_artifact_without_a_composition_is_refused(tmp_path, kind, message):
     path = tmp_path / "none" if kind is None else save(tmp_path, kind)
-    with pytest.raises(ConfigError, match=f"artifact: .*{said}"):
+    with pytest.raises(ConfigError, match=f"artifact: .*{message}"):
         with_artifact(load_config(FILE, ["--artifact", str(path)]))
