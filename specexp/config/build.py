@@ -128,9 +128,7 @@ def build_engine(config: Config) -> Any:
         )
     for section in ("drafter", "builder", "execution", "latency"):
         if config.get(section) is not None:
-            raise ConfigError(
-                f"{where}{section} is a part of specexp's own loop: set it to null, or leave engine out"
-            )
+            raise ConfigError(f"{where}{section} is a part of specexp's own loop: set it or engine to null")
     return _build(config, section="engine")
 
 

@@ -204,9 +204,7 @@ def check_folder_name(name: Any, error: ConfigError) -> None:
 def check_expanded(path: str, error: ConfigError) -> None:
     """Raise a ConfigError if only a shell, or Windows, understands a path; ``error`` begins the message."""
     if _UNEXPANDED.match(path):
-        raise ConfigError(
-            f"{error} must be a path without ~, $ or a drive, since nothing is expanded, got {path!r}"
-        )
+        raise ConfigError(f"{error} must be a path without ~, $ or a drive, got {path!r}")
 
 
 def check_written(path: str, error: ConfigError, file: Path | None = None) -> None:
@@ -218,9 +216,7 @@ def check_written(path: str, error: ConfigError, file: Path | None = None) -> No
     check_expanded(path, error)
     whole = Path(os.path.normpath(path))
     if not whole.is_absolute() and whole.parts[:1] == ("..",):
-        raise ConfigError(
-            f"{error} must be a path below the working directory, or an absolute one, got {path!r}"
-        )
+        raise ConfigError(f"{error} must be absolute or a path below the working directory, got {path!r}")
     if whole.is_absolute() and file is not None:
         folders = [Path.cwd(), folder := file.absolute().parent]
         if not any(map(whole.is_relative_to, folders)) and whole not in [*folder.parents][:2]:

@@ -102,9 +102,7 @@ class Layers:
             if isinstance(base, list):
                 if not str(name).isdecimal() or int(name) >= len(base):
                     last = len(base) - 1
-                    raise ConfigError(
-                        f"{source(key)}: {'.'.join(key)} must be a position from 0 to {last} of the list"
-                    )
+                    raise ConfigError(f"{source(key)}: {'.'.join(key)} must be a position from 0 to {last}")
                 name, old = int(name), base[int(name)]
             else:  # 64 and "64" are one key
                 name = next((known for known in base if str(known) == str(name)), name)
@@ -243,9 +241,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
         key, equals, text = argument[2:].partition("=")
         if not equals:
             if not waiting or (waiting[0].startswith("--") and len(waiting[0]) > 2):
-                raise ConfigError(
-                    f"{COMMAND_LINE}: --{key} has no value; write --{key} VALUE or --{key}=VALUE"
-                )
+                raise ConfigError(f"{COMMAND_LINE}: --{key} has no value; write --{key} VALUE")
             text = waiting.pop(0)
         if not text.strip():
             raise ConfigError(f"{COMMAND_LINE}: --{key} has no value; write null for none")

@@ -26,7 +26,7 @@ def refuses(artifact: Artifact, message: str) -> None:
     assert str(artifact.folder) in str(caught.value)
 
 
-SHA = "payload tree.json is changed or damaged: its sha256 is not"
+SHA = "payload tree.json is changed or damaged: its sha256 differs"
 
 
 @pytest.mark.parametrize(

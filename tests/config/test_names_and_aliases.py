@@ -30,7 +30,9 @@ def test_a_folder_name_is_allowed(write, name):
 def test_a_relative_path_to_write_to_stays_below_the_working_directory(write, tmp_path, key):
     space = "sweep: {space: {builder.init_args.length: {type: int, low: 1, high: 4}}}\n"
     file = write(FILE + (space if key.startswith("sweep") else ""))
-    with pytest.raises(ConfigError, match=rf"command line: {key} must be a path below .*'runs/\.\./\.\./x'"):
+    with pytest.raises(
+        ConfigError, match=rf"command line: {key} must be absolute or a path below .*'runs/\.\./\.\./x'"
+    ):
         load_config(file, [f"--{key}", "runs/../../x"])
     load_config(file, [f"--{key}", str(tmp_path / "x")])
 
