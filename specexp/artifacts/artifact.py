@@ -77,17 +77,14 @@ class Artifact:
         self.folder = folder
         self.name = manifest.name
         self.provenance: dict[str, Any] = manifest.provenance.model_dump(exclude_unset=True)
-        self.fingerprint: Fingerprint = {
-            name: dict(entries) for name, entries in manifest.fingerprint.items()
-        }
+        self.fingerprint: Fingerprint = {name: dict(one) for name, one in manifest.fingerprint.items()}
         parts = payloads.get(PARTS, {})
         # every kind may require more of parts.json than the schema of all
         validated(self.required.get(PARTS, Recorded), parts, self.where(PARTS))
         self.recorded: dict[str, Spec] = {family: spec for family, spec in parts.items() if spec is not None}
         self.state: dict[str, State] = state_in(payloads, self.where(STATE))
-        self.state_bytes = sum(
-            manifest.payloads[file].bytes for file in STATE_FILES if file in manifest.payloads
-        )
+        sizes = {file: entry.bytes for file, entry in manifest.payloads.items()}
+        self.state_bytes = sum(sizes.get(file, 0) for file in STATE_FILES)
         typed = {  # arrays, and content that the kind checks itself, have the annotation Any
             file: validated(annotation, payloads[file], self.where(file))
             for file, annotation in self.required.items()

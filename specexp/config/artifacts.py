@@ -213,10 +213,8 @@ class LoadedArtifact:
         checkers: dict[str, _Checker] = {}
         values: dict[str, Any] = {}
         for family, spec in specs.items():
-            where = self.content.where(
-                PARTS if family in self.recorded else next(iter(self.content.required))
-            )
-            checkers[family] = checker = _Checker(where, self.folder, self._trust)
+            file = PARTS if family in self.recorded else next(iter(self.content.required))
+            checkers[family] = checker = _Checker(self.content.where(file), self.folder, self._trust)
             values[family] = checker.refusing(checker.value, family, spec)
         self.execution_spec = values.get("execution")
         made = {

@@ -83,9 +83,8 @@ def run_command(
         The exit code, as :func:`answered`.
     """
     short = short or {}
-    given = [
-        _with_long_key(argument, short) for argument in (sys.argv[1:] if arguments is None else arguments)
-    ]
+    typed = sys.argv[1:] if arguments is None else arguments
+    given = [_with_long_key(argument, short) for argument in typed]
     if not given or not HELP.isdisjoint(given):
         return _help(usage, given, short)
     with collected_result(given) as found:

@@ -74,9 +74,8 @@ class Config:
             self._values |= self.checker.arguments(_section_model(name), only, ())
         if "arms" in sections:
             # Arms are differences, so no defaults are filled in: `builder: null` is not the same as no builder.
-            self._values["arms"] = copied(
-                {name: arm or {} for name, arm in (given.get("arms") or {}).items()}
-            )
+            arms = given.get("arms") or {}
+            self._values["arms"] = copied({name: arm or {} for name, arm in arms.items()})
         if "trainer" in sections:
             check_trainer(self._values["trainer"], self.checker)
         for dotted in WRITTEN:
@@ -109,9 +108,8 @@ class Config:
             elif default is not _MISSING:
                 return default
             else:
-                raise ConfigError(
-                    f"{self.file}: {dotted!r} does not exist{did_you_mean(dotted, self.keys())}"
-                )
+                hint = did_you_mean(dotted, self.keys())
+                raise ConfigError(f"{self.file}: {dotted!r} does not exist{hint}")
         return copied(here)
 
     def keys(self) -> list[str]:
@@ -275,6 +273,5 @@ def save_resolved(config: Config, folder: str | Path, command: list[str] | None 
 
 def unwritable(config: Config, folder: Path, error: OSError) -> ConfigError:
     """Return the error of a command that cannot write its output folder."""
-    return config.checker.error(
-        ("output",), f": {folder} cannot be written ({error.strerror or first_line(error)})"
-    )
+    why = f": {folder} cannot be written ({error.strerror or first_line(error)})"
+    return config.checker.error(("output",), why)

@@ -109,9 +109,8 @@ class Layers:
                 old = base.get(name)
             if _names_part(key, old, value):
                 value = {"class_path": value}
-            if isinstance(
-                value, Mapping
-            ):  # merges into a mapping of the same kind, or by position into a list
+            # a mapping merges into one of the same kind, or by position into a list
+            if isinstance(value, Mapping):
                 if isinstance(old, str) and "init_args" in value:
                     old = base[name] = {"class_path": old}
                 in_list = isinstance(old, list) and all(str(i).isdecimal() for i in value)

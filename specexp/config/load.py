@@ -132,9 +132,8 @@ def arms_of(config: Config) -> list[ComposedArm]:
             suffix = ", ".join(f"{key.rpartition('.')[2]}={_label(value)}" for key, value in point)
             composed = config if reference else _compose_arm(config, name, dict(point))
             label, shown = (f"{name}[{suffix}]", f"{title}, {suffix}") if suffix else (name, title)
-            found.append(
-                ComposedArm(label, shown, composed, reference, arguments, _preload(composed, name, arm))
-            )
+            preload = _preload(composed, name, arm)
+            found.append(ComposedArm(label, shown, composed, reference, arguments, preload))
     return found
 
 
