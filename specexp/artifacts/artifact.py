@@ -47,9 +47,9 @@ class Artifact:
         required: Payload files that must exist, with the annotations of their JSON values.
         optional: Payload files that may exist.
         purpose: The use of the kind if no export format can express it; else empty.
-        learned: Family of the part whose learned state it holds.
+        learned: Family of the part with the learned state.
         made_by: Dotted path of that part's class.
-        of_studies: Whether a study can export the kind, by :meth:`payloads_of`.
+        of_studies: Whether a study can export the kind, which then overrides :meth:`payloads_of`.
         holds_state: Whether ``state.json`` may record the learned state of any part, see :mod:`.parts`.
         plain: Whether it means plain decoding, without drafter and builder.
         value: The value of an argument that refers to it, see :class:`~specexp.core.checked.Reference`; None if no
@@ -70,21 +70,21 @@ class Artifact:
     plain: ClassVar[bool] = False
     value: Any = None
 
+    def __init_subclass__(cls) -> None:
+        cls.of_studies = cls.payloads_of.__func__ is not Artifact.payloads_of.__func__  # type: ignore[attr-defined]
+
     def __init__(self, manifest: Manifest, payloads: Mapping[str, Any], folder: Path) -> None:
         self.folder = folder
         self.name = manifest.name
         self.provenance: dict[str, Any] = manifest.provenance.model_dump(exclude_unset=True)
-        self.fingerprint: Fingerprint = {
-            name: dict(entries) for name, entries in manifest.fingerprint.items()
-        }
+        self.fingerprint: Fingerprint = {name: dict(one) for name, one in manifest.fingerprint.items()}
         parts = payloads.get(PARTS, {})
         # every kind may require more of parts.json than the schema of all
         validated(self.required.get(PARTS, Recorded), parts, self.where(PARTS))
         self.recorded: dict[str, Spec] = {family: spec for family, spec in parts.items() if spec is not None}
         self.state: dict[str, State] = state_in(payloads, self.where(STATE))
-        self.state_bytes = sum(
-            manifest.payloads[file].bytes for file in STATE_FILES if file in manifest.payloads
-        )
+        sizes = {file: entry.bytes for file, entry in manifest.payloads.items()}
+        self.state_bytes = sum(sizes.get(file, 0) for file in STATE_FILES)
         typed = {  # arrays, and content that the kind checks itself, have the annotation Any
             file: validated(annotation, payloads[file], self.where(file))
             for file, annotation in self.required.items()
@@ -160,6 +160,7 @@ class LearnedArtifact(Artifact):
     required: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.required = {**dict.fromkeys(cls.fields, Any), **cls.required}
         cls.of_studies = cls.learned is not None
 

@@ -16,13 +16,13 @@ def atomic_write(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: It cannot be written; its ``filename`` is ``path``.
     """
-    beside = path.with_name(f".{path.name}.{token_hex(4)}.part")
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}.part")
     try:
-        beside.write_bytes(content.encode() if isinstance(content, str) else content)
-        beside.replace(path)
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.replace(path)
     except OSError as error:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 

@@ -29,9 +29,7 @@ def acceptance_counts(path: Path) -> dict[RankPath, int]:
     try:
         return {tuple(int(rank) for rank in key.split(",")): int(count) for key, count in raw.items()}
     except (ValueError, AttributeError, TypeError, OverflowError) as error:
-        raise ArtifactError(
-            f'{path} must be a JSON object such as {{"0": 12, "0,1": 3}} ({error})'
-        ) from error
+        raise ArtifactError(f'{path} must be JSON such as {{"0": 12, "0,1": 3}} ({error})') from error
 
 
 def acceptance_vector(path: Path) -> list[float]:
@@ -116,7 +114,5 @@ def _paths_of_children(content: Mapping[str, Any], where: str) -> list[list[int]
             paths[child] = [*paths[row], rank]
             rows.append(child)
     if len(paths) < len(children):
-        raise ArtifactError(
-            f"{where}: {name} has {len(children)} rows, but {len(paths)} are connected to row 0"
-        )
+        raise ArtifactError(f"{where}: {name} has {len(children)} rows, but {len(paths)} reach row 0")
     return [paths[row] for row in rows[1:]]

@@ -103,18 +103,14 @@ class Manifest(BaseModel):
         manifest: Manifest = validated(cls, fields, where)
         for name, entry in manifest.payloads.items():
             if entry.bytes > (most := most_bytes(name)):
-                raise ArtifactError(
-                    f"{where}: payloads.{name}.bytes must be at most {most}, got {entry.bytes}"
-                )
+                raise ArtifactError(f"{where}: payloads.{name}.bytes must be <= {most}, got {entry.bytes}")
         recorded = fields.pop("sha256", None)
         try:
             same = sha256(canonical_json(fields)) == recorded
         except (ValueError, RecursionError) as error:
             raise ArtifactError(f"{where} has a value that JSON does not allow ({error})") from error
         if not same:
-            raise ArtifactError(
-                f"{where}: sha256 does not match the other fields: the file is changed or damaged"
-            )
+            raise ArtifactError(f"{where}: sha256 does not match the other fields: it is changed or damaged")
         return manifest
 
 

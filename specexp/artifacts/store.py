@@ -122,16 +122,12 @@ def read_artifact(folder: str | Path) -> Artifact:
         raise ArtifactError(f"{folder} cannot be read ({error.strerror or error})") from error
     if undeclared:
         allowed = ", ".join(manifest.payloads)
-        raise ArtifactError(
-            f"{folder}: {undeclared[0]} is not declared in {MANIFEST}: only {allowed} are allowed"
-        )
+        raise ArtifactError(f"{folder}: {undeclared[0]} is not declared in {MANIFEST}; allowed are {allowed}")
     data = {}
     for file, entry in manifest.payloads.items():
         data[file] = read_bytes(folder / file, f"{folder}: payload {file}", entry.bytes)
         if sha256(data[file]) != entry.sha256:
-            raise ArtifactError(
-                f"{folder}: payload {file} is changed or damaged: its sha256 is not the recorded one"
-            )
+            raise ArtifactError(f"{folder}: payload {file} is changed or damaged: its sha256 differs")
     return _decode(chosen, manifest, data, folder)
 
 
@@ -292,9 +288,7 @@ def _write_version(folder: Path, files: Mapping[str, bytes]) -> Path:
             (staging / name).write_bytes(data)
         return _claim(folder, staging)
     except OSError as error:
-        raise ArtifactError(
-            f"{folder}: the artifact cannot be written ({error.strerror or error})"
-        ) from error
+        raise ArtifactError(f"{folder}: it cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 

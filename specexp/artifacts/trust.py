@@ -54,7 +54,7 @@ class Trust:
         return None
 
 
-NOBODY = Trust()
+NO_PACKAGES = Trust()
 """Nothing is imported but specexp's own parts."""
 
 
@@ -62,9 +62,7 @@ def trust_in(packages: Sequence[str]) -> Trust:
     """Return the trust in these packages; raises an ArtifactError unless all entries are top-level names."""
     names = isinstance(packages, Iterable) and not isinstance(packages, str)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in packages):
-        raise ArtifactError(
-            f"trust must be names of installed packages such as ('my_package',), got {packages!r}"
-        )
+        raise ArtifactError(f"trust must be installed packages such as ('my_package',), got {packages!r}")
     return Trust(tuple(packages))
 
 

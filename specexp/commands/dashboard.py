@@ -38,9 +38,7 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
     check_tracking(config)
     entity, project = config.get("tracking.entity"), config.get("tracking.project")
     if not entity and not dry_run:
-        raise ConfigError(
-            "tracking.entity is not set: --entity names the W&B user or team that will own the dashboard"
-        )
+        raise ConfigError("tracking.entity is not set: --entity names the owner, a W&B user or team")
     owner, modelled = entity or "your-entity", bool(config.get("latency.modelled", False))
     if studies:
         dashboard = describe_studies(owner, project, modelled)

@@ -19,9 +19,8 @@ from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
 from specexp.config.next_step import command_line
 
-FEWEST_PROMPTS = (
-    6  # with fewer, a search on half of them and a confirmation on the rest show nothing but chance
-)
+# with fewer, a search on half of them and a confirmation on the rest show nothing but chance
+FEWEST_PROMPTS = 6
 _SEARCHED, _CONFIRMED = 16, 24  # prompts of a search and of its confirmation, if there are enough
 _EXAMPLES = 50
 
@@ -138,9 +137,8 @@ def _methods() -> str:
 
 def _readme(folder: Path, given: argparse.Namespace) -> str:
     drafting = " and its draft" if given.draft else ""
-    draft = (
-        ", pair.draft" if given.draft or given.target == "stdlib" else ""
-    )  # the embedded target has a draft
+    has_draft = given.draft or given.target == "stdlib"  # which has a draft of its own
+    draft = ", pair.draft" if has_draft else ""
     models = shlex.join([given.target, *(["--draft", given.draft] if given.draft else [])])
     artifacts = shlex.quote(f"artifacts/{folder.name}")
     second = f", {given.draft!r}" if given.draft else ""

@@ -79,9 +79,7 @@ def _act(
     config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
 ) -> int:
     if config.get("what_if") is not None:
-        raise ConfigError(
-            f"{config.file} has a what_if: section: use python -m specexp.what_if {config.file}"
-        )
+        raise ConfigError(f"{config.file} has a what_if section: use python -m specexp.what_if {config.file}")
     arms = check_experiment(config)
     kind = config.get("figure")
     if kind is not None and kind not in FIGURES:

@@ -110,9 +110,8 @@ def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
 
 def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, Speedup]]:
     """Return the arms that can be compared with the baseline, the fastest first."""
-    found = [
-        (name, paired_speedup(records, name, baseline)) for name in arm_names(records) if name != baseline
-    ]
+    others = [name for name in arm_names(records) if name != baseline]
+    found = [(name, paired_speedup(records, name, baseline)) for name in others]
     fair = [one for one in found if one[1].refused is None]
     return sorted(fair, key=lambda one: one[1].ratio, reverse=True)
 

@@ -1,7 +1,7 @@
 """Artifacts with the parts that they record, ready to decode with, as a deployment loads them.
 
-An artifact is not trusted: a class outside specexp's own families and the packages that the user trusts is refused
-before anything is imported, and a path outside the artifact's folder and the working directory before it is read.
+An artifact is not trusted. A class outside specexp's own families is refused before anything is imported, unless the
+user trusts its package. A path outside the artifact's folder and the working directory is never read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from specexp.artifacts import Artifact, ArtifactError, Fingerprint, read_artifact, write_artifact
 from specexp.artifacts.parts import PARTS, STATE, Spec
-from specexp.artifacts.trust import NOBODY, Trust, is_inside, trust_in
+from specexp.artifacts.trust import NO_PACKAGES, Trust, is_inside, trust_in
 from specexp.config.check import FOLDERS, Checker
 from specexp.config.layers import ConfigError
 from specexp.config.named_artifacts import local
@@ -82,7 +82,7 @@ class LoadedArtifact:
     controller: Controller | None = _part("controller", required=False)
     execution: Execution = _part("execution")
 
-    def __init__(self, content: Artifact, trust: Trust = NOBODY) -> None:
+    def __init__(self, content: Artifact, trust: Trust = NO_PACKAGES) -> None:
         self.content = content
         self.kind: str = content.kind
         self.folder = content.folder
@@ -213,10 +213,8 @@ class LoadedArtifact:
         checkers: dict[str, _Checker] = {}
         values: dict[str, Any] = {}
         for family, spec in specs.items():
-            where = self.content.where(
-                PARTS if family in self.recorded else next(iter(self.content.required))
-            )
-            checkers[family] = checker = _Checker(where, self.folder, self._trust)
+            file = PARTS if family in self.recorded else next(iter(self.content.required))
+            checkers[family] = checker = _Checker(self.content.where(file), self.folder, self._trust)
             values[family] = checker.refusing(checker.value, family, spec)
         self.execution_spec = values.get("execution")
         made = {

@@ -128,9 +128,7 @@ def build_engine(config: Config) -> Any:
         )
     for section in ("drafter", "builder", "execution", "latency"):
         if config.get(section) is not None:
-            raise ConfigError(
-                f"{where}{section} is a part of specexp's own loop: set it to null, or leave engine out"
-            )
+            raise ConfigError(f"{where}{section} is a part of specexp's own loop: set it or engine to null")
     return _build(config, section="engine")
 
 
@@ -179,7 +177,7 @@ def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | No
     if drafter is not None:
         try:
             drafter.use_draft_model(None)
-        except ValueError:  # it needs the pair's draft model, whose passes cost time
+        except ValueError:  # it runs the pair's draft model, which costs time
             check_draft_latency(config, profile, type(drafter).__name__)
     return parts
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,6 +10,8 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_json
 
 from specexp.config.config import SECTIONS, Config, annotated, is_replayed
 from specexp.config.layers import COMMAND_LINE, ConfigError, Key, entries_of, parse_overrides
@@ -83,9 +83,8 @@ def run_command(
         The exit code, as :func:`answered`.
     """
     short = short or {}
-    given = [
-        _with_long_key(argument, short) for argument in (sys.argv[1:] if arguments is None else arguments)
-    ]
+    typed = sys.argv[1:] if arguments is None else arguments
+    given = [_with_long_key(argument, short) for argument in typed]
     if not given or not HELP.isdisjoint(given):
         return _help(usage, given, short)
     with collected_result(given) as found:
@@ -186,7 +185,7 @@ class CommandResult:
     def to_json(self) -> str:
         """Return one line of JSON without empty fields; numbers that are not finite are null."""
         known = {name: value for name, value in asdict(self).items() if value or name == "exit_code"}
-        return masked(json.dumps(_finite(known), allow_nan=False, default=str))
+        return masked(to_json(known, inf_nan_mode="null", fallback=str).decode())
 
 
 _CURRENT: ContextVar[CommandResult | None] = ContextVar("current_result", default=None)
@@ -228,14 +227,6 @@ def say(text: str, end: str = "\n") -> int:
         # the interpreter flushes stdout once more at its exit, which must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_here(config: Config, *written: str) -> None:

@@ -71,7 +71,7 @@ class Documented(NamedTuple):
         return (one for one in waiting if not {"anyOf", "oneOf", "$ref"} & one.keys())
 
     def families(self) -> list[PartOf]:
-        """Return the marks of the families whose parts it may be."""
+        """Return the marks of the families that it may take parts of."""
         marks = (one.get("described") for one in self.alternatives())
         return [mark for mark in marks if isinstance(mark, PartOf)]
 
@@ -119,7 +119,7 @@ def explain(key: str, config: Config | None = None) -> str:
         config: The file with the classes and values to show; without one, all classes that have the key.
 
     Raises:
-        ConfigError: There is no such key; the message has the nearest.
+        ConfigError: The key does not exist; the message has the nearest one.
     """
     found = _arguments_at(key, config)
     if found:
@@ -247,7 +247,7 @@ def plain(text: str) -> str:
 
 
 def contracts() -> list[str]:
-    """Return the dotted paths of all contracts whose parts a file may name."""
+    """Return the dotted paths of the contracts of all parts that a file may name."""
     found: set[str] = set()
     searched: set[CallOf] = set()
     waiting: list[Any] = [schema_of(Experiment)]
@@ -262,8 +262,8 @@ def contracts() -> list[str]:
     return sorted(found)
 
 
-# In the JSON schema nothing is required, because files are laid over one another. A part may be a class of another
-# package, whose arguments are unknown here.
+# In the JSON schema nothing is required, because files are laid over one another. The arguments of a class of another
+# package are not known here.
 
 _LAID_OVER = {
     "ArmSection": {**{name: name for name in OVERRIDES}, "preload": "data"},

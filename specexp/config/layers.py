@@ -5,6 +5,7 @@ The layer that set a key is stored, so that an error can name the file. All mist
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -101,18 +102,15 @@ class Layers:
             if isinstance(base, list):
                 if not str(name).isdecimal() or int(name) >= len(base):
                     last = len(base) - 1
-                    raise ConfigError(
-                        f"{source(key)}: {'.'.join(key)} must be a position from 0 to {last} of the list"
-                    )
+                    raise ConfigError(f"{source(key)}: {'.'.join(key)} must be a position from 0 to {last}")
                 name, old = int(name), base[int(name)]
             else:  # 64 and "64" are one key
                 name = next((known for known in base if str(known) == str(name)), name)
                 old = base.get(name)
             if _names_part(key, old, value):
                 value = {"class_path": value}
-            if isinstance(
-                value, Mapping
-            ):  # merges into a mapping of the same kind, or by position into a list
+            # a mapping merges into one of the same kind, or by position into a list
+            if isinstance(value, Mapping):
                 if isinstance(old, str) and "init_args" in value:
                     old = base[name] = {"class_path": old}
                 in_list = isinstance(old, list) and all(str(i).isdecimal() for i in value)
@@ -182,12 +180,12 @@ class _Loader(yaml.SafeLoader):
         return number
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: list[Any] = []
+        keys: list[Any] = []  # which need not be hashable
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
+            if key in keys and key_node.tag != "tag:yaml.org,2002:merge":
                 raise _invalid(key_node, f"key {key!r} is given twice")
-            seen.append(key)
+            keys.append(key)
         return super().construct_mapping(node, deep)
 
 
@@ -242,9 +240,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
         key, equals, text = argument[2:].partition("=")
         if not equals:
             if not waiting or (waiting[0].startswith("--") and len(waiting[0]) > 2):
-                raise ConfigError(
-                    f"{COMMAND_LINE}: --{key} has no value; write --{key} VALUE or --{key}=VALUE"
-                )
+                raise ConfigError(f"{COMMAND_LINE}: --{key} has no value; write --{key} VALUE")
             text = waiting.pop(0)
         if not text.strip():
             raise ConfigError(f"{COMMAND_LINE}: --{key} has no value; write null for none")
@@ -290,7 +286,8 @@ def _read(path: Path, layers: Layers, including: tuple[Path, ...]) -> None:
         raise ConfigError(f"{where}{path} composes itself ({chain})")
     content = read_yaml(path, where)
     for entry in _file_names(content.pop("compose", None) or [], f"{path}: compose"):
-        _read(_without_detours(path.parent / entry), layers, (*including, path))
+        # experiments/../configs/x.yaml is shown as configs/x.yaml
+        _read(Path(os.path.normpath(path.parent / entry)), layers, (*including, path))
     layers.merge(content, str(path))
 
 
@@ -299,17 +296,6 @@ def _file_names(given: Any, where: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):
         raise ConfigError(f"{where} must be a list of file names, got {given!r}")
     return names
-
-
-def _without_detours(path: Path) -> Path:
-    """Return ``configs/x.yaml`` for ``experiments/../configs/x.yaml``, whether the folders exist or not."""
-    steps: list[str] = []
-    for step in path.parts:
-        if step == ".." and steps and steps[-1] not in ("..", path.anchor):
-            steps.pop()
-        else:
-            steps.append(step)
-    return Path(*steps)
 
 
 def _suggestion(paths: Sequence[Path]) -> str:

@@ -132,9 +132,8 @@ def arms_of(config: Config) -> list[ComposedArm]:
             suffix = ", ".join(f"{key.rpartition('.')[2]}={_label(value)}" for key, value in point)
             composed = config if reference else _compose_arm(config, name, dict(point))
             label, shown = (f"{name}[{suffix}]", f"{title}, {suffix}") if suffix else (name, title)
-            found.append(
-                ComposedArm(label, shown, composed, reference, arguments, _preload(composed, name, arm))
-            )
+            preload = _preload(composed, name, arm)
+            found.append(ComposedArm(label, shown, composed, reference, arguments, preload))
     return found
 
 
@@ -307,14 +306,10 @@ def with_artifact(config: Config) -> Config:
     except ArtifactError as error:
         raise ConfigError(f"{where}{error}") from error
     if artifact.plain:
-        raise ConfigError(
-            f"{where}{path} means plain decoding, so there is nothing to compare; take best-tree"
-        )
+        raise ConfigError(f"{where}{path} means plain decoding: there is nothing to compare; take best-tree")
     specs = artifact.specs()
     if "drafter" not in specs or "builder" not in specs:
-        raise ConfigError(
-            f"{where}{path} must have a drafter and a builder, and is of kind {artifact.kind!r}"
-        )
+        raise ConfigError(f"{where}{path} must have a drafter and a builder, got kind {artifact.kind!r}")
     parts = {family: spec for family, spec in specs.items() if family in OVERRIDES and family != "execution"}
     found = apply_overrides(config, {**parts, "artifact": None, "sweep": None, "arms": {}}, str(path))
     found.artifact = str(path)

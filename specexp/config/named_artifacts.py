@@ -35,13 +35,9 @@ def download(reference: str) -> Path:
         raise ArtifactError(f"{reference!r} must be of the form wandb:entity/project/name:alias")
     mode = os.environ.get("WANDB_MODE", "online")
     if mode != "online":
-        raise ArtifactError(
-            f"{reference} needs W&B online and WANDB_MODE is {mode!r}: use the artifact's folder"
-        )
+        raise ArtifactError(f"{reference} needs W&B online and WANDB_MODE is {mode!r}: use its folder")
     if not logged_in():
-        raise ArtifactError(
-            f"{reference} needs a W&B account: run `wandb login`, or use the artifact's folder"
-        )
+        raise ArtifactError(f"{reference} needs a W&B account: run `wandb login`, or use its folder")
     import wandb
 
     try:
@@ -61,8 +57,6 @@ def _check_entries(entries: Mapping[str, Any], reference: str) -> None:
         if name != MANIFEST and not PAYLOAD_NAME.fullmatch(name):
             raise ArtifactError(f"{where} must be {MANIFEST} or a plain *.json or *.safetensors name")
         if entry.ref is not None:
-            raise ArtifactError(
-                f"{where} must be a file of the artifact itself, got a reference to {entry.ref!r}"
-            )
+            raise ArtifactError(f"{where} must be a file of the artifact, got a reference to {entry.ref!r}")
         if entry.size is not None and entry.size > most_bytes(name):
             raise ArtifactError(f"{where} must have at most {most_bytes(name)} bytes, got {entry.size}")

@@ -225,9 +225,8 @@ class ArmSection(Section):
                 raise refusal((key,), f" needs a reference, one of {', '.join(REFERENCE_KEYS)}")
             if takes is not None and key in cls.model_fields and key not in ("title", "reference", *takes):
                 allowed = ", ".join(("title", *takes))
-                raise refusal(
-                    (key,), f" cannot be combined with reference {reference!r}, which takes {allowed}"
-                )
+                why = f" cannot be combined with reference {reference!r}, which takes {allowed}"
+                raise refusal((key,), why)
         return given
 
 

@@ -304,9 +304,7 @@ class Sweep(Section):
             why = " is true, but only a confirmation measures a gain: set sweep.confirm too"
             raise refusal(("require_gain",), why)
         if repeated := _repeated([known.name for known in self.known]):
-            raise refusal(
-                ("enqueue",), f": two configurations are called {repeated!r}; give each its own name"
-            )
+            raise refusal(("enqueue",), f": two configurations are called {repeated!r}; rename one")
         of_each = None if self.confirm is None else self.confirm.of_each
         choices = [key for key, entry in self.space.items() if isinstance(entry, Categorical)]
         if of_each is not None and of_each not in choices:
@@ -323,9 +321,8 @@ class Sweep(Section):
                 "target, prompts and sampling",
             )
         if "." not in key and not isinstance(entry, Categorical):
-            raise refusal(
-                (*at, "type"), f" must be categorical for a whole part or method, got {entry.type!r}"
-            )
+            why = f" must be categorical for a whole part or method, got {entry.type!r}"
+            raise refusal((*at, "type"), why)
         for choice in entry.choices if key == METHOD and isinstance(entry, Categorical) else ():
             parts = set(choice) - {"name"} if _is_named(choice) else set()
             if not parts or not parts <= set(PARTS_OF_A_METHOD):

@@ -1,12 +1,6 @@
-import json
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
-from specexp.artifacts import Artifact
-from specexp.artifacts.manifest import canonical_json, sha256
 from specexp.config.artifacts import save_artifact
 
 PATHS = [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
@@ -35,18 +29,3 @@ def matrix(tmp_path):
     """A whole adjacency matrix of 10 tokens."""
     values = np.arange(40, dtype=np.int32).reshape(10, 4) % 10
     return save_artifact(tmp_path / "matrix", "adjacency-matrix", {"matrix.safetensors": {"matrix": values}})
-
-
-@pytest.fixture
-def edit():
-    """Change the fields of an ``artifact.json`` and make its own hash right again, as a forger would."""
-
-    def edit(artifact: Artifact, change: Callable[[dict[str, Any]], object]) -> None:
-        file = artifact.folder / "artifact.json"
-        fields = json.loads(file.read_text())
-        change(fields)
-        fields.pop("sha256", None)
-        fields["sha256"] = sha256(canonical_json(fields))
-        file.write_text(json.dumps(fields))
-
-    return edit

@@ -10,7 +10,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
 TOOL = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{}]}]}
 
 
-def said(**message: object) -> dict[str, object]:
+def message(**message: object) -> dict[str, object]:
     """A row of one message."""
     return {"messages": [message]}
 
@@ -39,8 +39,8 @@ ROWS = [
     file(f'{GOOD}{{"prompt": ""}}\n', "my.jsonl: row 2, key 'prompt': expected a text ... found ''"),
     file('{"prompt": "\\ud800"}\n', "my.jsonl: cannot be read ... surrogates not allowed"),
     file('{"id": 1, "prompt": "a"}\n' * 2, "rows 1 and 2 share the prompt id '1'"),
-    file(said(role="wizard", content="a"), "message 1 has the role 'wizard'; roles are developer"),
-    file(said(role="user", content=[IMAGE]), "message 1 holds {'type': 'image_url' ... only text is read"),
+    file(message(role="wizard", content="a"), "message 1 has the role 'wizard'; roles are developer"),
+    file(message(role="user", content=[IMAGE]), "message 1 holds {'type': 'image_url' ... only text is read"),
     file(TOOL, "message 2 is a call of tools; only text is read"),
     file({"body": {"prompt": [1, 2]}}, "key 'body.prompt': expected a text, not the ids of tokens"),
     file('{"prompt": "a", "prompt": "b"}', "my.jsonl: cannot be read ... key 'prompt' is given twice"),

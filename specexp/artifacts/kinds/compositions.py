@@ -19,7 +19,7 @@ TREE, THRESHOLDS, SCHEDULE = "tree.json", "thresholds.json", "schedule.json"
 LENGTHS, VERDICT, SETTINGS = "draft_lengths.json", "verdict.json", "settings.json"
 DRAFT_LENGTHS = "specexp.controllers.load_aware.DraftLengths"
 _SERIAL = "specexp.scheduling.strategies.Serial"
-_ALONE = "its own payload alone states it"
+_ONE_SOURCE = "its own payload alone states it"
 
 
 def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -45,7 +45,7 @@ class CompositionArtifact(Artifact):
         >>> decoder = load_artifact("artifacts/fastest").decoder(pair.target, pair.draft)  # doctest: +SKIP
     """
 
-    kind, of_studies = "composition", True
+    kind = "composition"
     required: ClassVar[Mapping[str, Any]] = {PARTS: _Composed}
     optional = ()
     holds_state = True
@@ -64,7 +64,7 @@ class StaticTreeArtifact(Artifact):
     Its value is the paths, sorted by length, then rank. Its builder is the tree itself, whichever builder found it.
     """
 
-    kind, of_studies = "static-tree", True
+    kind = "static-tree"
     required: ClassVar[Mapping[str, Any]] = {TREE: Any}
     holds_state = True
     made_by = "specexp.builders.static_tree.StaticTree"
@@ -105,7 +105,7 @@ class ThresholdsArtifact(Artifact):
     at run time is recorded in ``parts.json``, as the verifier is.
     """
 
-    kind, of_studies = "thresholds", True
+    kind = "thresholds"
     required: ClassVar[Mapping[str, Any]] = {THRESHOLDS: Any}
     holds_state = True
     _BUILDER = "specexp.builders.dyspec.DySpecThreshold"
@@ -129,7 +129,7 @@ class ThresholdsArtifact(Artifact):
         self.thresholds: dict[str, Any] = payloads[THRESHOLDS]
         check_fields(self.thresholds, (*self._TREE, "draft"), self.where(THRESHOLDS))
         check_fields(self.thresholds["draft"], self._DRAFT, self.where(THRESHOLDS), "draft")
-        self.refuse_recorded(("builder", "drafter"), _ALONE)
+        self.refuse_recorded(("builder", "drafter"), _ONE_SOURCE)
 
     @override
     def specs(self) -> dict[str, Spec]:
@@ -153,7 +153,7 @@ class ScheduleArtifact(Artifact):
         ...     run = executor.run([Job(prompt, sequence=number) for number in range(6)])
     """
 
-    kind, of_studies = "schedule", True
+    kind = "schedule"
     required: ClassVar[Mapping[str, Any]] = {SCHEDULE: PartSpec}
     holds_state = True
 
@@ -194,7 +194,7 @@ class DraftLengthsArtifact(Artifact):
         {1: 8, 4: 3, 8: 0}
     """
 
-    kind, of_studies = "draft-lengths", True
+    kind = "draft-lengths"
     required: ClassVar[Mapping[str, Any]] = {LENGTHS: _Lengths, PARTS: Recorded}
     optional = ()
     holds_state = True
@@ -215,7 +215,7 @@ class DraftLengthsArtifact(Artifact):
     @override
     def read(self, payloads: Mapping[str, Any]) -> None:
         self.nodes: dict[int, int | None] = payloads[LENGTHS].nodes
-        self.refuse_recorded(("controller",), _ALONE)
+        self.refuse_recorded(("controller",), _ONE_SOURCE)
 
     @override
     def specs(self) -> dict[str, Spec]:
@@ -280,7 +280,7 @@ class EngineSettingsArtifact(Artifact):
     that its deployment loads. It composes no decoder.
     """
 
-    kind, of_studies = "engine-settings", True
+    kind = "engine-settings"
     required: ClassVar[Mapping[str, Any]] = {SETTINGS: _Settings}
     optional = ()
     purpose = "settings of an engine are exported to that engine alone"

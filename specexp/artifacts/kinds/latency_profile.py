@@ -99,6 +99,5 @@ class LatencyProfileArtifact(Artifact):
             if name not in values:
                 raise ArtifactError(f"{where}: {name} is missing")
         self.value = self.profile = validated(LatencyProfile, values, where)
-        self.measured: Measured | None = validated(
-            Measured | None, content.get("measured"), where, "measured"
-        )
+        measured = content.get("measured")
+        self.measured: Measured | None = validated(Measured | None, measured, where, "measured")

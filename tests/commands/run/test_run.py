@@ -51,7 +51,7 @@ def records_of(tmp_path):
     return records
 
 
-def test_a_composition_is_run_beside_plain_decoding(experiment, tmp_path, capsys):
+def test_a_composition_is_run_next_to_plain_decoding(experiment, tmp_path, capsys):
     assert main([experiment()]) == 0
     folder = tmp_path / "runs" / "tiny"
     assert {path.name for path in folder.iterdir()} == FILES
