@@ -138,7 +138,7 @@ def run_workers(
                 print(f"{name} ended", flush=True)
             else:
                 why = _reason(Path(jobs[name][2]), outcome)
-                status = fail(f"{name} failed: {why}; the same command runs what is missing", 1)
+                status = fail(f"{name} failed: {why}; the same command continues", 1)
     return status
 
 
@@ -201,7 +201,7 @@ def _slurm(jobs: Jobs, gpus: int, threads: int, folder: Path, given: Mapping[str
     from submitit.helpers import Checkpointable
 
     class Requeued(Checkpointable):  # type: ignore[misc]
-        """A worker that goes on in the same job if it is preempted or its time is up."""
+        """A worker that continues in the same job if it is preempted or its time is up."""
 
         def __call__(self, command: Sequence[str], folder: str, log: str) -> int:
             code = run_worker(command, folder, log, {})
@@ -228,7 +228,7 @@ def _slurm(jobs: Jobs, gpus: int, threads: int, folder: Path, given: Mapping[str
             cpus_per_task=threads,
             **{"slurm_array_parallelism": len(jobs), **given, "slurm_setup": setup, "slurm_srun_args": srun},
         )
-        with redirect_stderr(io.StringIO()):  # submitit prints what it raises
+        with redirect_stderr(io.StringIO()):  # submitit prints its errors too
             submitted = executor.map_array(Requeued(), *zip(*jobs.values(), strict=True))
     except (NameError, ValueError, TypeError, FailedJobError, FailedSubmissionError) as error:
         raise ConfigError(

@@ -232,7 +232,7 @@ class StudySearch:
     def _claim(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
         """Sign the trial with its digest, and return the trial that measured the same; None if none did."""
         same: list[FrozenTrial] = []
-        # Of two workers that sign at the same moment the earlier trial goes on, unless the later one already does: it
+        # Of two workers that sign at the same moment the earlier trial continues, unless the later one already does: it
         # then has attributes. The second round finds an earlier trial that signed in between.
         for name, value in (("digest", candidate.digest), ("attributes", dict(candidate.attributes))):
             trial.set_user_attr(name, value)

@@ -40,7 +40,7 @@ LOST_SECONDS = 300.0
 """Time for which a call is repeated while the database cannot be reached."""
 GRACE_SECONDS = 330
 """Age of a heartbeat at which a trial counts as dead. It is longer than :data:`LOST_SECONDS`, because a worker that
-reaches its database again goes on with its trial."""
+reaches its database again continues its trial."""
 LONGEST_PAUSE = 5.0
 """Maximum seconds between two attempts."""
 LOCK_SECONDS = 60

@@ -74,7 +74,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class EndpointReport:
-    """All prompts, with what is needed to repeat the comparison."""
+    """The verdicts on all prompts, and the settings of the comparison."""
 
     compared: Sequence[Compared]
     settings: Mapping[str, Any] = field(default_factory=dict)  # addresses, model and limits

@@ -84,7 +84,7 @@ def verdict_table(found: LosslessReport) -> Table:
 
 
 def check_table(rows: Rows, found: LosslessReport) -> Table:
-    """Return one row for each test: what it compared or counted, its decision, and what it could have found."""
+    """Return one row for each test: its samples, its decision, and the deviation that it could have found."""
     heads = (
         "composition | test | compared or counted | wrong | near ties | p | least p of | finds:.4 | decision"
     )

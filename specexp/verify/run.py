@@ -213,7 +213,7 @@ def _finding(
     prompts: Sequence[Prompt],
     samples: int,
 ) -> Finding:
-    """Run the tests of a composition. An exception of a part is noted, and the other tests go on."""
+    """Run the tests of a composition. An exception of a part is noted, and the other tests continue."""
     checks: list[LosslessCheck] = []
     errors: list[str] = []
     records: list[PromptRecord] = []

@@ -86,8 +86,8 @@ def test_a_failed_worker_is_reported_with_its_error_and_the_others_go_on(cluster
     assert starter.returncode == 1
     assert "w 1 ended" in text
     assert sorted(line for line in errors.splitlines() if line.startswith("error: ")) == [
-        "error: w 0 failed: the disk is full; the same command runs what is missing",
-        "error: w 2 failed: it was killed by SIGKILL; the same command runs what is missing",
+        "error: w 0 failed: the disk is full; the same command continues",
+        "error: w 2 failed: it was killed by SIGKILL; the same command continues",
     ]
     assert "the disk is full\nbye" in (tmp_path / "logs" / "w_0.log").read_text()
 
