@@ -33,7 +33,7 @@ from specexp.bench.pictures import Curve, parameter_curves, phase_bars, speedup_
 from specexp.bench.record import Difference, PromptRecord, SequenceGroup
 from specexp.bench.report import (
     FEWEST_TOKENS,
-    acceptance_tables,
+    acceptance_table,
     category_table,
     long_table,
     metric_table,
@@ -409,19 +409,12 @@ DRAFTED = [
 ]
 
 
-def test_acceptance_by_position_and_category():
-    (table,) = acceptance_tables(DRAFTED).values()
-    chain, tree = table.records()  # a position counts in the steps that drafted it
+def test_acceptance_by_position():
+    chain, tree = acceptance_table(DRAFTED).records()  # a position counts in the steps that drafted it
     assert (chain["arm"], chain["1"], chain["2"], chain["3"]) == ("chain", 4 / 8, 1 / 2, None)
     assert (chain["alpha"], tree["alpha"]) == pytest.approx((5 / 10, 1 / 6))
     assert (tree["1"], tree["2"], tree["3"]) == (0.5, 0.0, 0.0)
-    assert acceptance_tables(DRAFTED[:1]) == {}
-    many = [
-        dataclasses.replace(record("chain", n), category=category, drafted_at=(of,), accepted_at=(1,))
-        for n, (category, of) in enumerate([("code", 2)] * 5 + [("chat", 4)] * 5)
-    ]
-    (row,) = acceptance_tables(many)["acceptance"].records()
-    assert (row["code"], row["chat"], row["all"]) == (0.5, 0.25, 10 / 30)
+    assert acceptance_table(DRAFTED[:1]) is None
 
 
 @pytest.mark.parametrize(

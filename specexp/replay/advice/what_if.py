@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 USAGE = """usage: python -m specexp.what_if CONFIG.yaml [--dry-run] [--key value ...]
 
 Replays fixed trees of a draft model's candidates on one recording (python -m specexp.record makes it) with the costs of
-several devices, and prints the best tree for each and its goodput on the others. All prompts of the recording count,
-whatever data: is. No model is loaded.
+several devices, and prints the best tree for each and its goodput on the others. All prompts of the recording count;
+data: is ignored. No model is loaded.
 --dry-run checks the file and lists the devices; any other --dotted.key overrides the file,
 e.g. --what_if.max_nodes 128 --recording recordings/mine --tracking.mode disabled."""
 

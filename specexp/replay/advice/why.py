@@ -96,7 +96,7 @@ def check_explained(config: Config) -> None:
         "engine": config.get("engine") is not None
         and f"the steps of {config.get('engine.class_path', None)} cannot be replayed: sweep its settings instead",
         "drafter": config.get("drafter") is None
-        and "there is none, so nothing is lost to speculation: set drafter and builder",
+        and "must be set, since plain decoding loses nothing to speculation: set drafter and builder",
     }
     for key, sentence in wrong.items():
         if sentence:
@@ -134,9 +134,7 @@ def _measured(config: Config, folder: Path) -> Config:
         words = ["-m", f"specexp.{command}", *given, f"--{key}", str(to), "--output", str(folder)]
         done = subprocess.run([sys.executable, *words], check=False)
         if done.returncode:
-            raise ConfigError(
-                f"python {' '.join(words)} ended with {done.returncode}, so nothing can be explained"
-            )
+            raise ConfigError(f"python {' '.join(words)} failed with exit code {done.returncode}")
     latency = {"artifact": str(profile / "best")}
     overrides = {"backend": "replay", "recording": str(recording), "latency": latency, "sweep": None}
     return apply_overrides(config, overrides, "why")
