@@ -106,10 +106,8 @@ def check_explained(config: Config) -> None:
 def run(config: Config) -> Explained:
     """Explain, print the tables and write the folder.
 
-    Raises:
-        ConfigError: The file cannot be used, the profile or the recording cannot be made, or the recording lacks an
-            answer.
-        OSError: The folder cannot be written.
+    Raises ConfigError if the file cannot be used, the profile or the recording cannot be made, or the recording lacks
+    an answer.
     """
     from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.replay.advice.why_report import report
@@ -143,8 +141,7 @@ def _measured(config: Config, folder: Path) -> Config:
 def explain(config: Config) -> Explained:
     """Replay the composition of a file with recording and latency profile, and every change to it.
 
-    Raises:
-        ConfigError: The recording is missing, or cannot replay the composition.
+    Raises ConfigError if the recording is missing or cannot replay the composition.
     """
     from specexp.bench.arm_spec import ArmSpec, make_arm
     from specexp.bench.statistics import paired_speedup

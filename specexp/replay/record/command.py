@@ -149,12 +149,8 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
 class RecordingJob:
     """A recording being made, or continued after its last complete file of turns.
 
-    Args:
-        pair: Loaded models; by default those of the file.
-        shard: The part of the prompts that is recorded, in a folder of its own; all if None.
-
-    Raises:
-        ConfigError: The file cannot be recorded, or its folder holds another recording; nothing was changed then.
+    A ``shard`` is the part of the prompts that is recorded, in a folder of its own. Raises ConfigError if the file
+    cannot be recorded or its folder holds another recording; nothing was changed then.
     """
 
     def __init__(
@@ -472,8 +468,7 @@ def check_sharded(plan: RecordingPlan) -> None:
 def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
     """Return the prompts of all stages, each once.
 
-    Raises:
-        ConfigError: A set cannot be read, a prompt does not fit the target, or two share an id.
+    Raises ConfigError if a set cannot be read, a prompt does not fit the target, or two share an id.
     """
     from specexp.bench.experiment import check_prompts
 
