@@ -61,11 +61,6 @@ class Speedup:
         return cls(arm, baseline, nan, nan, nan, nan, 0, reason, left_out)
 
     @property
-    def errors(self) -> tuple[float, float]:
-        """Distances of the interval's ends below and above the ratio."""
-        return self.ratio - self.low, self.high - self.ratio
-
-    @property
     def has_interval(self) -> bool:
         """True if there are enough prompts for an interval: more than one."""
         return self.refused is None and self.n > 1
@@ -128,12 +123,14 @@ def paired_speedup(
 
 
 def mean_by_prompt(log_ratios: Iterable[tuple[str, float]]) -> NDArray[np.float64]:
-    """``[n]`` means of the log ratios of each prompt id: samples of a prompt are not independent, so prompts count."""
-    import pandas as pd
+    """``[n]`` means of the log ratios of each prompt id.
 
-    found = pd.DataFrame(list(log_ratios), columns=["prompt", "log_ratio"]).groupby("prompt", sort=False)
-    means: NDArray[np.float64] = found["log_ratio"].mean().to_numpy(dtype=np.float64)
-    return means
+    The samples of a prompt are not independent, so prompts are resampled.
+    """
+    by_prompt: dict[str, list[float]] = defaultdict(list)
+    for prompt_id, log_ratio in log_ratios:
+        by_prompt[prompt_id].append(log_ratio)
+    return np.array([np.mean(values) for values in by_prompt.values()])
 
 
 def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseline: str) -> str | None:
