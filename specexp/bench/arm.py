@@ -47,7 +47,7 @@ class Arm(ABC):
 
     @property
     def fidelity_note(self) -> str | None:
-        """A clause on the worth of its counts if they are not of models, else None."""
+        """A clause about the fidelity of replayed counts; None if models decode."""
         return None
 
     @abstractmethod

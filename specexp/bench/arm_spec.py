@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """Everything an arm is composed of, except models, dtype and device, which are its backend's."""
+    """The composition of an arm; models, dtype and device are its backend's."""
 
     name: str
     generation: Generation
-    # the four parts. None composes new ones from ``config``; of a loop that is not ours only the verifier counts
+    # the four parts, composed from ``config`` if None; a loop other than ours uses only the verifier
     parts: Parts | None = None
-    # the composition, for parts that are not made yet and for the artifact of preloading
+    # the composition, to make the parts and the artifact of preloading
     config: Config | None = None
     # how several sequences are decoded for every prompt; None decodes one at a time
     execution: Execution | None = None
-    latency: LatencyProfile | None = None  # profile that models seconds, if it has one; None measures them
+    latency: LatencyProfile | None = None  # the profile that models seconds; None measures them
     reference: str | None = None  # name of a loop that decodes instead of ours, e.g. ``hf-assisted``
     settings: Mapping[str, Any] = field(default_factory=dict)
     engine: Any = None  # another engine that decodes instead of ours, as ``specexp.engines`` defines it
-    # the same composition over the prompts that its parts learn from before the run
+    # the same composition with the prompts that its parts learn from before the run
     preload: Config | None = None
     # state of the controller from other prompts, with which every run starts
     controller_state: Mapping[str, Any] = field(default_factory=dict)

@@ -45,18 +45,6 @@ class Solution:
     unparsable: int  # evaluations that could not be read
     # the executor's runs in order, each with the component that requested it
     runs: tuple[tuple[Component, Run], ...]
-    wall_seconds: float  # end to end: search, prompts and tokenizing included
-
-    def timeline(self) -> TimeLine:
-        """Return the time lines of all runs, one behind the other."""
-        return _joined(self.runs)
-
-
-def _joined(runs: Sequence[tuple[str, Run]]) -> TimeLine:
-    line = TimeLine()
-    for _, run in runs:
-        line.extend(run.timeline)
-    return line
 
 
 @dataclass(frozen=True)
@@ -89,7 +77,6 @@ class Solver:
         The same ``sample`` gives the same answer again. ``max_new_tokens`` replaces the solver's own, for warming up.
         Raises ValueError if a prompt does not fit the target.
         """
-        started = perf_counter()
         most = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         runs: list[tuple[Component, Run]] = []
 
@@ -116,8 +103,7 @@ class Solver:
                 request = exploration.send([value.value for value in values])
         except StopIteration as found:
             result: SearchResult = found.value
-        wall = perf_counter() - started
-        return Solution(result, task.check(item, result.final.thoughts), unparsable, tuple(runs), wall)
+        return Solution(result, task.check(item, result.final.thoughts), unparsable, tuple(runs))
 
     def _jobs(
         self, names: Sequence[str], prompts: Sequence[str], ending: Ending, most: int | None
@@ -196,13 +182,15 @@ class ExecutionArm(EngineArm):
         started = perf_counter()
         try:
             runs, solution = self._run(executor, prompt, sample, max_new_tokens)
-            wall = perf_counter() - started if solution is None else solution.wall_seconds
+            wall = perf_counter() - started
             memory = executor.memory()
         except BaseException:
             self._executor = None  # an executor that failed is closed, and the next prompt opens another
             executor.close()
             raise
-        line = _joined(runs)
+        line = TimeLine()  # the runs, one behind the other
+        for _, run in runs:
+            line.extend(run.timeline)
         for observe in self.timeline_observers:
             observe(prompt.prompt_id, line)
         results = [result for _, run in runs for result in run.results]

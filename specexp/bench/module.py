@@ -36,15 +36,13 @@ class EvaluationModule(LightningModule):
     error ends the test. The arms hold the models and are not submodules, so the ``state_dict`` is empty.
 
     Args:
-        baseline: Name of the arm of plain decoding that outputs are compared with.
+        arms: Each with a name of its own.
+        baseline: Name of the arm of plain decoding that outputs are compared with, one of our engine.
         records_path: JSONL file that records are appended to after every prompt.
         orders: All prompts in another order, by the name of an arm that takes them so.
         every: Stride of the prompts that an arm decodes, by its name; 1 by default.
         on_records: Called with the records of each prompt. The test decodes nothing more once it returns true.
         analyses: Watch every step of the engine's arms after the warm-up.
-
-    Raises:
-        ValueError: Two arms share a name, or ``baseline`` is not an arm of the engine.
     """
 
     def __init__(

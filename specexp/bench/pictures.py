@@ -153,7 +153,7 @@ def draw_speedups(
     Ratios go up, and ``positions`` to the right; with ``upright=False`` the other way round.
     """
     ratios = [speedup.ratio for speedup in speedups]
-    errors = list(zip(*(speedup.errors for speedup in speedups), strict=True))
+    errors = [[one.ratio - one.low for one in speedups], [one.high - one.ratio for one in speedups]]
     if upright:
         axes.errorbar(positions, ratios, yerr=errors, **style)
     else:

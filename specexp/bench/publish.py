@@ -33,7 +33,7 @@ _LONGEST_TAG = 64  # characters of a tag in W&B
 PAGE = "report.html"
 """The page to open: answer, tables, charts and pictures in one file."""
 PIPE_WIDTH = 160
-"""Characters of a line if the output is no terminal."""
+"""Characters of a line if the output is not a terminal."""
 RECORDS = "records.jsonl"
 """The records of a run; a study has no file of this name."""
 _LOCK = ".lock"  # holds the number of the process that writes the folder
@@ -93,7 +93,7 @@ class Report:
 
 
 def terminal(width: int = PIPE_WIDTH) -> Console:
-    """Return the console of a command, ``width`` characters wide if the output is no terminal."""
+    """Return the console of a command, ``width`` characters wide if the output is not a terminal."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else width, force_jupyter=False)

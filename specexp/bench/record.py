@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 MEASURED = "measured"
-"""The clock of records whose seconds are the run's own."""
+"""The clock of records with the run's own seconds."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 """Counts of every sequence, see :class:`PromptRecord`."""
 
@@ -112,9 +112,9 @@ class PromptRecord:
     bonus_tokens: int = 0
     draft_passes: int = 0  # forward passes of a draft model
     drafted_nodes: int = 0  # nodes fed to the target, roots not counted
-    # steps whose tree reached each depth, from depth 1 on; empty if it was not counted
+    # steps with a tree that reached each depth, from depth 1 on; empty if it was not counted
     drafted_at: tuple[int, ...] = ()
-    accepted_at: tuple[int, ...] = ()  # steps whose accepted path reached each depth
+    accepted_at: tuple[int, ...] = ()  # steps with an accepted path that reached each depth
     # source of each new token (:class:`~specexp.bench.analysis.Sources`); empty if no steps were observed
     sources: tuple[int, ...] = ()
     prefill_seconds: float = 0.0  # seconds before decoding; 0 if seconds are modelled

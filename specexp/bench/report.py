@@ -97,7 +97,7 @@ def _frame(
 
 
 def _shared(clocks: Iterable[str]) -> str:
-    """Return the clock that all have in common, else ``measured``, beside which modelled figures are marked."""
+    """Return the common clock, else ``measured``; modelled figures are then marked one by one."""
     found = set(clocks)
     return found.pop() if len(found) == 1 else MEASURED
 
@@ -145,7 +145,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         prompts = paired_speedup(records, name, baseline, interval=False).left_out
         if name != baseline and prompts:
             notes.append(
-                f"{name} vs {baseline}: {prompts} prompts without a time per token in both left out."
+                f"{name} vs {baseline} leaves out {prompts} prompts without a time per token in both."
             )
     return notes
 
@@ -169,7 +169,7 @@ def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
 
 
 def fidelity_sentences(arms: Iterable[Arm]) -> list[str]:
-    """Return the fidelity of the counts of arms that run no models."""
+    """Return a sentence about each fidelity of replayed counts."""
     found: dict[str, list[str]] = {}
     for arm in arms:
         if arm.fidelity_note is not None:
@@ -331,40 +331,26 @@ def long_table(
     return table
 
 
-def acceptance_tables(records: Iterable[PromptRecord]) -> dict[str, Table]:
-    """Return the accepted share of drafted positions of the arms with known steps.
-
-    The tables are ``positions``, and ``acceptance`` by category if there is more than one; none if nothing was drafted.
-    """
+def acceptance_table(records: Iterable[PromptRecord]) -> Table | None:
+    """Return the accepted share of drafted positions of the arms with known steps; None if nothing was drafted."""
     records = [record for record in records if not record.error and any(record.drafted_at)]
-    arms = {arm: [record for record in records if record.arm == arm] for arm in arm_names(records)}
-    if not arms:
-        return {}
+    if not records:
+        return None
     most = min(MOST_POSITIONS, max(len(record.drafted_at) for record in records))
     shares = [Column(str(position), 1, "%") for position in range(1, most + 1)]
     note = (
-        "Of the steps whose draft reached a position, the share whose accepted path did too; alpha: of all drafted "
-        "positions together, whatever a tree's width."
+        "Of the steps that drafted a position, the share that accepted it; alpha: of all drafted positions together, "
+        "whatever a tree's width."
     )
     heads = [Column("arm"), Column("alpha", 1, "%"), *shares]
-    tables = {"positions": Table("Acceptance by position", heads, notes=[note])}
-    for arm, own in arms.items():
+    table = Table("Acceptance by position", heads, notes=[note])
+    for arm in arm_names(records):
+        own = [record for record in records if record.arm == arm]
         drafted = by_position(record.drafted_at for record in own)[:most]
         accepted = by_position([*(record.accepted_at for record in own), (0,) * len(drafted)])
-        cells = {str(at): accepted[at - 1] / of for at, of in enumerate(drafted, start=1)}
-        tables["positions"].add({"arm": arm, "alpha": _alpha(own), **cells})
-    groups = grouped(records)
-    if len(groups) > 1:
-        heads = [Column("arm"), *(Column(name, 1, "%") for name in (*groups, "all"))]
-        tables["acceptance"] = Table("Acceptance by category", heads, notes=["Alpha, as above."])
-        for arm, own in arms.items():
-            parts = [[record for record in group if record.arm == arm] for group in groups.values()]
-            tables["acceptance"].rows.append([arm, *map(_alpha, parts), _alpha(own)])
-    return tables
-
-
-def _alpha(records: Sequence[PromptRecord]) -> float | None:
-    return metrics.metric_named("alpha").over(records)
+        cells = {str(at): accepted[at - 1] / steps for at, steps in enumerate(drafted, start=1)}
+        table.add({"arm": arm, "alpha": metrics.metric_named("alpha").over(own), **cells})
+    return table
 
 
 def metric_table() -> Table:

@@ -61,23 +61,18 @@ class Speedup:
         return cls(arm, baseline, nan, nan, nan, nan, 0, reason, left_out)
 
     @property
-    def errors(self) -> tuple[float, float]:
-        """Distances of the interval's ends below and above the ratio."""
-        return self.ratio - self.low, self.high - self.ratio
-
-    @property
     def has_interval(self) -> bool:
-        """Whether there are enough prompts for an interval: more than one."""
+        """True if there are enough prompts for an interval: more than one."""
         return self.refused is None and self.n > 1
 
     @property
     def is_faster(self) -> bool:
-        """Whether the whole interval lies above 1."""
+        """True if the whole interval lies above 1."""
         return self.has_interval and self.low > 1
 
     @property
     def is_slower(self) -> bool:
-        """Whether the whole interval lies below 1."""
+        """True if the whole interval lies below 1."""
         return self.has_interval and self.high < 1
 
     @property

@@ -1,4 +1,4 @@
-"""Lightning's Trainer as an experiment describes it, and the libraries under it made quiet."""
+"""Lightning's Trainer, built from an experiment, and the silencing of the libraries below it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def build_trainer(config: Config, **overrides: Any) -> Trainer:
     """Return the Trainer of the ``trainer:`` section, with defaults that write nothing of their own.
 
-    ``overrides`` take precedence over the file. Raises ConfigError if Lightning refuses the arguments, or if a
-    ``class_path`` among them cannot be made.
+    ``overrides`` take precedence over the file. Raises ConfigError if Lightning refuses an argument or if an object
+    with a ``class_path`` cannot be made.
     """
     from lightning import Trainer
 

@@ -12,7 +12,7 @@ from specexp.bench.page.sections import prompts_shown, ratios_chart, texts_of
 from specexp.bench.pictures import parameter_curves, phase_bars, speedup_bars
 from specexp.bench.publish import Report
 from specexp.bench.report import (
-    acceptance_tables,
+    acceptance_table,
     busy_machine_of,
     category_table,
     fidelity_sentences,
@@ -60,7 +60,7 @@ def report(
         "arms": results,
         "categories": category_table(records, baseline=baselines[0], published=published),
         "phases": phase_table(records),
-        **acceptance_tables(records),
+        "positions": acceptance_table(records),
     }
     chart = ratios_chart(records, baselines[0], texts=texts)
     ranked = [name for name, _ in _ranked(records, baselines[0])]

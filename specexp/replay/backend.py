@@ -53,12 +53,10 @@ NO_CLOCK = "none: replayed without a latency profile"
 
 
 class ReplayArm(EngineArm):
-    """Parts that decode prompts of a recording; seconds are those of a latency profile.
+    """Parts that decode prompts of a recording; seconds are those of a latency profile, if there is one.
 
-    The draft model of the parts must be a source of :func:`source_for`. Without ``latency`` there are only counts.
-
-    Raises:
-        RecordingError: The recording cannot replay the parts.
+    The draft model of the parts must be a source of :func:`source_for`. Raises RecordingError if the recording cannot
+    replay the parts.
     """
 
     def __init__(
@@ -194,11 +192,7 @@ class ReplayBackend(Backend):
 
 
 def open_replay(config: Config) -> tuple[ReplayBackend, PromptDataModule]:
-    """Return the replay of an experiment's recording, and its prompts.
-
-    Raises:
-        ConfigError: The recording is missing or another one, or a prompt was not recorded.
-    """
+    """Return the replay of an experiment's recording, and its prompts; raises ConfigError if either is missing."""
     recording = open_recording(config)
     return ReplayBackend(recording), recorded_data(config, recording, tokenizer_of(config))
 
@@ -206,8 +200,7 @@ def open_replay(config: Config) -> tuple[ReplayBackend, PromptDataModule]:
 def open_recording(config: Config) -> Recording:
     """Return the recording that ``backend: replay`` reads.
 
-    Raises:
-        ConfigError: There is none, it is incomplete or damaged, or the experiment has another output.
+    Raises ConfigError if it is missing, incomplete or damaged, or if the experiment has another output.
     """
     try:
         recording = Recording(recording_folder(config))
@@ -294,8 +287,7 @@ def recorded_data(
 ) -> PromptDataModule:
     """Return the prompts of ``data``, with the recorded tokens if there is no tokenizer.
 
-    Raises:
-        ConfigError: They cannot be read, or one was not recorded, or with other tokens.
+    Raises ConfigError if they cannot be read, or if one was not recorded with these tokens.
     """
     workload = build_workload(config)
     data = (

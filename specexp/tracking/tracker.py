@@ -208,7 +208,7 @@ class Tracker:
         self.mode: Mode = resolve_mode(mode)
         self._guard = Guard()
         self._offline_runs = 0
-        self._unsent: list[str] = []  # folders of online runs whose connection was lost
+        self._unsent: list[str] = []  # folders of online runs that lost their connection
         self._url: str | None = None
         self.failures: Mapping[str, int] = self._guard.failures  # how often each operation failed
 
@@ -244,7 +244,7 @@ class Tracker:
 
         self.folder.mkdir(parents=True, exist_ok=True)
         # Listing the installed packages alone takes 0.1 s a run; environment.json holds them once. Watching
-        # the machine, git and the console would run beside the clock that a trial is measured by.
+        # the machine, git and the console would run while a trial is measured.
         settings = wandb.Settings(
             silent=True,
             console="off",

@@ -51,14 +51,6 @@ def published(report: Report, folder: Path, **options: object) -> str:
     return text.getvalue()
 
 
-def test_a_table_is_printed_and_written_for_a_person_and_a_program(tmp_path: Path) -> None:
-    printed = published(Report({"arms": table()}), tmp_path / "new")
-    assert all(part in printed for part in ("Speed", "a note"))
-    assert f"Results in {tmp_path / 'new'}" in printed.replace("\n", "")
-    assert (tmp_path / "new" / "arms.md").read_text() == table().to_markdown()
-    assert (tmp_path / "new" / "arms.csv").read_text() == "arm,tokens/s\nengine,123.4\n"
-
-
 def test_a_page_holds_heading_tables_sentences_and_pictures(tmp_path: Path) -> None:
     figure, _ = new_figure(3, 2, "Nothing")
     tables, data = {"arms": table(), "more": table("More")}, {"points": table("Points")}
@@ -73,33 +65,41 @@ def test_a_page_holds_heading_tables_sentences_and_pictures(tmp_path: Path) -> N
     assert "Points" not in printed
 
 
-def test_parts_are_published_after_the_report_and_tracked_in_the_same_run(tmp_path: Path, tracker) -> None:
+def test_a_report_and_its_parts_are_printed_written_and_tracked_in_one_run(tmp_path: Path, tracker) -> None:
     figure, _ = new_figure(3, 2)
     part = Report({"part": table("Part")}, {"picture": figure}, {"part.json": json.dumps([1])})
-    attached = [Attached(tmp_path, "best", "static-tree")]
-    report = Report({"arms": table()}, summary={"speedup": 2.0}, artifacts=attached, parts=[part])
-    printed = published(report, tmp_path, tracker=tracker, kind="profile", config={"name": "study"})
+    report = Report(
+        {"arms": table()},
+        summary={"speedup": 2.0},
+        fragments={"tree": "<h2>The tree</h2>"},
+        next_steps={"serve it": "python serve"},
+        artifacts=[Attached(tmp_path, "best", "static-tree")],
+        parts=[part],
+    )
+    folder = tmp_path / "new"
+    printed = published(report, folder, tracker=tracker, kind="profile", config={"name": "study"})
     tracker.run.assert_called_once_with("study", job_type="profile", config={"name": "study"})
-    assert tracker.tracked.mock_calls == [
-        call.table("arms", table().records()),
-        call.summary({"speedup": 2.0}),
-        call.artifact(tmp_path, "best", "static-tree"),
-        call.table("part", table().records()),
-        call.picture("picture", tmp_path / "picture.png"),
-    ]
-    assert printed.index("Speed") < printed.index("Part") < printed.index("Results in")
-    assert printed.rstrip().endswith("W&B: wandb sync there")
-    assert json.loads((tmp_path / "part.json").read_text()) == [1]
-    assert {"arms.md", "arms.csv", "part.md", "part.csv", "picture.png", "part.json"} == set(files_of(report))
-
-
-def test_a_section_of_the_page_is_a_panel_and_the_next_step_is_shown(tmp_path: Path, tracker) -> None:
-    sections, steps = {"tree": "<h2>The tree</h2>"}, {"serve it": "python serve"}
-    published(Report({"arms": table()}, fragments=sections, next_steps=steps), tmp_path, tracker=tracker)
     key, panel = tracker.tracked.html.call_args.args
     assert (key, panel.startswith("<!doctype html>")) == ("tree_view", True)
     assert "<h2>The tree</h2>" in panel
-    assert "<p>To serve it:</p><pre>python serve</pre>" in (tmp_path / "report.html").read_text()
+    assert tracker.tracked.mock_calls == [
+        call.table("arms", table().records()),
+        call.html(key, panel),
+        call.summary({"speedup": 2.0}),
+        call.artifact(tmp_path, "best", "static-tree"),
+        call.table("part", table().records()),
+        call.picture("picture", folder / "picture.png"),
+    ]
+    assert (
+        printed.index("Speed") < printed.index("a note") < printed.index("Part") < printed.index("Results in")
+    )
+    assert f"Results in {folder}" in printed.replace("\n", "")
+    assert printed.rstrip().endswith("W&B: wandb sync there")
+    assert {"arms.md", "arms.csv", "part.md", "part.csv", "picture.png", "part.json"} == set(files_of(report))
+    assert (folder / "arms.md").read_text() == table().to_markdown()
+    assert (folder / "arms.csv").read_text() == "arm,tokens/s\nengine,123.4\n"
+    assert json.loads((folder / "part.json").read_text()) == [1]
+    assert "<p>To serve it:</p><pre>python serve</pre>" in (folder / "report.html").read_text()
 
 
 def test_sixty_columns_are_enough_and_no_color_is_heeded(

@@ -33,7 +33,7 @@ from specexp.bench.pictures import Curve, parameter_curves, phase_bars, speedup_
 from specexp.bench.record import Difference, PromptRecord, SequenceGroup
 from specexp.bench.report import (
     FEWEST_TOKENS,
-    acceptance_tables,
+    acceptance_table,
     category_table,
     long_table,
     metric_table,
@@ -154,6 +154,9 @@ def test_micro_and_macro_means_and_shares():
     assert summary.utilisation == pytest.approx(3 / 30)
     assert (summary.eos_share, summary.loop_share, summary.decode_seconds) == (0.5, 0.5, 4.0)
     assert metric_named("utilisation").over([record("engine", 0)]) is None
+    group = SequenceGroup(sequences=2, wall_seconds=4.0, busy_seconds=3.0, overlap_seconds=0.0)
+    assert figures_of([record("tree", 0, group=group)])["target_utilisation"] == 0.75
+    assert "target_utilisation" not in figures_of([record("tree", 0)])
 
 
 def test_a_new_metric_is_one_entry_and_is_shown_tracked_optimised_and_explained(monkeypatch):
@@ -200,24 +203,9 @@ def test_counts_alone_give_the_figures_of_the_records_they_sum_up():
     assert {"tokens_per_step", "nodes_per_step", "tokens_per_second", "draft_passes_per_step"} < found.keys()
 
 
-def test_a_target_is_busy_only_where_several_sequences_are_decoded():
-    group = SequenceGroup(sequences=2, wall_seconds=4.0, busy_seconds=3.0, overlap_seconds=0.0)
-    assert figures_of([record("tree", 0, group=group)])["target_utilisation"] == 0.75
-    assert "target_utilisation" not in figures_of([record("tree", 0)])
-
-
 @pytest.mark.parametrize(
     ("token_ids", "expected"),
-    [
-        ([7] * 24, True),
-        ([7] * 23, False),
-        ([1, 2, 3] + [7] * 24, True),
-        ([7] * 24 + [1], False),
-        ([*range(32)] * 3, True),
-        ([*range(33)] * 4, False),
-        ([*range(10)] * 2 + [*range(9)], False),
-        ([], False),
-    ],
+    [([7] * 23, False), ([7] * 24 + [1], False), ([*range(32)] * 3, True), ([*range(33)] * 4, False)],
 )
 def test_a_long_repeated_end_is_a_loop(token_ids, expected):
     assert loops(token_ids) is expected
@@ -409,19 +397,12 @@ DRAFTED = [
 ]
 
 
-def test_acceptance_by_position_and_category():
-    (table,) = acceptance_tables(DRAFTED).values()
-    chain, tree = table.records()  # a position counts in the steps that drafted it
+def test_acceptance_by_position():
+    chain, tree = acceptance_table(DRAFTED).records()  # a position counts in the steps that drafted it
     assert (chain["arm"], chain["1"], chain["2"], chain["3"]) == ("chain", 4 / 8, 1 / 2, None)
     assert (chain["alpha"], tree["alpha"]) == pytest.approx((5 / 10, 1 / 6))
     assert (tree["1"], tree["2"], tree["3"]) == (0.5, 0.0, 0.0)
-    assert acceptance_tables(DRAFTED[:1]) == {}
-    many = [
-        dataclasses.replace(record("chain", n), category=category, drafted_at=(of,), accepted_at=(1,))
-        for n, (category, of) in enumerate([("code", 2)] * 5 + [("chat", 4)] * 5)
-    ]
-    (row,) = acceptance_tables(many)["acceptance"].records()
-    assert (row["code"], row["chat"], row["all"]) == (0.5, 0.25, 10 / 30)
+    assert acceptance_table(DRAFTED[:1]) is None
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from specexp.replay.record.recorder import RecordingSource
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
-FEW = PROMPTS[:20]
+FEW, VERIFIER = PROMPTS[:20], KeyedSampling(0.7)
 COVERAGE = [Chain(8), KConfig([3, 2, 1]), DySpecGreedy(16, candidates="top-k"), BeamRerank(8, 3, 3)]
 COVERAGE += [DySpecThreshold(0.05, 16, candidates="top-k")]
 SETTINGS = {
@@ -82,14 +82,21 @@ def setting(request, tmp_path_factory):
     return recording, verifier, coupled
 
 
-def check_equal(setting, make, builder, controller=Fixed):
-    """Compare live and replayed counts; ``make`` returns a drafter for a source. Returns the live records."""
-    recording, verifier, _ = setting
-    live = decoded(make(ModelSource(Models().draft)), builder, verifier, controller(), prompts=FEW)
+def both(recording, make, builder, verifier=VERIFIER, controller=Fixed, prompts=PROMPTS):
+    """The arm of a replay, and the live and the replayed records; ``make`` returns a drafter for a source."""
+    live = decoded(make(ModelSource(Models().draft)), builder, verifier, controller(), prompts=prompts)
     parts = Parts(make(source_for(recording)), builder, verifier, controller())
     arm = ReplayArm("replayed", recording, parts, GENERATION)
+    arm.reset()
+    return arm, live, [arm.decode(prompt) for prompt in prompts]
+
+
+def check_equal(setting, make, builder, controller=Fixed):
+    """Compare live and replayed counts; returns the live records."""
+    recording, verifier, _ = setting
+    arm, live, replayed = both(recording, make, builder, verifier, controller, FEW)
     assert arm.fidelity.grade is Grade.EXACT
-    assert counts([arm.decode(prompt) for prompt in FEW]) == counts(live)
+    assert counts(replayed) == counts(live)
     return live
 
 
@@ -140,9 +147,6 @@ def test_a_tree_wider_than_the_recording_is_refused(tmp_path):
         arm.decode(FEW[0])
 
 
-VERIFIER = KeyedSampling(0.7)
-
-
 def tree(nodes):
     return ParametricTree(nodes=nodes, depth=4, width=3)
 
@@ -153,20 +157,13 @@ def recycled(tmp_path_factory):
     return record(folder, VERIFIER, drafter, None, [tree(4), tree(12)])
 
 
-def both(recording, make, builder):
-    live = decoded(make(), builder, VERIFIER, Fixed())
-    arm = ReplayArm("replayed", recording, Parts(make(), builder, VERIFIER, Fixed()), GENERATION)
-    arm.reset()
-    return arm, live, [arm.decode(prompt) for prompt in PROMPTS]
-
-
 def tokens_per_step(records):
     return sum(one.new_tokens for one in records) / sum(one.steps for one in records)
 
 
 @pytest.mark.parametrize("nodes", [4, 12])
 def test_with_a_recorded_tree_nothing_is_estimated(recycled, nodes):
-    arm, live, replayed = both(recycled, lambda: TokenRecycling(k=4, state="carry"), tree(nodes))
+    arm, live, replayed = both(recycled, lambda source: TokenRecycling(k=4, state="carry"), tree(nodes))
 
     assert arm.fidelity.grade is Grade.APPROXIMATE
     assert counts(replayed) == counts(live)
@@ -176,7 +173,9 @@ def test_with_a_recorded_tree_nothing_is_estimated(recycled, nodes):
     "update", ["last", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("first", "merge"))]
 )
 def test_trees_and_rules_that_were_not_recorded_come_close(recycled, update):
-    _, live, replayed = both(recycled, lambda: TokenRecycling(k=4, state="carry", update=update), tree(8))
+    _, live, replayed = both(
+        recycled, lambda source: TokenRecycling(k=4, state="carry", update=update), tree(8)
+    )
 
     assert counts(replayed) != counts(live)
     assert tokens_per_step(replayed) == pytest.approx(tokens_per_step(live), rel=0.05)
@@ -197,11 +196,7 @@ def test_phrases_stored_from_partly_recorded_answers_come_close(tmp_path, prompt
     coverage = [Graft(Chain(6), phrases_per_anchor=2, phrase_length=3)]
     recording = record(tmp_path, VERIFIER, make(source), source, coverage, prompts=asked)
     builder = Graft(Chain(4), phrases_per_anchor=2, phrase_length=3)
-    live = decoded(make(ModelSource(Models().draft)), builder, VERIFIER, Fixed(), prompts=asked)
-    arm = ReplayArm(
-        "replayed", recording, Parts(make(source_for(recording)), builder, VERIFIER, Fixed()), GENERATION
-    )
-    replayed = [arm.decode(prompt) for prompt in asked]
+    arm, live, replayed = both(recording, make, builder, prompts=asked)
 
     assert arm.fidelity.grade is Grade.APPROXIMATE
     assert tokens_per_step(replayed) == pytest.approx(tokens_per_step(live), rel=within)

@@ -132,7 +132,7 @@ def test_a_study_on_a_recording_is_confirmed_live(here, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     rows = trials()
     assert rows["chain of 3"]["clock"] == "modelled: toy (assumed)"
-    assert "asks for 12 candidates a node and 8 were recorded" in rows["too wide"]["reason"]
+    assert "12 candidates a node and 8 were recorded" in rows["too wide"]["reason"]
     assert "were not recorded; record with" in rows["not recorded"]["reason"]
     assert sum(row["state"] == "complete" for row in rows.values()) == 8  # the failed ones did not stop it
     assert "Replayed speedups are off" not in printed

@@ -143,7 +143,7 @@ def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | N
 def folding_tree(
     rank_paths: Iterable[Sequence[int]], accepted: Mapping[tuple[int, ...], float], title: str
 ) -> str:
-    """Return the HTML of a static tree whose branches fold, with the share of steps that ``accepted`` each node."""
+    """Return the HTML of a folding static tree, with the share of steps that ``accepted`` each node."""
     children = defaultdict(list)
     for node in {tuple(path) for path in rank_paths if len(path)}:
         children[node[:-1]].append(node)
@@ -163,8 +163,8 @@ def prompts_shown(
 ) -> Report:
     """Return the part of a report about single prompts: a table for programs, and a section of the page.
 
-    ``texts`` are prompts by id, and ``titles`` displayed names by arm: first the arm whose output is shown, last the
-    one it is compared with. Without a tokenizer no output is shown.
+    ``texts`` are prompts by id, and ``titles`` displayed names by arm: the arm with the output
+    that is shown first, the one it is compared with last. Without a tokenizer no output is shown.
     """
     single = [record for record in records if record.group is None]
     section = "" if tokenizer is None else prompt_section(texts, single, titles, tokenizer.decode)

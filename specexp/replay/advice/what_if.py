@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 USAGE = """usage: python -m specexp.what_if CONFIG.yaml [--dry-run] [--key value ...]
 
 Replays fixed trees of a draft model's candidates on one recording (python -m specexp.record makes it) with the costs of
-several devices, and prints the best tree for each and its goodput on the others. All prompts of the recording count,
-whatever data: is. No model is loaded.
+several devices, and prints the best tree for each and its goodput on the others. All prompts of the recording count;
+data: is ignored. No model is loaded.
 --dry-run checks the file and lists the devices; any other --dotted.key overrides the file,
 e.g. --what_if.max_nodes 128 --recording recordings/mine --tracking.mode disabled."""
 
@@ -58,9 +58,7 @@ def _act(config: Config, dry_run: bool) -> int:
 def run(config: Config) -> Comparison:
     """Compare, print the tables, write the folder and track the run.
 
-    Raises:
-        ConfigError: The file cannot be used, or the recording lacks an answer; nothing is written then.
-        OSError: The folder cannot be written.
+    Raises ConfigError if the file cannot be used, or the recording lacks an answer; nothing is written then.
     """
     from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.replay.advice.what_if_report import report
@@ -80,11 +78,9 @@ def run(config: Config) -> Comparison:
 
 
 def profiles_of(config: Config) -> list[LatencyProfile]:
-    """Return the devices of ``profiles``, then of ``files``.
+    """Return the devices of ``profiles``, then of ``files``; raises ConfigError if one cannot be used, or without any.
 
-    Raises:
-        ConfigError: The ``what_if:`` section or a device in it is missing; a profile cannot be built, lacks
-            ``draft_ms``, or has the name of another one.
+    Every device needs ``draft_ms`` and a name of its own.
     """
     if config.get("what_if") is None:
         command = "specexp.sweep" if config.get("sweep") is not None else "specexp.run"

@@ -12,21 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from specexp.bench.pictures import (
-    BLUE,
-    GREEN,
-    INK,
-    ORANGE,
-    SAND,
-    VIOLET,
-    draw_trees,
-    legend_below,
-    new_figure,
-    rule,
-)
+from specexp.bench.pictures import CURVE_COLOURS, INK, draw_trees, legend_below, new_figure, rule
 from specexp.bench.publish import Report
 from specexp.bench.statistics import Speedup, mean_by_prompt
-from specexp.bench.table import Column, Table, columns
+from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import counted
 from specexp.core.tree import RankPath, TreeShape
@@ -36,8 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from specexp.replay.format.recording import Recording
-
-COLOURS = (BLUE, SAND, GREEN, VIOLET, ORANGE, INK)
 
 
 @dataclass(frozen=True)
@@ -189,14 +176,17 @@ def best_table(found: Comparison, recording: Recording) -> Table:
     for device in found.devices:
         profile, counts, rows = device.profile, device.counts, device.nodes + 1
         seconds = (profile.target_seconds(1), profile.target_seconds(rows), profile.draft_seconds(1))
-        table.rows.append(
-            [
-                f"{device.letter}: {profile.name} ({profile.source})",
-                *(1e3 * one for one in seconds),
-                *(device.best.name, device.nodes, device.best.shape.max_depth, counts.tokens_per_step),
-                *(counts.tokens_per_second, device.plain_goodput, device.speedup),
-            ]
-        )
+        costs: list[Cell] = [
+            f"{device.letter}: {profile.name} ({profile.source})",
+            *(1e3 * one for one in seconds),
+        ]
+        tree: list[Cell] = [
+            device.best.name,
+            device.nodes,
+            device.best.shape.max_depth,
+            counts.tokens_per_step,
+        ]
+        table.rows.append([*costs, *tree, counts.tokens_per_second, device.plain_goodput, device.speedup])
         if profile.exceeded_by(rows):
             table.notes.append(
                 f"{profile.name} has milliseconds of up to {counted(profile.max_target_tokens, 'token')} and the tree "
@@ -238,7 +228,7 @@ def draw_budgets(found: Comparison) -> Figure:
     figure, [[axes]] = new_figure(8.4, 4.6, "Goodput against budget on every device", dpi=150)
     sizes = np.array([tree.shape.num_nodes for tree in found.trees])
     budgets = {int(size): found.goodput[sizes == size].max(axis=0) for size in np.unique(sizes)}
-    for place, (device, colour) in enumerate(zip(found.devices, cycle(COLOURS), strict=False)):
+    for place, (device, colour) in enumerate(zip(found.devices, cycle(CURVE_COLOURS), strict=False)):
         best, nodes = device.counts.tokens_per_second, device.nodes
         axes.plot(
             list(budgets),

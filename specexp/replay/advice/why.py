@@ -96,7 +96,7 @@ def check_explained(config: Config) -> None:
         "engine": config.get("engine") is not None
         and f"the steps of {config.get('engine.class_path', None)} cannot be replayed: sweep its settings instead",
         "drafter": config.get("drafter") is None
-        and "there is none, so nothing is lost to speculation: set drafter and builder",
+        and "must be set, since plain decoding loses nothing to speculation: set drafter and builder",
     }
     for key, sentence in wrong.items():
         if sentence:
@@ -106,10 +106,8 @@ def check_explained(config: Config) -> None:
 def run(config: Config) -> Explained:
     """Explain, print the tables and write the folder.
 
-    Raises:
-        ConfigError: The file cannot be used, the profile or the recording cannot be made, or the recording lacks an
-            answer.
-        OSError: The folder cannot be written.
+    Raises ConfigError if the file cannot be used, the profile or the recording cannot be made, or the recording lacks
+    an answer.
     """
     from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.replay.advice.why_report import report
@@ -134,9 +132,7 @@ def _measured(config: Config, folder: Path) -> Config:
         words = ["-m", f"specexp.{command}", *given, f"--{key}", str(to), "--output", str(folder)]
         done = subprocess.run([sys.executable, *words], check=False)
         if done.returncode:
-            raise ConfigError(
-                f"python {' '.join(words)} ended with {done.returncode}, so nothing can be explained"
-            )
+            raise ConfigError(f"python {' '.join(words)} failed with exit code {done.returncode}")
     latency = {"artifact": str(profile / "best")}
     overrides = {"backend": "replay", "recording": str(recording), "latency": latency, "sweep": None}
     return apply_overrides(config, overrides, "why")
@@ -145,8 +141,7 @@ def _measured(config: Config, folder: Path) -> Config:
 def explain(config: Config) -> Explained:
     """Replay the composition of a file with recording and latency profile, and every change to it.
 
-    Raises:
-        ConfigError: The recording is missing, or cannot replay the composition.
+    Raises ConfigError if the recording is missing or cannot replay the composition.
     """
     from specexp.bench.arm_spec import ArmSpec, make_arm
     from specexp.bench.statistics import paired_speedup

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.page.sections import ratios_chart
 from specexp.bench.publish import Report
-from specexp.bench.report import acceptance_tables
+from specexp.bench.report import acceptance_table
 from specexp.bench.statistics import breakdown
 from specexp.bench.table import Table, columns
 from specexp.core.messages import counted
@@ -55,10 +55,8 @@ def report(found: Explained, title: str) -> Report:
     """Return the printed and written results."""
     good = [one for one in found.now.records if not one.error]
     tables = {"costs": _costs(found), "settings": _settings(found), "width": _width(found.latency)}
-    tables |= acceptance_tables(good)
-    loads = _loads(found)
-    if loads is not None:
-        tables["load"] = loads
+    found_tables = {"positions": acceptance_table(good), "load": _loads(found)}
+    tables |= {name: table for name, table in found_tables.items() if table is not None}
     records = [one for effect in (found.now, *found.settings) for one in effect.records]
     chart = ratios_chart(records, PLAIN)
     notes = [f"Replayed counts are {found.note}."] if found.note else []

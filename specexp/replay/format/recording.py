@@ -106,11 +106,7 @@ class RecordingManifest:
 
 
 class Recording:
-    """A complete recording in a folder; its turns are read on first use.
-
-    Raises:
-        RecordingError: There is none, or it is incomplete.
-    """
+    """A complete recording in a folder; raises RecordingError if there is none. Its turns are read on first use."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -123,11 +119,7 @@ class Recording:
 
     @cached_property
     def turns(self) -> dict[tuple[str, int], list[RecordedTurn]]:
-        """The turns of each conversation by prompt id and sample, in the order of the recording.
-
-        Raises:
-            RecordingError: A file is missing or damaged.
-        """
+        """The turns of each conversation by prompt id and sample; raises RecordingError if a file is damaged."""
         found: dict[tuple[str, int], list[RecordedTurn]] = {}
         for name, entry in self.manifest.files.items():
             for turn in read_turns(self.folder / name, entry):

@@ -31,7 +31,7 @@ class Grade(StrEnum):
     MODELLED = "modelled seconds decide"
     """A controller learns from seconds, which are the profile's here and measured ones live."""
     APPROXIMATE = "approximate"
-    """Drafters learn from nodes that were recorded only in part, or do not declare what they learn from."""
+    """Drafters learn from nodes that were recorded only in part, or do not declare which answers they learn from."""
 
 
 @dataclass(frozen=True)

@@ -364,12 +364,10 @@ class Player:
         """Replay the turns of a conversation and return the counts of each.
 
         Args:
-            max_new_tokens: Tokens per turn; in a conversation of several turns as many as were recorded.
+            max_new_tokens: Tokens per turn; in a conversation of several turns as many as were recorded. Raises
+                RecordingError if it is more.
             sequence: Name of the sequence, by which randomness is keyed.
             clock: Seconds of a step by phase, for parts that learn from them.
-
-        Raises:
-            RecordingError: The recording is too short.
         """
         context: Context | None = None
         target = RecordedTarget(self.context_limit)

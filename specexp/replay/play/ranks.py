@@ -50,12 +50,10 @@ class RankTable:
     """Ranks of the output's tokens among a draft model's candidates, which do not depend on the path to a position.
 
     Args:
-        turns: Turns of a recording with a draft model, those of a conversation one after the other.
+        turns: Turns of a recording, those of a conversation one after the other; raises NotRecordedError if one has no
+            candidates after one of its tokens.
         max_new_tokens: Tokens per turn, at most as many as were recorded.
         context_limit: Tokens that the target's context holds.
-
-    Raises:
-        NotRecordedError: A turn has no candidates after one of its tokens.
     """
 
     def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int, context_limit: int) -> None:
@@ -90,9 +88,8 @@ class RankTable:
         self._first = np.zeros(self.ranks.size, dtype=np.bool_)
         self._first[np.cumsum([0, *self.sizes[:-1]])] = True
         self.room = np.concatenate(room)  # [positions] depth of the deepest useful node
-        self.left = np.concatenate(
-            [size - np.arange(size) for size in self.sizes]
-        )  # [positions] tokens to come
+        # [positions] tokens to come
+        self.left = np.concatenate([size - np.arange(size) for size in self.sizes])
 
     @property
     def positions(self) -> int:
@@ -122,8 +119,7 @@ class RankTable:
     def matches(self, shape: TreeShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return ``[positions]`` accepted nodes below every root and the last one's row, without the length limit.
 
-        Raises:
-            NotRecordedError: The tree has a higher rank than was recorded.
+        Raises NotRecordedError if the tree has a higher rank than was recorded.
         """
         highest = int(shape.ranks.max(initial=-1))
         if highest >= self.width:
@@ -201,9 +197,7 @@ class RankTable:
         inner: NDArray[np.int64],  # [depth] rows of each depth with children, which are one draft pass
         cuts: NDArray[np.int64],  # [steps] depth at which each step's tree is cut
         new: NDArray[np.int64],  # [steps] tokens
-        ends: NDArray[
-            np.bool_
-        ],  # [steps] whether the last accepted node was a leaf, which the draft was not fed
+        ends: NDArray[np.bool_],  # [steps] whether the last accepted node was a leaf, not fed to the draft
     ) -> NDArray[np.float64]:
         """Return ``[steps]`` seconds."""
         prefix = self.prefixes[roots]

@@ -1,8 +1,8 @@
 """``python -m specexp.record CONFIG.yaml [--key value]``: record the answers of a target and its draft for replay.
 
 Writes ``recording.json`` and ``turns-*.parquet`` into ``recordings/<name>``, or into ``record.to``. Every file of turns
-is written whole before the manifest names it, so that the same command continues a killed recording after its last
-complete file. Shards are recordings in folders of their own; merged they are the files that one machine writes.
+is written whole before the manifest names it, so the same command continues a killed recording after its last complete
+file. Shards are recordings in folders of their own. Merged, they are the files that one machine writes.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ if TYPE_CHECKING:
 
 USAGE = """usage: python -m specexp.record CONFIG.yaml [--dry-run] [--key value ...]
 
-Records the prompts of an experiment or of all stages of a sweep: the target's output, and the answers of draft and
-target at every token of it to the builders of record.coverage. backend: replay then decodes without the models.
-The same command continues a recording that was interrupted. --dry-run checks the file and prints the plan; any other
+Records the target's output on the prompts of an experiment or of all stages of a sweep, and the candidates of draft and
+target that the builders of record.coverage need at every token of it. backend: replay then decodes without the models.
+The same command continues an interrupted recording. --dry-run checks the file and prints the plan; any other
 --dotted.key overrides the file, e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0."""
 _ELSEWHERE = "name another folder in record.to"
 
 
 class NotRecordableError(RuntimeError):
-    """A prompt failed while it was recorded: one sentence with prompt, reason and what is kept."""
+    """A prompt failed while it was recorded; the message has the prompt, the reason and the files that are kept."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -149,12 +149,8 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
 class RecordingJob:
     """A recording being made, or continued after its last complete file of turns.
 
-    Args:
-        pair: Loaded models; by default those of the file.
-        shard: The part of the prompts that is recorded, in a folder of its own; all if None.
-
-    Raises:
-        ConfigError: The file cannot be recorded, or its folder holds another recording; nothing was changed then.
+    A ``shard`` is the part of the prompts that is recorded, in a folder of its own. Raises ConfigError if the file
+    cannot be recorded or its folder holds another recording; nothing was changed then.
     """
 
     def __init__(
@@ -215,7 +211,7 @@ class RecordingJob:
         self.manifest.save(self.plan.folder)
 
     def _missing(self) -> list[tuple[Prompt, int]]:
-        """Return prompts and samples that are in no whole file; drops other files from the manifest."""
+        """Return the prompts and samples without a whole file; drops damaged files from the manifest."""
         files = self.manifest.files
         for name, entry in list(files.items()):
             try:
@@ -227,7 +223,7 @@ class RecordingJob:
         return [(prompt, sample) for prompt, sample in every if (prompt.prompt_id, sample) not in known]
 
     def _merge_shards(self) -> None:
-        """Merge the shards, after the rest of killed ones is recorded here."""
+        """Merge the shards; first records here what killed ones left."""
         whole = self.plan.folder
         shards = [] if self.shard is not None else shards_in(whole)
         if shards and self._missing():
@@ -472,8 +468,7 @@ def check_sharded(plan: RecordingPlan) -> None:
 def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
     """Return the prompts of all stages, each once.
 
-    Raises:
-        ConfigError: A set cannot be read, a prompt does not fit the target, or two share an id.
+    Raises ConfigError if a set cannot be read, a prompt does not fit the target, or two share an id.
     """
     from specexp.bench.experiment import check_prompts
 

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.live import LiveBackend
+from specexp.bench.record import COUNTS
 from specexp.bench.table import Table, columns
-from specexp.config import (
-    Config,
-    ConfigError,
-    apply_overrides,
-    arms_of,
-    build_generation,
-    build_latency,
-)
+from specexp.config import Config, ConfigError, apply_overrides, arms_of, build_generation, build_latency
 from specexp.core.contracts import Controller, TreeBuilder
 from specexp.core.messages import counted, first_line
 from specexp.core.parts import Parts
@@ -32,7 +26,6 @@ if TYPE_CHECKING:
     from specexp.replay.format.recording import Recording
 
 _FIXED = {"class_path": "Fixed"}
-_COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 
 
 def sample_live(
@@ -147,27 +140,24 @@ def _row(
     assert isinstance(replayed, ReplayArm)
     if replayed.fidelity.grade is Grade.MODELLED and latency is None:
         raise RecordingError(f"{replayed.fidelity.why}: set latency to a profile to replay it")
-    decoding.reset()
-    replayed.reset()
-    pairs: list[tuple[PromptRecord, PromptRecord]] = []
+    records: dict[str, list[PromptRecord]] = {"live": [], "replayed": []}
+    for arm in (decoding, replayed):
+        arm.reset()
     for prompt in prompts:
-        pairs.append((decoding.decode(prompt), replayed.decode(prompt)))
+        records["live"].append(decoding.decode(prompt))
+        records["replayed"].append(replayed.decode(prompt))
         decoded()
-    row: dict[str, Any] = {
-        "composition": name,
-        "fidelity": str(replayed.fidelity),
-        "prompts": len(pairs),
-        "equal_prompts": sum(_counts(one) == _counts(other) for one, other in pairs),
-    }
-    for side, records in zip(("live", "replayed"), zip(*pairs, strict=True), strict=True):
-        for count in _COUNTS:
-            row[f"{count}_{side}"] = sum(getattr(record, count) for record in records)
-        tokens = sum(len(record.token_ids) for record in records)
-        row[f"tokens_{side}"] = tokens
-        row[f"tokens_per_step_{side}"] = tokens / row[f"steps_{side}"]
+    row: dict[str, Any] = {"composition": name, "fidelity": str(replayed.fidelity), "prompts": len(prompts)}
+    answers = {side: [_counts(one) for one in found] for side, found in records.items()}
+    pairs = zip(answers["live"], answers["replayed"], strict=True)
+    row["equal_prompts"] = sum(one == other for one, other in pairs)
+    for side, found in records.items():
+        row |= {f"{count}_{side}": sum(getattr(one, count) for one in found) for count in COUNTS}
+        row[f"tokens_{side}"] = sum(one.new_tokens for one in found)
+        row[f"tokens_per_step_{side}"] = row[f"tokens_{side}"] / row[f"steps_{side}"]
     row["relative_error"] = row["tokens_per_step_replayed"] / row["tokens_per_step_live"] - 1
     return row
 
 
 def _counts(record: PromptRecord) -> tuple[Any, ...]:
-    return (record.token_ids, *(getattr(record, count) for count in _COUNTS))
+    return (record.token_ids, *(getattr(record, count) for count in COUNTS))

@@ -103,11 +103,7 @@ class RecordingPlan:
 
 
 def plan_recording(config: Config) -> RecordingPlan:
-    """Plan the recording of an experiment, a sweep, or the fitting of a controller; models and data are not read.
-
-    Raises:
-        ConfigError: It cannot be recorded.
-    """
+    """Plan the recording of an experiment or a sweep without models and data; raises ConfigError if there is none."""
     if is_multi_sequence(config):
         raise ConfigError(
             f"{config.file}: the experiment decodes several sequences for a prompt, which a recording does not hold: "

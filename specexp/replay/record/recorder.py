@@ -98,7 +98,7 @@ class Recorder:
 
     @property
     def shares_state(self) -> bool:
-        """Whether the recording of a prompt depends on the prompts before."""
+        """True if the recording of a prompt depends on the prompts before."""
         return self.drafter is not None and self.drafter.shares_state
 
     def state_dict(self) -> list[dict[str, Any]]:

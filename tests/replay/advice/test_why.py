@@ -111,7 +111,7 @@ def test_the_report_names_every_share_and_its_setting(file, tmp_path, capsys) ->
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"drafter": None, "builder": None}, "drafter: there is none, so nothing is lost to speculation"),
+        ({"drafter": None, "builder": None}, "drafter: must be set, since plain decoding loses nothing"),
         ({"arms": {"one": {}}}, "arms: why explains one composition, and there are several"),
         ({"recording": "nowhere"}, "recording"),
     ],
