@@ -32,6 +32,7 @@ from specexp.core.messages import type_and_line
 from specexp.core.runtime import Growth, PassReader, Runtime, check_model, inference
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
+from specexp.models.runtime import tell_once
 from specexp.models.static_draft import DraftPlan, DraftStep, GraphedSource
 from specexp.models.static_slots import ATTENTIONS, StaticSlots, bucket, key_bucket, with_static_attention
 from specexp.models.static_step import (
@@ -288,7 +289,15 @@ class GraphedModel(Runtime):
             kind = self._kind if small else EagerReplay
             if isinstance(step, TreeStep) and kind.measures:
                 step.attention = self._fastest(step.shape, kind)
-            replayer = self._replayers[key] = kind(step)
+            try:
+                replayer = kind(step)
+            except Exception as failure:  # a verifier's or drafter's kernel that waits for the device
+                if isinstance(step, TreeStep) and step.reading is None:
+                    raise  # the model itself cannot be captured
+                name = self.model.config.model_type
+                tell_once(f"a step of the {name} model runs uncaptured ({type_and_line(failure)})")
+                replayer = EagerReplay(step)
+            self._replayers[key] = replayer
         return replayer
 
     def _add_noise(self, step: Step, lane: int, context: Context) -> None:

@@ -36,7 +36,7 @@ LLAMA: dict[str, Any] = {**FULL_ATTENTION["Llama"], "head_dim": 16}
     [
         ("GPT2", FULL_ATTENTION["GPT2"], "know LlamaForCausalLM, .* and the model is a GPT2LMHeadModel"),
         ("Llama", {**LLAMA, "hidden_act": "gelu"}, "has the activation 'gelu', not 'silu'"),
-        ("Llama", {**LLAMA, "mlp_bias": True}, "has biases beside those of queries, keys and values"),
+        ("Llama", {**LLAMA, "mlp_bias": True}, "has biases other than those of queries, keys and values"),
         ("Llama", {**LLAMA, "hidden_size": 24}, "has a hidden size of 24, no multiple of 16"),
         ("Llama", {**LLAMA, "head_dim": 12}, "has heads of 12 numbers, no multiple of 16"),
     ],

@@ -516,7 +516,7 @@ def storage_taken_anew(slots: StaticSlots, slot: int, rows: Any) -> None:
 def draft_nodes_never_written(step: DraftStep, fed: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """The levels of a captured draft see no node above them in the cache (MUSA #43)."""
     first_pass = rows < step._inputs.device["base"] + step.pending
-    return torch.where(fed & first_pass, rows, step.cache.capacity)
+    return rows.masked_fill(~(fed & first_pass), step.cache.capacity)
 
 
 def draft_nodes_of_the_tree_before(step: DraftStep, lane: int) -> Any:
@@ -578,6 +578,25 @@ def test_a_model_that_cannot_be_captured_runs_otherwise(monkeypatch: pytest.Monk
         CannotRunError, match=r"the llama model has no graphed pass \(RuntimeError: no capture\)"
     ):
         checked()
+
+
+def test_a_step_that_cannot_be_captured_runs_by_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of a verifier or a drafter may wait for the device; the passes of the model are still captured."""
+    warnings: list[str] = []
+    monkeypatch.setattr("specexp.models.graphed.tell_once", warnings.append)
+    monkeypatch.setattr(CheckedReplay, "__init__", cannot_capture_readings)
+    runtime, own = checked(), model()
+    found = Decoder(runtime, TokenRecycling(), TokenRecyclingTree()).generate(tokens(9), max_new_tokens=8)
+    assert found.token_ids == Decoder(LanguageModel(own)).generate(tokens(9), max_new_tokens=8).token_ids
+    assert runtime.provenance()["replayed"].startswith("0% of")
+    assert warnings
+    assert set(warnings) == {"a step of the llama model runs uncaptured (RuntimeError: it waits)"}
+
+
+def cannot_capture_readings(replayer: CheckedReplay, step: Step) -> None:
+    if isinstance(step, TreeStep) and step.reading is not None:
+        raise RuntimeError("it waits")
+    replayer.step, replayer._addresses = step, step.addresses()
 
 
 def test_a_device_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
