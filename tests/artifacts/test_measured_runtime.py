@@ -61,7 +61,11 @@ def test_the_recorded_runtime_decodes_and_drafts(
 
 @pytest.mark.parametrize(
     ("loaded", "runs"),
-    [({"mode": "eager"}, "eager and bfloat16"), ({"target_dtype": "float32"}, "compiled and float32")],
+    [
+        ({"mode": "eager"}, "eager and bfloat16"),
+        ({"mode": "graphed"}, "graphed and bfloat16"),
+        ({"target_dtype": "float32"}, "compiled and float32"),
+    ],
 )
 def test_another_runtime_or_dtype_works_and_is_told_once(
     measured: Measured, caplog: pytest.LogCaptureFixture, loaded: dict[str, str], runs: str
