@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.core.runtime import Read, TokenRule
+from specexp.core.runtime import Growth, Read, TokenRule
 
 if TYPE_CHECKING:
     from specexp.core.context import Context
@@ -213,29 +213,16 @@ class TreeStep(Step):
         super().clear()
         self._inputs.host["visible"][..., 0] = 1  # a softmax over no key is NaN
 
-    def fill(
-        self,
-        lane: int,
-        past: int,
-        start: int,
-        tokens: NDArray[np.int64],
-        depths: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-    ) -> None:
-        """Set a lane's rows, written from row ``start`` of its slot, behind ``past`` committed tokens.
-
-        Args:
-            tokens: ``[m]``.
-            depths: ``[m]``.
-            visible: ``[m, u + m]`` over the ``u`` earlier uncommitted rows and its own.
-        """
-        given, size = self._inputs.host, tokens.size
-        given["tokens"][lane, :size] = tokens
+    def fill(self, lane: int, past: int, growth: Growth) -> None:
+        """Set a lane's rows behind ``past`` committed tokens and the earlier uncommitted rows."""
+        given, size = self._inputs.host, growth.tokens.size
+        start = past + growth.visible.shape[1] - size
+        given["tokens"][lane, :size] = growth.tokens
         given["positions"][lane] = past
-        given["positions"][lane, :size] += depths
+        given["positions"][lane, :size] += growth.depths
         given["written"][lane, :size] = np.arange(start, start + size)
         given["base"][lane] = past
-        packed = np.packbits(visible, axis=1, bitorder="little")
+        packed = np.packbits(growth.visible, axis=1, bitorder="little")
         given["visible"][lane, :size] = 0
         given["visible"][lane, :size, : packed.shape[1]] = packed
 

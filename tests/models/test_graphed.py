@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.noise import gumbel, place_key
 from specexp.core.parts import Parts, join_target
-from specexp.core.runtime import PassReader, Runtime
+from specexp.core.runtime import Growth, PassReader, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.models.graphed import GraphedModel, check_device
@@ -465,11 +466,9 @@ def mask_off_by_one(step: Step) -> None:
     RUN(step)
 
 
-def depths_from_places(
-    step: Step, lane: int, past: int, start: int, fed: Any, depths: Any, visible: Any
-) -> None:
+def depths_from_places(step: TreeStep, lane: int, past: int, growth: Growth) -> None:
     """A position is taken from a row's place in the pass."""
-    FILL(step, lane, past, start, fed, np.arange(depths.size), visible)
+    FILL(step, lane, past, replace(growth, depths=np.arange(growth.tokens.size)))
 
 
 def padding_over_the_first_row(step: TreeStep) -> None:
@@ -482,11 +481,10 @@ def a_length_baked_in(step: Step) -> None:
     RUN(step)
 
 
-def draft_rows_over_each_other(
-    step: Step, lane: int, past: int, start: int, fed: Any, depths: Any, visible: Any
-) -> None:
+def draft_rows_over_each_other(step: TreeStep, lane: int, past: int, growth: Growth) -> None:
     """What a draft model wrote in the passes before, of the same tree, is lost."""
-    FILL(step, lane, past, past, fed, depths, visible)
+    FILL(step, lane, past, growth)
+    step._inputs.host["written"][lane, : growth.tokens.size] = past + np.arange(growth.tokens.size)
 
 
 def fork_without_the_staged_move(slots: StaticSlots, source: int, target: int, length: int) -> None:
