@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from typing_extensions import override
 
 import specexp
-from specexp.builders import Chain, KConfig, TokenRecyclingTree
+from specexp.builders import BeamRerank, Chain, KConfig, TokenRecyclingTree
 from specexp.core.language_model import LanguageModel
 from specexp.core.latency import LatencyProfile
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
@@ -138,15 +138,48 @@ def correct(run: Run) -> None:
                 different += outputs[0] != outputs[1]
             run.say(f"{name}, {kind}: outputs that differ of {len(prompts)}", different, 0)
         run.say(f"{name}: steps captured", len(graphed._replayers))
+        run.say(f"{name}: {graphed.provenance()['attention']}, replayed", graphed.provenance()["replayed"])
+        run.say(f"{name}: GiB of cache and buffers", graphed.nbytes() / 2**30)
         if run.device.type == "cuda":
             run.say(f"{name}: GiB reserved", torch.cuda.memory_reserved(run.device) / 2**30)
-    decoder = Decoder(GraphedModel(pair.target), TokenRecycling(), TokenRecyclingTree())
-    decoder.generate(prompts[0], max_new_tokens=200)
-    if run.device.type == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
-    decoder.generate(prompts[0], max_new_tokens=200)
-    if run.device.type == "cuda":
-        torch.cuda.set_sync_debug_mode("default")
+    captured_drafts(run, pair, prompts)
+    unexpected_waits(run, GraphedModel(pair.target), prompts[0])
+
+
+def captured_drafts(run: Run, pair: Any, prompts: list[list[int]]) -> None:
+    """Trees of a draft model in one replay take the steps of the model's own code."""
+    for name, builder in {"chain": Chain(6), "levels": KConfig([4, 2, 2, 1]), "beam": BeamRerank()}.items():
+        steps = {}
+        for draft in (GraphedModel(pair.draft), LanguageModel(pair.draft)):
+            drafter = DraftModel(draft)
+            decoder = Decoder(GraphedModel(pair.target), drafter, builder)
+            results = [decoder.generate(prompt, max_new_tokens=48) for prompt in prompts]
+            steps[draft.kind] = sum(result.steps for result in results)
+            for runtime in drafter.models:
+                if isinstance(runtime, GraphedModel):
+                    passes = sum(result.draft_passes for result in results)
+                    run.say(f"draft {name}: replays over passes", runtime._runs.total() / passes, 0.9)
+        run.say(f"draft {name}: steps that differ", abs(steps["graphed"] - steps["eager"]), 0)
+
+
+def unexpected_waits(run: Run, target: GraphedModel, prompt: list[int]) -> None:
+    """Forbid waits for the device within steps; a second run captures nothing."""
+    for mode in ("default", "error"):
+        parts = Parts(TokenRecycling(), TokenRecyclingTree())
+        join_target(parts, target)
+        target.cache.truncate(0, 0)
+        target.cache.reserve(1024)
+        context = parts.context(prompt, 0, 0)
+        decoding = Decoding(target)
+        decoding.start(Lane(context, target, parts.verifier, Drafting(parts, context), max_new_tokens=200))
+        if run.device.type == "cuda":
+            torch.cuda.set_sync_debug_mode(mode)
+        try:
+            while decoding.lanes:
+                decoding.step()
+        finally:
+            if run.device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("default")
     run.say("steps without an unexpected wait", True)
 
 

@@ -1,8 +1,7 @@
-"""A Hugging Face model of the Llama family with passes compiled for this machine's processor.
+"""A Hugging Face model of the Llama family with passes compiled for this CPU.
 
-A whole pass is one call of C++ (``llama_pass.cpp``): projections of the same input fused, weights in panels, keys and
-values where :class:`~specexp.core.cache.SlotCache` has them, trees of several slots in one pass without padding, any
-number of rows and keys. ``docs/compiled.md`` compares it with alternatives.
+A whole pass is one call of C++ (``llama_pass.cpp``). It takes trees of several slots without padding, with any number
+of rows and keys. ``docs/compiled.md`` compares it with alternatives.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -107,30 +107,25 @@ class _GrowingForm:
         nodes = np.searchsorted(shape.depths[1:], levels, side="right")
         self.widest = max(1, int(np.diff(rows)[1:].max(initial=1)))
         self.best = int(shape.ranks.max()) + 1
-        self._arrays = (
-            rows,
-            nodes,
-            parents,
-            shape.ranks[1:].copy(),
-            place[1:].copy(),
-        )  # C++ has bare addresses
+        # C++ gets bare addresses, so the arrays must be kept
+        self._arrays = (rows, nodes, parents, shape.ranks[1:].copy(), place[1:].copy())
         self.addresses = [one.ctypes.data for one in self._arrays]
 
 
 class CompiledModel(Runtime):
-    """A model of the Llama family whose passes are compiled; a row's logits depend on no other row of its pass.
+    """A model of the Llama family with compiled passes. A row's logits do not depend on the other rows of its pass.
 
-    Sums are taken in float32, in one order. So speculative and plain decoding are equal bit by bit, in bfloat16 too;
-    from the model's own code logits differ by rounding.
+    Sums are in float32 and in a fixed order, so speculative and plain decoding are equal bit by bit, in bfloat16 too.
+    Logits differ from those of the model's own code by rounding.
 
     Args:
-        model: the model, in eval mode, on the CPU; :mod:`~specexp.models.llama_weights` lists the supported ones.
+        model: in eval mode, on the CPU; :mod:`~specexp.models.llama_weights` lists the supported ones.
         self_check: compare one small tree pass with the model's own passes over the same tokens.
-        tell: takes a line for a person where something must be compiled first.
+        tell: called with a line if something must be compiled first.
 
     Raises:
-        CannotCompileError: it is another model, or there is no C++ compiler.
-        ValueError: the model is in training mode, has no full attention, or fails the self-check.
+        CannotCompileError: the model is not supported, fails the self-check, or there is no C++ compiler.
+        ValueError: the model is in training mode, or has layers without full attention.
     """
 
     cache: SlotCache
@@ -145,11 +140,24 @@ class CompiledModel(Runtime):
         self_check: bool = True,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
+        super().__init__()
         check_model(model)
         check_attention(model.config)
+        self.model = model
+        self._check_mode()
         self._kernels = kernels_of(model, tell)
+        self.device, self.dtype = model.device, model.dtype
+        self.vocab_size: int = model.config.vocab_size
+        self.context_limit = context_limit(model.config)
         known = _PACKED.get(model)
-        self._take(model)
+        self._weights = self._packed()
+        self.cache = self._empty_cache()
+        self._visible = np.ones(256, dtype=np.uint8)
+        self._make_buffers(16)
+        self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
+        self._growths: WeakKeyDictionary[TreeShape, dict[int, _GrowingForm]] = WeakKeyDictionary()
+        self._stored: torch.Tensor | None = None
+        self._readers: dict[int, PassReader] = {}  # by slot, if a pass can read for their verifier
         if self_check and self._weights is not known:
             self._self_check()
 
@@ -168,22 +176,6 @@ class CompiledModel(Runtime):
         for model in models:
             check_model(model)
             kernels_of(model, log.warning)
-
-    def _take(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        self.model = model
-        self._check_mode()
-        self.device, self.dtype = model.device, model.dtype
-        self.vocab_size: int = model.config.vocab_size
-        self.context_limit = context_limit(model.config)
-        self._weights = self._packed()
-        self.cache = self._empty_cache()
-        self._visible = np.ones(256, dtype=np.uint8)
-        self._make_buffers(16)
-        self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
-        self._growths: WeakKeyDictionary[TreeShape, dict[int, _GrowingForm]] = WeakKeyDictionary()
-        self._stored: torch.Tensor | None = None
-        self._readers: dict[int, PassReader] = {}  # by slot, those whose verifier a pass can read for
 
     @override
     @torch.inference_mode()
@@ -235,8 +227,9 @@ class CompiledModel(Runtime):
         return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
 
     def _form(self, shape: TreeShape) -> _Form:
-        """The numbers of a tree's rows, in the order of ``_NUMBERS``, and who sees whom, in slot 0 with nothing before
-        them; kept for shapes that recur.
+        """Return a tree's row numbers (see ``_NUMBERS``) for an empty slot 0 and its ancestor mask.
+
+        They are kept for shapes that recur.
         """
         form = self._forms.get(shape)
         if form is None:
@@ -262,8 +255,9 @@ class CompiledModel(Runtime):
     def _choices(
         self, slots: Sequence[int], trees: Sequence[TokenTree], count: int
     ) -> tuple[_Reading, dict[int, Read]]:
-        """Return the reading of a pass over ``count`` rows, and its results by slot. Lanes of one temperature draw
-        together; if the pass has other lanes too, only greedy ones are read.
+        """Return the reading of a pass over ``count`` rows, and its results by slot.
+
+        Lanes of one temperature draw together. If lanes differ, only greedy ones are read.
         """
         readers = {slot: reader for slot in slots if (reader := self._readers.get(slot)) is not None}
         temperatures = {_temperature(reader) for reader in readers.values()}
@@ -318,20 +312,11 @@ class CompiledModel(Runtime):
         self._room(sum(sizes), sum(growth.visible.size for growth in growths))
         first = seen = 0
         for slot, growth, size in zip(slots, growths, sizes, strict=True):
-            past, rows = lengths[slot], growth.visible.shape[1]
+            past, rows, own = lengths[slot], growth.visible.shape[1], np.arange(size)
             self._visible[seen : seen + size * rows] = growth.visible.ravel()
-            own = np.arange(size)
-            place = own + (past + uncommitted[slot])
-            self._fill(
-                slice(first, first + size),
-                growth.tokens,
-                growth.depths + past,
-                slot,
-                place,
-                past,
-                own * rows + seen,
-                rows,
-            )
+            places, starts = own + (past + uncommitted[slot]), own * rows + seen
+            numbers = (growth.tokens, growth.depths + past, slot, places, past, starts, rows)
+            self._fill(slice(first, first + size), *numbers)
             uncommitted[slot] += size
             first, seen = first + size, seen + size * rows
         return list(torch.split(self._forward(first, first), sizes))
@@ -413,26 +398,15 @@ class CompiledModel(Runtime):
         """Do nothing: passes run on the host."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
-        """The same weights with an empty cache of its own."""
-        other = CompiledModel.__new__(CompiledModel)
-        other._kernels = self._kernels
-        other._take(self.model)
-        return other
+        """The same weights with an empty cache."""
+        return CompiledModel(self.model, self_check=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The same in another process, with weights in panels of its own and an empty cache."""
-        return CompiledModel._of_weights, (self.model,)
-
-    @staticmethod
-    def _of_weights(model: PreTrainedModel) -> CompiledModel:
-        return CompiledModel(model, self_check=False)
+        """The same in another process, which copies the weights into its own panels."""
+        return partial(CompiledModel, self_check=False), (self.model,)
 
     def _packed(self) -> LlamaWeights:
-        """The model's weights as they are now; all runtimes of one model share a copy.
-
-        Raises:
-            ValueError: they have another type than the keys and values kept here.
-        """
+        """Return the model's present weights; all runtimes of one model share the copy."""
         if self.model.dtype != self.dtype:
             raise ValueError(
                 f"the {self.model.config.model_type} model was {self.dtype} when it was wrapped and is "
@@ -467,12 +441,12 @@ class CompiledModel(Runtime):
         )
 
     def _make_room(self, rows: int, slots: int) -> None:
-        """Room for so many rows; where the cache must grow, for half as many again, since growing copies it."""
+        """Reserve rows of the cache, half as many again if it must grow, since growing copies it."""
         if rows > self.cache.capacity or slots > self.cache.slots:
             self.cache.reserve(min(rows * 3 // 2, max(rows, self.context_limit)), slots)
 
     def _room(self, rows: int, pairs: int) -> None:
-        """Buffers for so many rows of a pass, and for so many pairs of rows of which one may see the other."""
+        """Make buffers for the rows of a pass, and for the pairs of rows in its masks."""
         if rows > self._numbers.shape[1]:
             self._make_buffers(max(rows, 2 * self._numbers.shape[1]))
         if pairs > self._visible.size:
@@ -489,19 +463,19 @@ class CompiledModel(Runtime):
         )
 
     def _fill(self, rows: slice, *values: Any) -> None:
-        """Set these rows' numbers, in the order of ``_NUMBERS``."""
+        """Set numbers of these rows, in the order of ``_NUMBERS``."""
         for numbers, value in zip(self._numbers, values, strict=True):
             numbers[rows] = value
 
     def _states(self, count: int) -> torch.Tensor:
-        """``[count, hidden]`` inputs of the output layer in the last pass: its buffer's rows, normalised."""
+        """Return ``[count, hidden]`` inputs of the output layer in the last pass."""
         width = self._weights.widths[0]
         rows = self._buffers[0][: count * width].view(count, width).to(self.dtype)
         states: torch.Tensor = self.model.model.norm(rows)
         return states
 
     def _forward(self, count: int, answered: int, reading: _Reading | None = None) -> torch.Tensor:
-        """One pass over the first rows stated; ``[answered, V]`` logits of the last ones."""
+        """Run a pass over the first ``count`` rows; return ``[answered, V]`` logits of the last ones."""
         self.passes += 1
         reading = _Reading() if reading is None else reading
         given = logits = torch.empty((answered, self._weights.outputs))
@@ -521,7 +495,7 @@ class CompiledModel(Runtime):
         return given[:, : self.vocab_size].to(self.dtype)
 
     def _cache(self) -> Any:
-        """The address of the cache as C++ knows it."""
+        """Return the address of the cache's structure in C++."""
         storage = self.cache.storage
         if storage is not self._stored:  # it grew
             self._stored = storage
@@ -530,7 +504,7 @@ class CompiledModel(Runtime):
 
 
 def _is_read(verifier: TokenRule) -> bool:
-    """Whether its token is the argmax of the logits, or of their share of a temperature and the target's noise."""
+    """Return whether its token is the argmax of the logits, or of logits over a temperature plus the target's noise."""
     if isinstance(verifier, KeyedSampling):
         return verifier.law is not None and verifier.top_k is None and verifier.top_p in (None, 1.0)
     return verifier.law is ArgmaxVerifier

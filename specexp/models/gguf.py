@@ -1,4 +1,4 @@
-"""Targets and drafts that are GGUF files, run by llama.cpp: how they are named and loaded, and their tokenizers."""
+"""GGUF files as targets and drafts, run by llama.cpp: loading, and tokenizers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from specexp.models.llama_file import LlamaFile
 
 WHOLE = "tokenizer.huggingface.json"
-"""The key under which a file holds the whole ``tokenizer.json``."""
+"""Key of the whole ``tokenizer.json`` in a file."""
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -40,18 +40,14 @@ def is_local(source: str) -> bool:
 
 
 def gguf_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a file.
-
-    Raises:
-        ValueError: it has none that could be made, cannot be read, or llama.cpp is not installed.
-    """
+    """Return the tokenizer of a file; raises ``ValueError`` if it cannot be made."""
     from specexp.models.llama_file import LlamaFile
 
     return read_tokenizer(LlamaFile(source, vocabulary_only=True))
 
 
 def gguf_model(source: str, cache: Any, device: str, attn_implementation: str) -> LlamaCppModel:
-    """Load a file; the arguments are :func:`~specexp.models.pair.load_pair`'s, ``cache`` the target's dtype.
+    """Load a file with the arguments of :func:`~specexp.models.pair.load_pair`; ``cache`` is the target's dtype.
 
     Raises:
         ValueError: it cannot be read or run, or llama.cpp is not installed.
@@ -59,7 +55,7 @@ def gguf_model(source: str, cache: Any, device: str, attn_implementation: str) -
     from specexp.models.llama_cpp import LlamaCppModel
     from specexp.models.llama_file import LlamaFile, LlamaSettings
 
-    exact = attn_implementation == "eager" or cache == "float32"  # in one step it is rounded to float16
+    exact = attn_implementation == "eager" or cache == "float32"  # flash attention rounds to float16
     settings = LlamaSettings(cache, flash_attention=not exact, device=device)
     return LlamaCppModel(LlamaFile(source, settings))
 

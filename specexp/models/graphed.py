@@ -13,12 +13,11 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import transformers
-from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from typing_extensions import override
 
@@ -32,6 +31,7 @@ from specexp.core.messages import type_and_line
 from specexp.core.runtime import Growth, PassReader, Runtime, check_model, inference
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
+from specexp.models.runtime import tell_once
 from specexp.models.static_draft import DraftPlan, DraftStep, GraphedSource
 from specexp.models.static_slots import ATTENTIONS, StaticSlots, bucket, key_bucket, with_static_attention
 from specexp.models.static_step import (
@@ -169,31 +169,28 @@ class GraphedModel(Runtime):
     @override
     @inference
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        fed = [(tree.tokens, tree.shape.depths, tree.shape.ancestor_mask) for tree in trees]
+        growths = [Growth(tree.tokens, tree.shape.depths, tree.shape.ancestor_mask) for tree in trees]
         reading, readers = self._reading(slots, trees)
-        step = self._tree_step(slots, fed, reading, readers)
+        step = self._tree_step(slots, growths, reading, readers)
         lanes = [
             (slot, slot - step.window.first, tree.tokens.size)
             for slot, tree in zip(slots, trees, strict=True)
         ]
         self.reads = {
             slot: step.read(lane, size, self._readers[slot].context)
-            for slot, lane, size in (lanes if reading is not None else ())
+            for slot, lane, size in (lanes if reading else ())
         }
-        self.hidden = (
-            () if step.hidden is None else tuple(step.hidden[lane, :size] for _, lane, size in lanes)
-        )
+        self.hidden = () if step.hidden is None else [step.hidden[lane, :size] for _, lane, size in lanes]
         return [step.logits[lane, :size] for _, lane, size in lanes]
 
     @override
     @inference
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
-        fed = [(growth.tokens, growth.depths, growth.visible) for growth in growths]
-        step = self._tree_step(slots, fed)
+        step = self._tree_step(slots, growths)
         # copies: a drafter ranks the answers of earlier passes again, and the next replay overwrites the step's
         return [
-            step.logits[slot - step.window.first, : tokens.size].clone()
-            for slot, (tokens, _, _) in zip(slots, fed, strict=True)
+            step.logits[slot - step.window.first, : growth.tokens.size].clone()
+            for slot, growth in zip(slots, growths, strict=True)
         ]
 
     @inference
@@ -208,17 +205,15 @@ class GraphedModel(Runtime):
         slots = [slot for slot, _, _ in lanes]
         window = self._window(slots, [self.cache.lengths[slot] + rows for slot in slots])
         replayer = self._replayer((window, pending, plan), lambda: DraftStep(window, pending, plan, self))
-        step = replayer.step
-        assert isinstance(step, DraftStep)
+        step: Any = replayer.step
         step.clear()
         for slot, context, tokens in lanes:
-            lane = slot - window.first
-            step.fill(lane, self.cache.lengths[slot], tokens)
-            self._add_noise(step, lane, context)
+            step.fill(slot - window.first, self.cache.lengths[slot], tokens)
+            self._add_noise(step, slot, context)
         self._replay(replayer, slots)
         self.passes += len(plan.levels)
         self.synchronize()
-        return step
+        return cast("DraftStep", step)
 
     def _reading(
         self, slots: Sequence[int], trees: Sequence[TokenTree]
@@ -235,38 +230,26 @@ class GraphedModel(Runtime):
     def _tree_step(
         self,
         slots: Sequence[int],
-        fed: Sequence[tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]],
+        growths: Sequence[Growth],
         reading: Reading | None = None,
         readers: Sequence[PassReader] = (),
     ) -> TreeStep:
-        """Replay a step; its results stay until it is replayed again.
-
-        Args:
-            slots: distinct slots.
-            fed: for each the new tokens ``[m]``, their depths ``[m]``, and which rows they see ``[m, u + m]`` among the
-                ``u`` uncommitted rows and themselves.
-            readers: one for each slot, if there is a ``reading``.
-        """
-        ends = [
-            self.cache.lengths[slot] + visible.shape[1]
-            for slot, (*_, visible) in zip(slots, fed, strict=True)
-        ]
+        """Replay a step over new rows of distinct slots; its results stay until it is replayed again."""
+        widths = [growth.visible.shape[1] for growth in growths]
+        ends = [self.cache.lengths[slot] + width for slot, width in zip(slots, widths, strict=True)]
         window = self._window(slots, ends)
-        rows = bucket(max(tokens.size for tokens, _, _ in fed))
-        width = bucket(max(visible.shape[1] for _, _, visible in fed), 8)
-        shape = Shape(window, rows, width, self.keeps_hidden)
+        rows = bucket(max(growth.tokens.size for growth in growths))
+        shape = Shape(window, rows, bucket(max(widths), 8), self.keeps_hidden)
         verifier = readers[0].verifier if readers else None
         replayer = self._replayer((shape, reading), lambda: TreeStep(shape, self, reading, verifier))
-        step = replayer.step
-        assert isinstance(step, TreeStep)
+        step: Any = replayer.step
         step.clear()
-        for slot, end, (tokens, depths, visible) in zip(slots, ends, fed, strict=True):
-            past = self.cache.lengths[slot]
-            step.fill(slot - window.first, past, end - tokens.size, tokens, depths, visible)
+        for slot, growth in zip(slots, growths, strict=True):
+            step.fill(slot - window.first, self.cache.lengths[slot], growth)
         for slot, reader in zip(slots, readers, strict=bool(readers)):
-            self._add_noise(step, slot - window.first, reader.context)
+            self._add_noise(step, slot, reader.context)
         self._replay(replayer, slots)
-        return step
+        return cast("TreeStep", step)
 
     def _window(self, slots: Sequence[int], ends: Sequence[int]) -> Window:
         """Make room for rows up to these ends of slots; return the part of the cache that a step over them reads."""
@@ -288,13 +271,21 @@ class GraphedModel(Runtime):
             kind = self._kind if small else EagerReplay
             if isinstance(step, TreeStep) and kind.measures:
                 step.attention = self._fastest(step.shape, kind)
-            replayer = self._replayers[key] = kind(step)
+            try:
+                replayer = kind(step)
+            except Exception as failure:  # a verifier's or drafter's kernel that waits for the device
+                if isinstance(step, TreeStep) and step.reading is None:
+                    raise  # the model itself cannot be captured
+                name = self.model.config.model_type
+                tell_once(f"a step of the {name} model runs uncaptured ({type_and_line(failure)})")
+                replayer = EagerReplay(step)
+            self._replayers[key] = replayer
         return replayer
 
-    def _add_noise(self, step: Step, lane: int, context: Context) -> None:
+    def _add_noise(self, step: Step, slot: int, context: Context) -> None:
         if positions := step.noise.shape[1]:
             noise = context.target_noise(len(context), positions, self.vocab_size, self.device)
-            step.noise[lane].copy_(noise)
+            step.noise[slot - step.window.first].copy_(noise)
 
     def _replay(self, replayer: Replayer, slots: Sequence[int]) -> None:
         for slot in slots:

@@ -53,29 +53,26 @@ class Branches:
 
     @cached_property
     def counts(self) -> NDArray[np.int32]:
-        """``[n]`` how many branches pass each row."""
+        """``[n]`` number of branches that pass each row."""
         return np.array([len(branches) for branches in self.through], dtype=np.int32)
 
     @cached_property
     def flat(self) -> NDArray[np.int32]:
-        """The branches of all rows, one row's behind the other's."""
+        """The branches of each row, concatenated."""
         return np.array([branch for branches in self.through for branch in branches], dtype=np.int32)
 
     @classmethod
     def of(cls, shape: TreeShape) -> Branches:
-        """The branches of a whole tree."""
+        """Return the branches of a whole tree."""
         branches = cls([], [], [], [], [])
         branches.add(shape.parents.tolist())
         return branches
 
     def add(self, parents: Iterable[int]) -> list[tuple[int, int]]:
-        """Add rows below others.
-
-        Args:
-            parents: the row that each is below, ``-1`` where there is none.
+        """Add rows below their parents, ``-1`` for none.
 
         Returns:
-            New branches that part from rows which were there before: the branch, and the last of those rows.
+            Each new branch that leaves an earlier row, with that row.
         """
         before, parted = len(self.parents), []
         open_at = {row: branch for branch, row in enumerate(self.tips)}
@@ -139,25 +136,14 @@ class SlotIds:
         return main
 
     def plant(self, tree: Branches) -> NDArray[np.int32]:
-        """Begin a tree whose rows are fed next, and forget uncommitted rows.
-
-        Returns:
-            The ids of all rows, one row's behind the other's.
-        """
+        """Replace the uncommitted rows by a tree that is fed next; return the ids of each row, concatenated."""
         self.forget_rows()
         self._take(len(tree.tips))
         self._tree = tree
         return np.array(self._ids, dtype=np.int32)[tree.flat]
 
     def grow(self, parents: Sequence[int]) -> list[list[int]]:
-        """Add rows, which are fed next, to those fed before.
-
-        Args:
-            parents: the uncommitted row that each is below; ``-1`` for one that follows the last committed token.
-
-        Returns:
-            The ids of each row.
-        """
+        """Add rows that are fed next below uncommitted rows, ``-1`` for none; return the ids of each row."""
         tree = self._tree = self._tree or Branches([], [], [], [], [])
         before = len(tree.parents)
         parted = dict(tree.add(parents))
@@ -165,14 +151,10 @@ class SlotIds:
         return [[self._ids[branch] for branch in branches] for branches in tree.through[before:]]
 
     def commit(self, rows: Sequence[int]) -> None:
-        """Keep the rows of a path from the last committed token on, and forget the others.
-
-        Raises:
-            ValueError: the rows are no such path.
-        """
+        """Keep the rows of a path from the last committed token on; raises ``ValueError`` for other rows."""
         tree = self._tree
         if tree is None or [tree.parents[row] for row in rows] != [-1, *rows[:-1]]:
-            raise ValueError(f"rows {list(rows)} are no path from the last committed token: commit one")
+            raise ValueError(f"rows {list(rows)} are not a path from the last committed token: commit one")
         end = self.length + len(rows)
         place = {row: depth for depth, row in enumerate(rows)}
         alone = self._memory.others_are_empty(self)
@@ -190,7 +172,7 @@ class SlotIds:
         self._tree_is_over()
 
     def truncate(self, length: int) -> None:
-        """Forget everything beyond so many committed tokens."""
+        """Keep at most the first ``length`` committed tokens."""
         length = min(length, self.length)
         if self.rows or length < self.length:
             if self._memory.others_are_empty(self):
@@ -209,7 +191,7 @@ class SlotIds:
             self.truncate(self.length)
 
     def share(self, other: SlotIds, length: int) -> None:
-        """Hold the first committed tokens of another lane and nothing else; their cells are the same."""
+        """Hold only the first committed tokens of another slot, in the same cells."""
         self.truncate(0)
         if length:
             main = self.main
@@ -227,12 +209,11 @@ class SlotIds:
         return spare
 
     def _take(self, count: int, tree: Branches | None = None, parted: dict[int, int] | None = None) -> None:
-        """Have an id for each branch, which the rows carry that it parts from and all committed tokens.
+        """Take an id for each branch, and give it to the committed tokens and the rows above the branch.
 
         Args:
-            count: branches.
-            tree: the tree, where some of its rows were fed before.
-            parted: the last of those rows, of branches that part from one.
+            tree: the tree, if some of its rows were fed before.
+            parted: the row that each branch leaves, among those rows.
         """
         main = self.main
         missing = count - len(self._known)
@@ -257,13 +238,10 @@ class SlotIds:
 
 
 class LlamaCache(Slots):
-    """Slots in one llama.cpp context, which is replaced by a larger one, with its content, where it must grow.
-
-    Args:
-        file: the model.
+    """Slots in one llama.cpp context. To grow, it is replaced by a larger one with the same content.
 
     Attributes:
-        lanes: the slots' ids.
+        lanes: the ids of each slot.
     """
 
     def __init__(self, file: LlamaFile) -> None:
@@ -305,12 +283,12 @@ class LlamaCache(Slots):
         return self._cells * self._file.cell_bytes
 
     def make_room(self, cells: int) -> None:
-        """Hold at least so many cells, of all slots together."""
+        """Hold at least this number of cells, of all slots together."""
         if cells > self._cells:
             self._open(max(cells, 2 * self._cells, _CELLS), max(self._ids, 1))
 
     def room_for(self, rows: int) -> None:
-        """Hold so many more rows than are held now; where the cache must grow, half as many again."""
+        """Make room for more rows; if the cache must grow, for half as many again."""
         needed = rows + sum(lane.length + lane.rows for lane in self.lanes)
         if needed > self._cells:
             self.make_room(needed + needed // 2)
@@ -323,14 +301,11 @@ class LlamaCache(Slots):
         ids: NDArray[np.int32],
         with_logits: bool,
     ) -> int:
-        """Run the model over rows, parents before children.
+        """Run the model over ``n`` rows, parents before children.
 
         Args:
-            tokens: ``[n]``.
-            positions: ``[n]``.
-            counts: ``[n]`` ids of each row.
-            ids: those of all rows, one row's behind the other's.
-            with_logits: whether to compute them.
+            counts: ``[n]`` number of ids of each row.
+            ids: the ids of each row, concatenated.
 
         Returns:
             Address of ``[n, V]`` float32 logits, valid until the next pass; 0 without.
@@ -388,7 +363,7 @@ class LlamaCache(Slots):
         return taken
 
     def _open(self, cells: int, ids: int) -> None:
-        """Make a context of so many cells and ids, with the content of the one before."""
+        """Make a context of this size, with the content of the one before."""
         functions, data = self._functions, None
         if any(self.lengths) or any(lane.rows for lane in self.lanes):
             size = functions.llama_state_get_size(self._context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,14 +26,7 @@ class LlamaCppModel(Runtime):
     """A GGUF file, ready for tree passes. Its logits are float32, on the CPU.
 
     Args:
-        model: the file, loaded.
-        self_check: compare a small tree pass with passes over its branches.
-
-    Attributes:
-        config: its configuration in transformers.
-
-    Raises:
-        LlamaCppError: the model fails the self-check.
+        self_check: compare a small tree pass with passes over its branches; :class:`LlamaCppError` if they differ.
 
     Example:
         >>> LlamaCppModel(LlamaFile("target.gguf"))  # doctest: +SKIP
@@ -59,12 +53,10 @@ class LlamaCppModel(Runtime):
     @property
     @override
     def precision(self) -> str:
-        """Return the bytes of the file and of the cache."""
         return self.model.precision
 
     @override
     def weight_bytes(self) -> dict[int, int]:
-        """The file's, which is mapped once."""
         return {id(self.model): Path(self.model.path).stat().st_size}
 
     @override
@@ -128,19 +120,14 @@ class LlamaCppModel(Runtime):
 
     @override
     def synchronize(self) -> None:
-        """Do nothing: a pass has ended once its logits are read."""
+        """Do nothing: reading logits waits for the pass."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LlamaCppModel:
-        """The same weights with an empty cache of its own."""
+        """The same weights with an empty cache."""
         return LlamaCppModel(self.model, self_check=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The same in another process, which maps the file again; the cache is empty."""
-        return LlamaCppModel._of_file, (self.model,)
-
-    @staticmethod
-    def _of_file(model: LlamaFile) -> LlamaCppModel:
-        return LlamaCppModel(model, self_check=False)
+        return partial(LlamaCppModel, self_check=False), (self.model,)
 
     def _pass(
         self,
@@ -150,7 +137,7 @@ class LlamaCppModel(Runtime):
         ids: NDArray[np.int32],
         with_logits: bool = True,
     ) -> torch.Tensor | None:
-        """``[n, V]`` logits, copied: the next pass writes over llama.cpp's own."""
+        """Return ``[n, V]`` logits, copied: the next pass overwrites llama.cpp's own."""
         address = self.cache.pass_over(tokens, positions, counts, ids, with_logits)
         self.passes += 1
         if not address:
@@ -159,7 +146,7 @@ class LlamaCppModel(Runtime):
         return torch.frombuffer(numbers, dtype=torch.float32).view(tokens.size, self.vocab_size).clone()
 
     def _branches_of(self, shape: TreeShape) -> Branches:
-        """A tree's branches; kept, as long as the shape lives, only where it comes again."""
+        """Return a tree's branches, which are kept for shapes that recur."""
         branches = self._branches.get(shape)
         if branches is None:
             branches = Branches.of(shape)
@@ -196,7 +183,7 @@ def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
 
 
 def _parents(visible: NDArray[np.bool_]) -> list[int]:
-    """The parent of each new row: the last other row that it may attend to, since parents are fed first."""
+    """Return the parent of each new row: the last other row it may attend to, since parents are fed first."""
     new, rows = visible.shape
     parents = []
     for index in range(new):

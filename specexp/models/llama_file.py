@@ -1,4 +1,4 @@
-"""llama.cpp's C interface, and a GGUF file that it has loaded: weights and metadata, shared by all contexts."""
+"""llama.cpp's C interface, and the weights and metadata of a GGUF file, which all contexts share."""
 
 from __future__ import annotations
 
@@ -24,16 +24,12 @@ _errors: deque[str] = deque(maxlen=32)
 
 
 class LlamaCppError(ValueError):
-    """llama.cpp is missing or refused something; one sentence."""
+    """llama.cpp is missing or has failed."""
 
 
 @cache
 def library() -> Any:
-    """Load and return the module of C functions.
-
-    Raises:
-        LlamaCppError: llama-cpp-python is not installed, or its library cannot be loaded.
-    """
+    """Load and return the module of C functions; raises :class:`LlamaCppError` if it cannot be loaded."""
     try:
         import llama_cpp.llama_cpp as functions
     except ImportError as error:
@@ -50,16 +46,16 @@ def library() -> Any:
 
 
 def complaint() -> str:
-    """Return llama.cpp's first error since the last call, in one line."""
+    """Return llama.cpp's first error since the last call, on one line."""
     words = _errors[0] if _errors else "it gave no reason"
     _errors.clear()
     function, colon, rest = words.partition(": ")
     return rest if colon and "_" in function and " " not in function else words
 
 
-@cache
+@cache  # C keeps only its address
 def _listener(functions: Any) -> Any:
-    """The callback that keeps errors for our sentences; nothing is printed."""
+    """Return the callback that keeps errors instead of printing them."""
 
     @functions.llama_log_callback  # type: ignore[untyped-decorator]
     def listen(level: int, text: bytes, _: ctypes.c_void_p) -> None:
@@ -76,10 +72,10 @@ class LlamaSettings:
     """The settings of llama.cpp for a file.
 
     Attributes:
-        cache: precision of the keys and values that are kept.
-        flash_attention: whether llama.cpp may take attention in one step, as it does by default.
-        device: ``cpu``, or whatever else llama.cpp was built for, which then holds all layers.
-        threads: of the CPU; as many as PyTorch uses if None.
+        cache: dtype of the KV cache.
+        flash_attention: whether flash attention is used, as by default.
+        device: ``cpu``, or a device llama.cpp was built for, which then holds all layers.
+        threads: number of CPU threads; PyTorch's number if None.
     """
 
     cache: CacheType = "float16"
@@ -89,18 +85,13 @@ class LlamaSettings:
 
 
 class LlamaFile:
-    """Weights of a GGUF file.
-
-    Args:
-        path: the file.
-        settings: how it is run.
-        vocabulary_only: load only the metadata.
+    """The weights of a GGUF file, or with ``vocabulary_only`` its metadata.
 
     Attributes:
-        model: llama.cpp's.
+        model: llama.cpp's model.
 
     Raises:
-        LlamaCppError: it is no GGUF file, truncated, or a model whose cache cannot drop rejected tokens; or
+        LlamaCppError: the file is damaged or not a GGUF file, the model's cache cannot drop rejected tokens, or
             llama.cpp is missing.
     """
 
@@ -125,13 +116,13 @@ class LlamaFile:
 
     @cached_property
     def vocab_size(self) -> int:
-        """Tokens of the vocabulary."""
+        """Number of tokens."""
         functions = self._functions
         return int(functions.llama_vocab_n_tokens(functions.llama_model_get_vocab(self.model)))
 
     @cached_property
     def context_limit(self) -> int:
-        """Positions of its training; where rotary frequencies change later, those before the change."""
+        """Number of positions of its training, at most those before rotary frequencies change."""
         trained = int(self.metadata(f"{self.architecture}.context_length") or 0)
         original = self.metadata(f"{self.architecture}.rope.scaling.original_context_length")
         scaling = self.metadata(f"{self.architecture}.rope.scaling.type")
@@ -146,18 +137,18 @@ class LlamaFile:
 
     @cached_property
     def precision(self) -> str:
-        """The coarser type of weights and cache; for quantised weights, multiplied block by block, bfloat16."""
+        """The coarser dtype of weights and cache; bfloat16 for quantised weights, which are multiplied in blocks."""
         weights = {"F32": "float32", "F16": "float16"}.get(self.described.split()[-1], "bfloat16")
         return "float16" if weights == "float32" and self.settings.cache != "float32" else weights
 
     @cached_property
     def architecture(self) -> str:
-        """The file's ``general.architecture``."""
+        """Name of the architecture."""
         return self.metadata("general.architecture") or "unknown"
 
     @cached_property
     def config(self) -> PreTrainedConfig:
-        """The configuration of the model in transformers, as far as a GGUF file has it."""
+        """A transformers configuration with the values that a GGUF file has."""
         name = self.architecture
 
         def number(key: str) -> int | None:
@@ -196,7 +187,7 @@ class LlamaFile:
         return self.settings.threads or torch.get_num_threads()
 
     def weights(self) -> dict[str, Any]:
-        """Identify the weights: their type, their number, and a hash of samples of the file."""
+        """Return type, number and a hash of samples of the weights, to identify them."""
         path, digest = Path(self.path), sha256()
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -210,7 +201,7 @@ class LlamaFile:
         }
 
     def metadata(self, key: str) -> str | None:
-        """Return the value of a key of the file; None if there is none or it is a list."""
+        """Return the value of a key; None if it is missing or a list."""
         function, size = self._functions.llama_model_meta_val_str, 256
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -222,7 +213,7 @@ class LlamaFile:
             size = length + 1
 
     def context_settings(self, **sizes: int) -> Any:
-        """llama.cpp's settings of a context of these sizes, with one cache for all sequences."""
+        """Return llama.cpp's settings of a context, with one cache for all sequences."""
         functions = self._functions
         given = functions.llama_context_default_params()
         for name, value in sizes.items():
@@ -235,11 +226,10 @@ class LlamaFile:
         return given
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LlamaFile:
-        """Itself: weights do not change."""
-        return self
+        return self  # weights do not change
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The same in another process, which maps the file again."""
+        """Another process maps the file again."""
         return LlamaFile, (self.path, self.settings)
 
     def _check_settings(self) -> None:
@@ -250,19 +240,18 @@ class LlamaFile:
             )
         if device != "cpu" and not self._functions.llama_supports_gpu_offload():
             raise LlamaCppError(
-                f"device {device!r} cannot be used: llama-cpp-python was built here for the CPU alone"
+                f"device {device!r} cannot be used: llama-cpp-python was built here for the CPU only"
             )
 
     def _check_attention(self) -> None:
         functions, model = self._functions, self.model
-        window = functions.llama_model_n_swa(model)
-        reason = ""
+        window, reason = functions.llama_model_n_swa(model), ""
         if functions.llama_model_has_encoder(model) or not functions.llama_model_has_decoder(model):
-            reason = "is no decoder alone"
+            reason = "is not a decoder only"
         elif functions.llama_model_is_recurrent(model) or functions.llama_model_is_hybrid(model):
             reason = "has recurrent layers"
         elif 0 < window < self.context_limit:
-            reason = f"has layers that attend to {window} tokens alone"
+            reason = f"has layers that attend to only {window} tokens"
         if reason:
             raise LlamaCppError(
                 f"{self.path}: the {self.architecture} model {reason}, and its cache cannot drop rejected tokens: "
@@ -279,4 +268,4 @@ def _check_file(path: Path) -> None:
     except OSError as error:
         raise LlamaCppError(f"{path} cannot be read: {error.strerror}") from error
     if start != b"GGUF":
-        raise LlamaCppError(f"{path} is no GGUF file: it does not begin with GGUF")
+        raise LlamaCppError(f"{path} is not a GGUF file: it does not begin with GGUF")

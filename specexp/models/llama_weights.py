@@ -1,4 +1,4 @@
-"""The weights of a Llama-like Hugging Face model in the order in which ``llama_pass.cpp`` reads them."""
+"""Weights of a Llama-like Hugging Face model, packed as ``llama_pass.cpp`` reads them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from specexp.core.language_model import is_spread
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SOURCE = Path(__file__).with_name("llama_pass.cpp")
-_NARROWEST = 16
-"""Hidden sizes and heads must be multiples of it: two of the shortest vectors."""
+_NARROWEST = 16  # hidden sizes and heads must be multiples of it: two of the shortest vectors
 _STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
 
 
@@ -54,22 +53,22 @@ class Model(ctypes.Structure):
 
 
 class LlamaWeights:
-    """A copy of a model's weights: projections of the same input fused, bfloat16 as it is, others as float32.
+    """A copy of a model's weights, with projections of the same input fused; bfloat16, or else float32.
 
-    Nothing is shared with the model, whose memory may move, for example to be shared with other processes.
+    It shares no memory with the model, which may move its own, for example to share it with other processes.
 
     Args:
-        model: one of :data:`ARCHITECTURES` on the CPU.
-        kernels: the library that will read them, of :func:`kernels_of`.
+        model: one of :data:`ARCHITECTURES`, on the CPU.
+        kernels: the library of :func:`kernels_of` that will read them.
 
     Raises:
-        CannotCompileError: it is another model, or one with something that the compiled pass does not know.
+        CannotCompileError: the model is not supported.
 
     Attributes:
-        dtype: of weights and cache, bfloat16 or float32.
-        model: sizes and addresses, for C++.
-        widths: numbers a row takes in each of the buffers of a pass.
-        outputs: logits of a row, unused ones at the end included.
+        dtype: dtype of weights and cache.
+        model: sizes and addresses for C++.
+        widths: floats of a row in each buffer of a pass.
+        outputs: logits of a row, with padding at the end.
     """
 
     def __init__(self, model: PreTrainedModel, kernels: ctypes.CDLL) -> None:
@@ -111,7 +110,7 @@ class LlamaWeights:
         self.outputs = self._whole(config.vocab_size)
 
     def are_of(self, model: PreTrainedModel) -> bool:
-        """Whether the model's weights are still those that were copied, as far as torch counts their changes."""
+        """Return whether the model's weights are unchanged, as far as torch counts changes."""
         return self._state == _state(model)
 
     def _layer(self, layer: Any) -> Layer:
@@ -138,8 +137,9 @@ class LlamaWeights:
         return self._keep(self._in_panels(weight))
 
     def _in_panels(self, weight: torch.Tensor) -> torch.Tensor:
-        """``[outputs, inputs]`` as ``[panels, inputs, outputs of a panel]``, with zeros for outputs that there are not;
-        in bfloat16 two inputs of an output, or two outputs of an input, are adjacent.
+        """Return ``[outputs, inputs]`` as ``[panels, inputs, outputs of a panel]``, padded with zeros.
+
+        In bfloat16 two inputs of an output, or two outputs of an input, are adjacent.
         """
         padded = self._padded(weight.detach().to(self.dtype))
         panels = padded.view(-1, self._panel, padded.shape[1]).transpose(1, 2)  # [panels, inputs, outputs]
@@ -154,8 +154,7 @@ class LlamaWeights:
         return panels.contiguous()
 
     def _whole(self, size: int) -> int:
-        """The next multiple of a panel."""
-        return -(-size // self._panel) * self._panel  # rounds up
+        return -(-size // self._panel) * self._panel  # the next multiple of a panel
 
     def _padded(self, values: torch.Tensor) -> torch.Tensor:
         missing: Sequence[int] = [
@@ -173,11 +172,11 @@ class LlamaWeights:
 
 
 def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
-    """The library of passes with the longest vectors that the model's sizes allow, compiled first where it must be.
+    """Return the library of passes with the longest vectors that the model's sizes allow.
 
     Args:
-        model: one that :func:`check_model` lets pass.
-        tell: takes a line for a person if something must be compiled.
+        model: a model that passes :func:`check_model`.
+        tell: called with a line if the library must be compiled first.
 
     Raises:
         CannotCompileError: there is no C++ compiler, or it fails.
@@ -190,11 +189,7 @@ def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raise if the compiled pass cannot run a model, before anything is compiled.
-
-    Raises:
-        CannotCompileError: one sentence with the unsupported property.
-    """
+    """Raise :class:`CannotCompileError` for an unsupported model, before anything is compiled."""
     name = type(model).__name__
     if name not in ARCHITECTURES:
         raise CannotCompileError(
@@ -203,32 +198,32 @@ def check_model(model: PreTrainedModel) -> None:
     config = model.config
     rotation = (config.rope_parameters or {}).get("rope_type", "default")
     head_dim = _head_dim(model)
-    found = [
-        (is_spread(model), "is spread by a device_map"),
-        (model.device.type not in ("cpu", "meta"), f"is on {model.device} and not on the CPU"),
-        (model.dtype not in _DTYPES, f"is {str(model.dtype).removeprefix('torch.')}, not {_DTYPE_NAMES}"),
-        (config.hidden_act != "silu", f"has the activation {config.hidden_act!r}, not 'silu'"),
-        (
-            rotation not in _STEADY_ROTATIONS,
-            f"has {rotation!r} rotations, not {', '.join(_STEADY_ROTATIONS)}",
+    reasons = {
+        "is spread by a device_map": is_spread(model),
+        f"is on {model.device} and not on the CPU": model.device.type not in ("cpu", "meta"),
+        f"is {str(model.dtype).removeprefix('torch.')}, not bfloat16, float16 or float32": (
+            model.dtype not in (torch.bfloat16, torch.float16, torch.float32)
         ),
-        (
-            config.hidden_size % _NARROWEST != 0,
-            f"has a hidden size of {config.hidden_size}, no multiple of {_NARROWEST}",
+        f"has the activation {config.hidden_act!r}, not 'silu'": config.hidden_act != "silu",
+        f"has {rotation!r} rotations, not {', '.join(_STEADY_ROTATIONS)}": rotation not in _STEADY_ROTATIONS,
+        f"has a hidden size of {config.hidden_size}, no multiple of {_NARROWEST}": (
+            config.hidden_size % _NARROWEST != 0
         ),
-        (head_dim % _NARROWEST != 0, f"has heads of {head_dim} numbers, no multiple of {_NARROWEST}"),
-        (_other_biases(model), "has biases beside those of queries, keys and values"),
-        (_other_projections(model), "has projections other than torch.nn.Linear, such as adapters"),
-    ]
-    why = next((what for wrong, what in found if wrong), "")
-    if why:
+        f"has heads of {head_dim} numbers, no multiple of {_NARROWEST}": head_dim % _NARROWEST != 0,
+        "has biases other than those of queries, keys and values": any(
+            name.endswith("bias") and not name.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias"))
+            for name, _ in model.named_parameters()
+        ),
+        "has projections other than torch.nn.Linear, such as adapters": any(
+            type(part) is not torch.nn.Linear
+            for name, part in model.named_modules()
+            if name.endswith(("_proj", "lm_head"))
+        ),
+    }
+    if why := next((reason for reason, applies in reasons.items() if applies), ""):
         raise CannotCompileError(
             f"the {config.model_type} model {why}, so that there is no compiled pass of it"
         )
-
-
-_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_DTYPE_NAMES = "bfloat16, float16 or float32"
 
 
 def _state(model: PreTrainedModel) -> list[tuple[int, int]]:
@@ -238,16 +233,3 @@ def _state(model: PreTrainedModel) -> list[tuple[int, int]]:
 def _head_dim(model: PreTrainedModel) -> int:
     config = model.config
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-
-
-def _other_projections(model: PreTrainedModel) -> bool:
-    return any(
-        type(part) is not torch.nn.Linear
-        for name, part in model.named_modules()
-        if name.endswith(("_proj", "lm_head"))
-    )
-
-
-def _other_biases(model: PreTrainedModel) -> bool:
-    known = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
-    return any(name.endswith("bias") and not name.endswith(known) for name, _ in model.named_parameters())

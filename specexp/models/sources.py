@@ -17,12 +17,7 @@ _PATIENCE_SECONDS = 5.0  # for the hub's first answer; the hub's client itself r
 
 
 class PairError(ValueError):
-    """A pair that cannot be loaded.
-
-    Args:
-        argument: the argument of :func:`~specexp.models.pair.load_pair` whose value is to blame.
-        sentence: what is wrong with it.
-    """
+    """A pair that cannot be loaded; ``argument`` is the argument of :func:`~specexp.models.pair.load_pair` to blame."""
 
     def __init__(self, argument: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -75,11 +70,7 @@ def checked_sources(target: str, draft: str | None = None) -> tuple[str, str | N
 
 
 def check_source(role: str, source: str) -> None:
-    """Raise unless a source is a saved model's folder, a GGUF file, or can be a hub id.
-
-    Raises:
-        PairError: one sentence with what is expected.
-    """
+    """Raise :class:`PairError` unless a source is a saved model's folder, a GGUF file, or can be a hub id."""
     path, why = Path(source), ""
     if is_gguf(source):
         if not path.is_file():

@@ -25,7 +25,7 @@ from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.drafters.draft_source import Fed, ModelSource
 from specexp.drafters.ranking import Scoring
 from specexp.models.static_slots import bucket
-from specexp.models.static_step import FLOAT, INT, Arrays, Step, StepModel, Window
+from specexp.models.static_step import FLOAT, INT, Arrays, Step, Window
 
 _MOST_BEST = 64
 """Most candidates of a node that a step computes."""
@@ -67,7 +67,7 @@ class DraftStep(Step):
         logits: ``[lanes, nodes, V]``, the root's first.
     """
 
-    def __init__(self, window: Window, pending: int, plan: DraftPlan, runtime: StepModel) -> None:
+    def __init__(self, window: Window, pending: int, plan: DraftPlan, runtime: Any) -> None:
         self.plan, self.pending = plan, pending
         lanes, widths = window.lanes, [level.width for level in plan.levels]
         self.nodes = 1 + sum(widths)
@@ -136,7 +136,7 @@ class DraftStep(Step):
 
     def _written(self, fed: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Return ``[lanes, rows]`` rows of the cache, the spare one for padding and idle lanes."""
-        return torch.where(fed, rows, self.cache.capacity)
+        return rows.masked_fill(~fed, self.cache.capacity)  # torch.where would copy the number from the host
 
     def _best(self, logits: torch.Tensor, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probabilities and tokens of the best candidates, as :class:`Ranking` does pass by pass."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.core.runtime import Read, TokenRule
+from specexp.core.runtime import Growth, Read, TokenRule
 
 if TYPE_CHECKING:
     from specexp.core.context import Context
@@ -76,31 +76,11 @@ class Reading(NamedTuple):
     positions: int
 
 
-class StepModel(Protocol):
-    """The model of a step: a graphed runtime."""
-
-    model: Any
-    cache: StaticSlots
-    vocab_size: int
-    device: torch.device
-    dtype: torch.dtype
-    attention: str
-
-    @property
-    def head(self) -> Any:
-        """The output layer."""
-
-    def states(
-        self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, attention: str
-    ) -> torch.Tensor:
-        """Return the input of the output layer ``[lanes, rows, d]``."""
-        raise NotImplementedError
-
-
 class Step(ABC):
     """Passes over a window of the cache. Every tensor keeps its place, so that a CUDA graph can replay them.
 
     Args:
+        runtime: a graphed runtime.
         given: input arrays; those of the deferred commit are added.
         results: arrays that are copied to the host at the end.
         rows: rows of each lane with logits.
@@ -116,10 +96,11 @@ class Step(ABC):
     hidden: torch.Tensor | None = None
 
     def __init__(
-        self, runtime: StepModel, window: Window, given: Arrays, results: Arrays, rows: int, positions: int
+        self, runtime: Any, window: Window, given: Arrays, results: Arrays, rows: int, positions: int
     ) -> None:
-        self.window, self.cache, self._runtime = window, runtime.cache, runtime
-        self.attention = runtime.attention
+        self.window, self._runtime = window, runtime
+        self.cache: StaticSlots = runtime.cache
+        self.attention: str = runtime.attention
         moves = ((window.lanes, MOVES), INT)
         self._inputs = Buffer({**given, "moved": moves, "moved_to": moves}, runtime.device)
         self._results = Buffer(results, runtime.device)
@@ -204,7 +185,7 @@ class TreeStep(Step):
     def __init__(
         self,
         shape: Shape,
-        runtime: StepModel,
+        runtime: Any,
         reading: Reading | None = None,
         verifier: TokenRule | None = None,
     ) -> None:
@@ -232,29 +213,16 @@ class TreeStep(Step):
         super().clear()
         self._inputs.host["visible"][..., 0] = 1  # a softmax over no key is NaN
 
-    def fill(
-        self,
-        lane: int,
-        past: int,
-        start: int,
-        tokens: NDArray[np.int64],
-        depths: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-    ) -> None:
-        """Set a lane's rows, written from row ``start`` of its slot, behind ``past`` committed tokens.
-
-        Args:
-            tokens: ``[m]``.
-            depths: ``[m]``.
-            visible: ``[m, u + m]`` over the ``u`` earlier uncommitted rows and its own.
-        """
-        given, size = self._inputs.host, tokens.size
-        given["tokens"][lane, :size] = tokens
+    def fill(self, lane: int, past: int, growth: Growth) -> None:
+        """Set a lane's rows behind ``past`` committed tokens and the earlier uncommitted rows."""
+        given, size = self._inputs.host, growth.tokens.size
+        start = past + growth.visible.shape[1] - size
+        given["tokens"][lane, :size] = growth.tokens
         given["positions"][lane] = past
-        given["positions"][lane, :size] += depths
+        given["positions"][lane, :size] += growth.depths
         given["written"][lane, :size] = np.arange(start, start + size)
         given["base"][lane] = past
-        packed = np.packbits(visible, axis=1, bitorder="little")
+        packed = np.packbits(growth.visible, axis=1, bitorder="little")
         given["visible"][lane, :size] = 0
         given["visible"][lane, :size, : packed.shape[1]] = packed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.noise import gumbel, place_key
 from specexp.core.parts import Parts, join_target
-from specexp.core.runtime import PassReader, Runtime
+from specexp.core.runtime import Growth, PassReader, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.models.graphed import GraphedModel, check_device
@@ -465,11 +466,9 @@ def mask_off_by_one(step: Step) -> None:
     RUN(step)
 
 
-def depths_from_places(
-    step: Step, lane: int, past: int, start: int, fed: Any, depths: Any, visible: Any
-) -> None:
+def depths_from_places(step: TreeStep, lane: int, past: int, growth: Growth) -> None:
     """A position is taken from a row's place in the pass."""
-    FILL(step, lane, past, start, fed, np.arange(depths.size), visible)
+    FILL(step, lane, past, replace(growth, depths=np.arange(growth.tokens.size)))
 
 
 def padding_over_the_first_row(step: TreeStep) -> None:
@@ -482,11 +481,10 @@ def a_length_baked_in(step: Step) -> None:
     RUN(step)
 
 
-def draft_rows_over_each_other(
-    step: Step, lane: int, past: int, start: int, fed: Any, depths: Any, visible: Any
-) -> None:
+def draft_rows_over_each_other(step: TreeStep, lane: int, past: int, growth: Growth) -> None:
     """What a draft model wrote in the passes before, of the same tree, is lost."""
-    FILL(step, lane, past, past, fed, depths, visible)
+    FILL(step, lane, past, growth)
+    step._inputs.host["written"][lane, : growth.tokens.size] = past + np.arange(growth.tokens.size)
 
 
 def fork_without_the_staged_move(slots: StaticSlots, source: int, target: int, length: int) -> None:
@@ -516,7 +514,7 @@ def storage_taken_anew(slots: StaticSlots, slot: int, rows: Any) -> None:
 def draft_nodes_never_written(step: DraftStep, fed: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """The levels of a captured draft see no node above them in the cache (MUSA #43)."""
     first_pass = rows < step._inputs.device["base"] + step.pending
-    return torch.where(fed & first_pass, rows, step.cache.capacity)
+    return rows.masked_fill(~(fed & first_pass), step.cache.capacity)
 
 
 def draft_nodes_of_the_tree_before(step: DraftStep, lane: int) -> Any:
@@ -578,6 +576,25 @@ def test_a_model_that_cannot_be_captured_runs_otherwise(monkeypatch: pytest.Monk
         CannotRunError, match=r"the llama model has no graphed pass \(RuntimeError: no capture\)"
     ):
         checked()
+
+
+def test_a_step_that_cannot_be_captured_runs_by_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of a verifier or a drafter may wait for the device; the passes of the model are still captured."""
+    warnings: list[str] = []
+    monkeypatch.setattr("specexp.models.graphed.tell_once", warnings.append)
+    monkeypatch.setattr(CheckedReplay, "__init__", cannot_capture_readings)
+    runtime, own = checked(), model()
+    found = Decoder(runtime, TokenRecycling(), TokenRecyclingTree()).generate(tokens(9), max_new_tokens=8)
+    assert found.token_ids == Decoder(LanguageModel(own)).generate(tokens(9), max_new_tokens=8).token_ids
+    assert runtime.provenance()["replayed"].startswith("0% of")
+    assert warnings
+    assert set(warnings) == {"a step of the llama model runs uncaptured (RuntimeError: it waits)"}
+
+
+def cannot_capture_readings(replayer: CheckedReplay, step: Step) -> None:
+    if isinstance(step, TreeStep) and step.reading is not None:
+        raise RuntimeError("it waits")
+    replayer.step, replayer._addresses = step, step.addresses()
 
 
 def test_a_device_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

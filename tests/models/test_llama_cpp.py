@@ -1,24 +1,20 @@
 """A GGUF model in llama.cpp answers as the Hugging Face model it was written from, and trees as their branches."""
 
 import pickle
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from helpers.examples import examples
-from hypothesis import given, strategies as st
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
 
 from helpers.small_gguf import VOCABULARY, runtime, small_llama, tokenizer, written
 
-from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree, TokenRecyclingTree
+from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
 from specexp.controllers import ConfidenceThreshold
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
-from specexp.core.runtime import Growth
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.models.gguf import WHOLE, read_tokenizer
@@ -26,6 +22,7 @@ from specexp.models.llama_cpp import LlamaCppModel
 from specexp.models.llama_file import LlamaCppError, LlamaFile, LlamaSettings
 from specexp.scheduling import Batched, Job
 from specexp.scheduling.executor import bytes_of, copies
+from specexp.testing.runtimes import RuntimeContract
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 PROMPT = tokenizer()("ab ab cd ab").input_ids
@@ -43,6 +40,13 @@ def straight(model, tokens):
 
 def close(left, right):
     return torch.allclose(left, right, rtol=0, atol=1e-3)
+
+
+class TestLlamaCpp(RuntimeContract):
+    tolerance = 1e-3
+
+    def runtime(self):
+        return runtime("Llama")
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen2", "Qwen3", "Mistral"])
@@ -84,73 +88,6 @@ def test_every_row_of_a_tree_sees_its_branch_and_the_next_step_what_was_kept():
         language_model.cache.commit(0, [0, *SHAPE.path(last)])
         text += tree.tokens[[0, *SHAPE.path(last)]].tolist()
     assert close(language_model.tree_pass([0], [root_tree(11)])[0][0], straight(model, [*text, 11])[-1])
-
-
-def test_trees_of_several_slots_in_one_pass_equal_one_at_a_time():
-    model, language_model = small_llama("Llama"), runtime("Llama")
-    shapes = [
-        SHAPE,
-        TreeShape.from_rank_paths([[0], [0, 0]]),
-        TreeShape([-1], [-1]),
-        TokenRecyclingTree().shape,
-    ]
-    texts = [[slot + 1] * (3 + 5 * slot) for slot in range(4)]
-    trees = [filled(shape, slot) for slot, shape in enumerate(shapes)]
-    for slot in (3, 0, 1, 2):
-        language_model.prefill(slot, texts[slot])
-    order = [2, 0, 3, 1]
-    for slot, answers in zip(
-        order, language_model.tree_pass(order, [trees[slot] for slot in order]), strict=True
-    ):
-        last = trees[slot].num_nodes
-        path = [0, *trees[slot].shape.path(last)]
-        assert close(answers[last], straight(model, texts[slot] + trees[slot].tokens[path].tolist())[-1])
-        language_model.cache.commit(slot, path)
-        assert language_model.length(slot) == len(texts[slot]) + len(path)
-    for slot in order:
-        path = [0, *trees[slot].shape.path(trees[slot].num_nodes)]
-        text = texts[slot] + trees[slot].tokens[path].tolist()
-        (answers,) = language_model.tree_pass([slot], [root_tree(4)])
-        assert close(answers[0], straight(model, [*text, 4])[-1])
-
-
-@examples(12)
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
-def test_a_tree_that_grows_pass_by_pass(seeds):
-    model, language_model = small_llama("Llama"), runtime("Llama")
-    language_model.prefill(0, text := list(PROMPT))
-    for seed in seeds:
-        random = np.random.default_rng(seed)
-        size = int(random.integers(1, 12))
-        parents = [-1, *(int(random.integers(0, row)) for row in range(1, size))]
-        shape = TreeShape(parents, [-1] + [0] * (size - 1))
-        tokens = random.integers(VOCABULARY, size=size)
-        cuts = sorted({0, size, *random.integers(0, size, size=3).tolist()})
-        answers = [
-            language_model.grow([0], [Growth(tokens[i:j], shape.depths[i:j], shape.ancestor_mask[i:j, :j])])[
-                0
-            ]
-            for i, j in pairwise(cuts)
-        ]
-        row = int(random.integers(0, size))
-        path = [0, *shape.path(row)]
-        assert close(torch.cat(answers)[row], straight(model, text + tokens[path].tolist())[-1])
-        language_model.cache.commit(0, path)
-        text += tokens[path].tolist()
-
-
-def test_slots_are_forked_and_cut():
-    model, language_model = small_llama("Llama"), runtime("Llama")
-    language_model.prefill(0, PROMPT)
-    language_model.cache.reserve(40, 2)
-    language_model.cache.fork(0, 1, 5)
-    language_model.cache.truncate(0, 3)
-    for one, slot, text in (
-        (language_model, 0, PROMPT[:3]),
-        (language_model, 1, PROMPT[:5]),
-    ):
-        assert one.length(slot) == len(text)
-        assert close(one.prefill(slot, [9, 8], all_logits=True), straight(model, [*text, 9, 8])[-2:])
 
 
 def test_a_context_that_grows_keeps_what_it_holds():

@@ -74,8 +74,3 @@ def test_a_configuration_names_it(rank: int, tmp_path: Path) -> None:
     assert load_pair("stdlib", mode="mirrored", weights=False).target is not None
     with pytest.raises(PairError, match="mode is 'mirrored', and a device_map"):
         load_pair("stdlib", mode="mirrored", device_map="auto")
-
-
-def test_an_unknown_mode_is_refused_with_those_there_are() -> None:
-    with pytest.raises(PairError, match="mode is 'jit'; allowed are eager, compiled, graphed, auto"):
-        load_pair("stdlib", mode="jit")
