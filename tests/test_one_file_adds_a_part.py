@@ -96,34 +96,52 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-# Commands of the copy, each as a person types it but in one process: torch is imported once.
+# Commands of the copy, each as a person types it but in one process: torch is imported once. What they say comes back.
 PROGRAM = """
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
 from specexp.__main__ import main
 
-answers = []
-for command in json.loads(sys.argv[1]):
+said = []
+for command, *arguments in json.loads(sys.argv[1]):
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = main(command)
-    answers.append({"code": code, "out": out.getvalue(), "err": err.getvalue()})
-print(json.dumps(answers))
+        code = main([command, *arguments])
+    said.append({"code": code, "out": out.getvalue(), "err": err.getvalue()})
+print(json.dumps(said))
 """
 
 
-def call(package: Path, *commands: str) -> list[dict[str, str]]:
-    """Run commands of the copy; returns what each prints. None may fail."""
-    program = [sys.executable, "-c", PROGRAM, json.dumps([command.split() for command in commands])]
+def call(package: Path, *commands: list[str]) -> list[dict[str, str]]:
+    """What each command of the copy says; none may fail."""
     environment = {**os.environ, "PYTHONPATH": str(package)}
+    program = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
     done = subprocess.run(program, cwd=package, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    answers: list[dict[str, str]] = json.loads(done.stdout.splitlines()[-1])
-    assert [one["code"] for one in answers] == [0] * len(commands), answers
-    return answers
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert [one["code"] for one in said] == [0] * len(commands), said
+    return said
 
 
-def test_a_part_in_one_new_file_is_found_checked_and_run(package: Path, model_folder: str) -> None:
+def write(package: Path, model_folder: str, name: str, **sections: object) -> None:
+    """Write the file of an experiment, which has its name."""
+    content = {
+        "name": name,
+        "question": "Is it found?",
+        "pair": {"target": model_folder, "target_dtype": "float32"},
+        "drafter": "RepeatLast",
+        "builder": "Chain",
+        "generation": {"max_new_tokens": 6},
+        "baselines": ["engine"],
+        "trainer": {"enable_progress_bar": False},
+        "output": str(package / "runs"),
+        "tracking": {"mode": "disabled"},
+        **sections,
+    }
+    (package / f"{name}.yaml").write_text(yaml.safe_dump(content))
+
+
+def test_what_one_file_adds_is_named_found_checked_and_run(package: Path, model_folder: str) -> None:
     lookup = {"class_path": "PromptLookup", "init_args": {"candidates": 2}}
     sized = {"class_path": "Sized", "init_args": {"size": "artifacts/size/best-tree"}}
     task = {"class_path": "TaskItems", "init_args": {"tasks": [{"class_path": "Vowels"}]}}
@@ -135,39 +153,32 @@ def test_a_part_in_one_new_file_is_found_checked_and_run(package: Path, model_fo
         "export": {"to": "artifacts/size", "kind": "tree-size"},
     }
     greetings = {"prompts": "Greetings"}
-    shared = {
-        "question": "Is it found?",
-        "pair": {"target": model_folder, "target_dtype": "float32"},
-        "builder": "Chain",
-        "drafter": lookup,
-        "generation": {"max_new_tokens": 6},
-        "baselines": ["engine"],
-        "trainer": {"enable_progress_bar": False},
-        "output": str(package / "runs"),
-        "tracking": {"mode": "disabled"},
+    sections = {
+        "parts": {"verifier": "Never", "controller": "EverySecond", "data": greetings},
+        "thoughts": {
+            "execution": "Pairs",
+            "builder": "Comb",
+            "drafter": lookup,
+            "data": {"prompts": task},
+            "reasoning": {"search": "Straight"},
+        },
+        "sweep": {
+            "sweep": study,
+            "builder": "Sized",
+            "drafter": lookup,
+            "data": {**greetings, "max_prompts": 1},
+        },
+        "taken": {"data": greetings, "builder": sized, "drafter": lookup},
     }
-    greetings = {"prompts": "Greetings"}
-    thoughts = {
-        "execution": "Pairs",
-        "builder": "Comb",
-        "reasoning": {"search": "Straight"},
-        "data": {"prompts": task},
-    }
-    own = {"drafter": "RepeatLast", "verifier": "Never", "controller": "EverySecond", "data": greetings}
-    for name, sections in {
-        "parts": own,
-        "thoughts": thoughts,
-        "sweep": {"sweep": study, "builder": "Sized", "data": {**greetings, "max_prompts": 1}},
-        "taken": {"builder": sized, "data": greetings},
-    }.items():
-        (package / f"{name}.yaml").write_text(yaml.safe_dump({"name": name, **shared, **sections}))
+    for name, content in sections.items():
+        write(package, model_folder, name, **content)
     *_, exported, _ = call(
         package,
-        "run parts.yaml",
-        "run thoughts.yaml",
-        "sweep sweep.yaml",
-        "export artifacts/size/best-tree --to node-flag",
-        "run taken.yaml",
+        ["run", "parts.yaml"],
+        ["run", "thoughts.yaml"],
+        ["sweep", "sweep.yaml"],
+        ["export", "artifacts/size/best-tree", "--to", "node-flag"],
+        ["run", "taken.yaml"],
     )
     runs = package / "runs"
 
