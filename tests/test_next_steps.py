@@ -98,7 +98,7 @@ def test_whatever_wins_its_tree_can_be_proved_and_the_winner_served(
     assert typed(steps["carry it to another engine"]) == ["export"]
 
 
-def test_no_proof_is_proposed_if_nothing_was_exported(here, monkeypatch, target):  # noqa: F811
+def test_no_proof_is_proposed_if_nothing_was_exported(here, target):  # noqa: F811
     content = study(target, FREE)
     content["sweep"]["export"]["kind"] = "q-table"
     assert done("sweep", write(content)) is None

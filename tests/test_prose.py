@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+# without the changelog, which quotes names that are gone
+PAGES = {ROOT / "README.md", *(ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "changelog.md"}
+CODE_BLOCK = re.compile(r"^```.*?^```", re.M | re.S)
 CLAUSE = r"(What|Whatever|Who|Whom|Whose|Whoever|Which|How|Where|When|Why|Of|Those)\b"
 UNCLEAR = r"\b(told(?! apart)|tells|hears?|heard|nobody|somebody(?!/)|whoever|thereby|foresee|onward)\b|—"
 NAMES = r"_*(told|seen|asked|said|alone|places|heard|foresee|onward|standing|nobody)_*"
@@ -39,28 +42,19 @@ def sources() -> list[Path]:
 @cache
 def prose() -> list[tuple[str, str, str]]:
     """The kind (``docstring``, ``message``, ``comment`` or ``page``), place and text of all prose."""
-    return [*pages(), *(one for path in sources() for one in prose_of(path))]
-
-
-def pages() -> Iterator[tuple[str, str, str]]:
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        if path.name != "changelog.md":  # it quotes names that are gone
-            text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
-            yield "page", path.name, text
-
-
-def prose_of(path: Path) -> Iterator[tuple[str, str, str]]:
-    code = path.read_text(encoding="utf-8")
-    docstrings: set[ast.expr] = set()
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Expr):
-            docstrings.add(node.value)  # before its value is walked
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-            kind = "docstring" if node in docstrings else "message"
-            yield kind, f"{path.relative_to(ROOT)}:{node.lineno}", node.value.strip()
-    for token in tokenize.generate_tokens(io.StringIO(code).readline):
-        if token.type == tokenize.COMMENT:
-            yield "comment", f"{path.relative_to(ROOT)}:{token.start[0]}", token.string
+    found = [("page", path.name, CODE_BLOCK.sub("", path.read_text("utf-8"))) for path in PAGES]
+    for path in sources():
+        code, docstrings = path.read_text("utf-8"), set[ast.expr]()
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Expr):
+                docstrings.add(node.value)  # before its value is walked
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+                kind = "docstring" if node in docstrings else "message"
+                found.append((kind, f"{path.relative_to(ROOT)}:{node.lineno}", node.value.strip()))
+        for token in tokenize.generate_tokens(io.StringIO(code).readline):
+            if token.type == tokenize.COMMENT:
+                found.append(("comment", f"{path.relative_to(ROOT)}:{token.start[0]}", token.string))
+    return found
 
 
 def long_sentences(kind: str) -> Iterator[str]:
