@@ -33,9 +33,7 @@ class Outcome:
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase (PHASES), before learning
     # [n + 1, d] input of the target's output layer, where a drafter wants it
     hidden: torch.Tensor | None = None
-    top: Top | None = field(
-        default=None, repr=False
-    )  # the part of top_k and top_k_logits that was read already
+    top: Top | None = field(default=None, repr=False)  # the part of top_k that was read already
 
     @property
     def draft_passes(self) -> int:
@@ -46,13 +44,7 @@ class Outcome:
         """Return ``[n + 1]`` the target's next token for each row: the committed token for the root and accepted nodes,
         and the argmax elsewhere.
         """
-        if self.top is None and on_host(self.logits):
-            logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
-            tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(
-                axis=1
-            )  # much faster than torch's topk
-        else:
-            tokens = self.top_k(1)[:, 0].copy()
+        tokens = self._first()
         rows = (0, *self.accepted)[: len(self.new_token_ids)]
         tokens[list(rows)] = self.new_token_ids[: len(rows)]
         return tokens
@@ -64,6 +56,15 @@ class Outcome:
     def top_k_logits(self, k: int) -> NDArray[np.float32]:
         """Return ``[n + 1, k]`` logits of :meth:`top_k`."""
         return self._best(k)[1][:, :k]
+
+    def _first(self) -> NDArray[np.int64]:
+        if self.top is None and on_host(self.logits):
+            logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
+            tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(
+                axis=1
+            )  # much faster than torch's topk
+            return tokens
+        return self.top_k(1)[:, 0].copy()
 
     def _best(self, k: int) -> Top:
         if self.top is None or self.top[0].shape[1] < k:  # a later, larger k reads again

@@ -24,6 +24,7 @@ from typing_extensions import override
 from specexp.builders import KConfig
 from specexp.core.cache import additive_mask, check_attention, context_limit
 from specexp.core.context import Context
+from specexp.core.contracts import DeterministicVerifier
 from specexp.core.kernels import CannotRunError, cache_folder
 from specexp.core.language_model import LanguageModel, is_spread, tolerance, tree_error
 from specexp.core.loop import Decoder
@@ -161,9 +162,9 @@ class GraphedModel(Runtime):
 
     @override
     def read_for(self, slot: int, reader: PassReader | None) -> None:
-        if reader is None:
-            self._readers.pop(slot, None)
-        else:
+        self._readers.pop(slot, None)
+        # a verifier without scores of its own reads the logits itself
+        if reader is not None and type(reader.verifier).scores is not DeterministicVerifier.scores:
             self._readers[slot] = reader
 
     @override

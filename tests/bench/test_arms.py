@@ -17,7 +17,7 @@ from specexp.bench.report import category_table, long_table, phase_table, result
 from specexp.bench.statistics import paired_speedup, summarise
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.commands.run_report import summary_of
-from specexp.core.latency import LatencyProfile
+from specexp.core.latency import LatencyProfile, Overhead
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling
 
@@ -152,7 +152,7 @@ FURTHER = dataclasses.replace(
     PROFILE,
     target_prefix_ms=1000,
     prefix_tokens=7,
-    overheads={"DraftModel + StaticTree": {"node_ms": 2, "token_ms": 3}, "plain": {"token_ms": 1}},
+    overheads={"DraftModel + StaticTree": Overhead(node_ms=2, token_ms=3), "plain": Overhead(token_ms=1)},
 )
 
 

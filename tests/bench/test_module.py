@@ -343,7 +343,7 @@ def shown(solutions):
         (VERIFIER, MonteCarlo(4, 2)),
         pytest.param(Greedy(), BreadthFirst(2, 3), marks=pytest.mark.slow),
     ],
-    ids=str,
+    ids=lambda part: type(part).__name__,
 )
 def test_the_tree_of_thoughts_is_that_of_plain_decoding(model, search, verifier):
     plain = shown(solve(model, Serial(), search, verifier))

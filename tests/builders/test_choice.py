@@ -55,7 +55,7 @@ DYSPEC = DySpecThreshold()
             TokenRecycling(k=8),
             [Chain(2), Choice([KConfig([9])])],
             None,
-            "the KConfig asks for 9 candidates a node",
+            "KConfig asks for 9 candidates a node",
         ),
         (DraftModel(), [DYSPEC, Chain(2)], ThresholdTracker(), "plans a threshold and Choice follows none"),
     ],

@@ -77,7 +77,7 @@ def test_keys_inside_lists(write):
     config = load_config(write(text), ["--drafter.init_args.drafters.1.init_args.k", "3"])
     drafter = build_parts(config).drafter
     assert isinstance(drafter, Union)
-    assert drafter.drafters[1].max_candidates == 3
+    assert drafter.inner[1].max_candidates == 3
     assert config.get("drafter.init_args.drafters.0.init_args.max_ngram") == 3
 
 

@@ -225,7 +225,7 @@ def test_the_best_rule_is_named():
 
 def test_a_state_of_other_rules_is_refused():
     state = RuleBandit([Fixed(), Fixed(2)]).state_dict()
-    with pytest.raises(ValueError, match="the state of RuleBandit has the entries"):
+    with pytest.raises(ValueError, match="the state of RuleBandit must have the entries"):
         RuleBandit(rules()).load_state_dict(state)
     with pytest.raises(ValueError, match="must be of a RuleBandit by acceptance, got goodput"):
         RuleBandit([Fixed(), Fixed(2)], reward="acceptance").load_state_dict(state)

@@ -247,7 +247,7 @@ def test_a_cache_of_other_sizes_or_parts_is_refused():
         PhraseCache(phrase_length=3).load_state_dict(full.state_dict())
     around = PhraseCache(TokenRecycling())
     for cache, other in ((around, full), (full, around)):
-        with pytest.raises(ValueError, match="the state of PhraseCache has the entries"):
+        with pytest.raises(ValueError, match="the state of PhraseCache must have the entries"):
             cache.load_state_dict(other.state_dict())
 
 
