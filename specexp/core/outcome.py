@@ -58,13 +58,13 @@ class Outcome:
         return self._best(k)[1][:, :k]
 
     def _first(self) -> NDArray[np.int64]:
-        if self.top is None and on_host(self.logits):
-            logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
-            tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(
-                axis=1
-            )  # much faster than torch's topk
-            return tokens
-        return self.top_k(1)[:, 0].copy()
+        """Return the argmax of every row, in an array of its own; a recorded outcome has no logits to take it from."""
+        if self.top is not None or not on_host(self.logits):
+            return self.top_k(1)[:, 0].copy()
+        logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
+        # much faster than torch's topk
+        tokens: NDArray[np.int64] = logits.numpy(force=True).argmax(axis=1)
+        return tokens
 
     def _best(self, k: int) -> Top:
         if self.top is None or self.top[0].shape[1] < k:  # a later, larger k reads again
