@@ -97,7 +97,7 @@ class PhraseCache(DrafterWrapper):
     @property
     @override
     def max_candidates(self) -> int:
-        return sum(one.max_candidates for one in self.inner) or self.max_phrases
+        return super().max_candidates or self.max_phrases
 
     def without_drafter(self) -> PhraseCache:
         """Return a cache with these phrases that drafts alone."""

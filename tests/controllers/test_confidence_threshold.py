@@ -22,17 +22,18 @@ TestShallowOne = contract_of(FrozenControllerContract, lambda: ConfidenceThresho
 TestLastToken = contract_of(FrozenControllerContract, lambda: ConfidenceThreshold(0.4, rule="token"))
 
 
+def first_draft(model, controller):
+    seen = []
+    decoder = Decoder(model, DraftModel(model), Chain(8), controller=controller)
+    decoder.generate([0], max_new_tokens=20, observers=[seen.append])
+    return seen[0].tree.num_nodes
+
+
 def test_the_token_that_falls_below_is_still_drafted():
     """Confidences are 2 / 3 everywhere: products of 0.67, 0.44 and 0.30 after one, two and three tokens."""
     even = bigram_model([[log(2.0), 0.0]] * 2)
-
-    def drafted(threshold):
-        seen = []
-        decoder = Decoder(even, DraftModel(even), Chain(8), controller=ConfidenceThreshold(threshold))
-        decoder.generate([0], max_new_tokens=20, observers=[seen.append])
-        return seen[0].tree.num_nodes
-
-    assert [drafted(threshold) for threshold in (1.0, 0.5, 0.4, 0.2)] == [1, 2, 3, 4]
+    lengths = [first_draft(even, ConfidenceThreshold(threshold)) for threshold in (1.0, 0.5, 0.4, 0.2)]
+    assert lengths == [1, 2, 3, 4]
 
 
 def test_the_last_token_alone_may_decide():
@@ -40,28 +41,16 @@ def test_the_last_token_alone_may_decide():
     model = bigram_model(
         [[log(0.05), log(0.9), log(0.05)], [log(0.05), log(0.05), log(0.9)], [log(0.5)] * 2 + [-9.0]]
     )
-
-    def drafted(**rule):
-        seen = []
-        controller = ConfidenceThreshold(**rule)
-        decoder = Decoder(model, DraftModel(model), Chain(8), controller=controller)
-        decoder.generate([0], max_new_tokens=20, observers=[seen.append])
-        return seen[0].tree.num_nodes
-
-    assert drafted(threshold=0.85, rule="token") == 3
-    assert drafted(threshold=0.85, rule="product") == 2
+    assert first_draft(model, ConfidenceThreshold(0.85, rule="token")) == 3
+    assert first_draft(model, ConfidenceThreshold(0.85, rule="product")) == 2
 
 
 def test_a_drafter_without_probabilities_is_refused():
+    model, drafter = bigram_model([[0.0, 1.0]] * 2), FakeDrafter(lambda tokens: [1])
     with pytest.raises(
-        ValueError, match="ConfidenceThreshold decides by draft probabilities and FakeDrafter gives"
+        ValueError, match="ConfidenceThreshold decides by draft probabilities and FakeDrafter"
     ):
-        Decoder(
-            bigram_model([[0.0, 1.0]] * 2),
-            FakeDrafter(lambda tokens: [1]),
-            Chain(2),
-            controller=ConfidenceThreshold(),
-        )
+        Decoder(model, drafter, Chain(2), controller=ConfidenceThreshold())
 
 
 TestAdaptiveConfidence = contract_of(ControllerContract, lambda: AdaptiveConfidence())

@@ -22,13 +22,8 @@ TestFixedWithLimits = contract_of(FrozenControllerContract, lambda: Fixed(max_de
     ("limits", "drafted"), [({}, 6), ({"max_depth": 2}, 2), ({"max_nodes": 3}, 3), ({"max_depth": 0}, 0)]
 )
 def test_its_limits_hold_at_every_step(limits, drafted):
-    seen = []
-    decoder = Decoder(
-        counting_model(11),
-        FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 11]),
-        Chain(6),
-        controller=Fixed(**limits),
-    )
+    seen, drafter = [], FakeDrafter(lambda tokens: [(tokens[-1] + 1) % 11])
+    decoder = Decoder(counting_model(11), drafter, Chain(6), controller=Fixed(**limits))
     decoder.generate([0], max_new_tokens=21, observers=[lambda outcome: seen.append(outcome.tree.num_nodes)])
     assert max(seen) == seen[0] == drafted
 
