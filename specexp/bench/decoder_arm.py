@@ -105,8 +105,9 @@ def prepare_oracle(
     seed: int = 0,
     sequence: int | str = 0,
 ) -> None:
-    """Prepare the Oracle of a decoder for one call of ``generate`` with the same arguments; raises ValueError without
-    a latency profile.
+    """Prepare the Oracle of a decoder for one call of ``generate`` with the same arguments.
+
+    Raises ValueError if the Oracle has no latency profile.
     """
     import torch
 

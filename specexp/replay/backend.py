@@ -192,7 +192,7 @@ class ReplayBackend(Backend):
 
 
 def open_replay(config: Config) -> tuple[ReplayBackend, PromptDataModule]:
-    """Return the replay of an experiment's recording, and its prompts; raises ConfigError if either is missing."""
+    """Return the replay of an experiment's recording, and its prompts; raises ConfigError if one was not recorded."""
     recording = open_recording(config)
     return ReplayBackend(recording), recorded_data(config, recording, tokenizer_of(config))
 

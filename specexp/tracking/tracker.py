@@ -157,11 +157,10 @@ class TrackedRun:
         run, self._run = self._run, None
         if run is None:
             return
-        sent = False
         with self._guard("finish a run"):
             run.finish(exit_code=exit_code)
-            sent = True
-        if not sent and not run.offline:
+            return
+        if not run.offline:  # not all was sent
             with self._guard("find the folder of a run that waits to be synced"):
                 self._unsent.append(os.path.relpath(Path(run.dir).parent))
 

@@ -175,15 +175,14 @@ def test_a_damaged_manifest_is_refused(recording, tmp_path, content, sentence):
 @pytest.mark.parametrize(
     ("section", "key", "value", "sentence"),
     [
-        ("tokenizer", "vocabulary_size", 7, "another tokenizer (tokenizer vocabulary_size 12, and the"),
         (
-            "target",
-            "weights_sha256",
-            "d" * 64,
-            "another target, fine-tuned or of other weights (model weights_sha256 bbbbbbbbbbbb..., and the "
-            "configured one has dddddddddddd...)",
+            "tokenizer",
+            "vocabulary_size",
+            7,
+            "another tokenizer (vocabulary_size 12, and the configured one has 7)",
         ),
-        ("draft", "dtype", "bfloat16", "the draft in float32, and the configured one is in bfloat16"),
+        ("target", "weights_sha256", "d" * 64, "another target (weights_sha256 bbbbbbbbbbbb..., and the"),
+        ("draft", "dtype", "bfloat16", "another draft (dtype float32, and the configured one has bfloat16)"),
     ],
 )
 def test_other_models_are_refused(recording, section, key, value, sentence):

@@ -78,9 +78,9 @@ def run(config: Config) -> Comparison:
 
 
 def profiles_of(config: Config) -> list[LatencyProfile]:
-    """Return the devices of ``profiles``, then of ``files``; raises ConfigError if one cannot be used, or without any.
+    """Return the devices of ``profiles``, then of ``files``, each with ``draft_ms`` and a name of its own.
 
-    Every device needs ``draft_ms`` and a name of its own.
+    Raises ConfigError if there is none, or if one cannot be used.
     """
     if config.get("what_if") is None:
         command = "specexp.sweep" if config.get("sweep") is not None else "specexp.run"

@@ -184,17 +184,11 @@ def difference(recorded: Fingerprint, given: Mapping[str, Mapping[str, Any]]) ->
     for section in sorted(given, key=_ORDER.index):
         known = recorded.get(section, {})
         for key, value in given[section].items():
-            if key not in known or known[key] == value:
-                continue
-            if key == "dtype":
-                return f"the {section} in {known[key]}, and the configured one is in {value}"
-            of = "model" if section in ("target", "draft") else section
-            what = "target" if section == "model" else section
-            fine_tuned = ", fine-tuned or of other weights" if key == "weights_sha256" else ""
-            return (
-                f"another {what}{fine_tuned} ({of} {key} {_short(known[key])}, and the configured one has "
-                f"{_short(value)})"
-            )
+            if key in known and known[key] != value:
+                role = "target" if section == "model" else section
+                return (
+                    f"another {role} ({key} {_short(known[key])}, and the configured one has {_short(value)})"
+                )
     return None
 
 

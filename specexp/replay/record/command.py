@@ -223,7 +223,7 @@ class RecordingJob:
         return [(prompt, sample) for prompt, sample in every if (prompt.prompt_id, sample) not in known]
 
     def _merge_shards(self) -> None:
-        """Merge the shards; first records here what killed ones left."""
+        """Merge the shards, after recording here the prompts that killed ones left."""
         whole = self.plan.folder
         shards = [] if self.shard is not None else shards_in(whole)
         if shards and self._missing():

@@ -103,7 +103,10 @@ class RecordingPlan:
 
 
 def plan_recording(config: Config) -> RecordingPlan:
-    """Plan the recording of an experiment or a sweep without models and data; raises ConfigError if there is none."""
+    """Plan the recording of an experiment or a sweep, without models and data.
+
+    Raises ConfigError if it cannot be recorded.
+    """
     if is_multi_sequence(config):
         raise ConfigError(
             f"{config.file}: the experiment decodes several sequences for a prompt, which a recording does not hold: "

@@ -306,7 +306,7 @@ def test_another_recording_is_never_added_to(file, folder, tmp_path, capsys):
         (temperature, 0.2, r"verifier\.temperature 0\.7, and the configured one is 0\.2"),
         ("drafter.init_args.coupled", "true", r"drafter\.init_args .*coupled"),
         ("record.candidates", 7, r"candidates 32, and the configured one is 7"),
-        ("pair.draft_dtype", "float16", r"the draft in float32, and the configured one is in float16"),
+        ("pair.draft_dtype", "float16", r"another draft \(dtype float32, and the configured one has float16"),
         ("data.max_prompts", 2, "a prompt '1' of other text or tokens"),
     ]:
         if key == "data.max_prompts":
