@@ -31,7 +31,7 @@ _MOST_BEST = 64
 """Most candidates of a node that a step computes."""
 
 
-class Level(NamedTuple):
+class DraftLevel(NamedTuple):
     """The nodes of one depth that a step feeds: those with the largest products of draft probabilities.
 
     Attributes:
@@ -51,7 +51,7 @@ class DraftPlan(NamedTuple):
         best: candidates computed for every fed node.
     """
 
-    levels: tuple[Level, ...]
+    levels: tuple[DraftLevel, ...]
     best: int
     scoring: Scoring
     temperature: float
@@ -316,5 +316,5 @@ class GraphedSource(ModelSource):
         for depth, width in sorted(self._fed.items()):
             k = self._asked.get(depth - 1, 0)  # 0 below nodes of another drafter
             above = min(bucket(width), above * k)  # few widths, so that few graphs are captured
-            levels.append(Level(above, k))
+            levels.append(DraftLevel(above, k))
         return DraftPlan(tuple(levels), best, *self._scored) if above else None

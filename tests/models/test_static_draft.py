@@ -18,7 +18,7 @@ from specexp.core.runtime import Runtime
 from specexp.drafters import DraftModel
 from specexp.drafters.ranking import Scoring
 from specexp.models.graphed import GraphedModel
-from specexp.models.static_draft import DraftPlan, DraftStep, Level
+from specexp.models.static_draft import DraftLevel, DraftPlan, DraftStep
 from specexp.models.static_step import CheckedReplay, EagerReplay, Window
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
@@ -117,9 +117,9 @@ def test_sequences_draft_in_shared_replays() -> None:
     assert max(shapes) == 4  # three lanes, padded
 
 
-BEAM = (Level(4, 4), Level(8, 4), Level(8, 4))
+BEAM = (DraftLevel(4, 4), DraftLevel(8, 4), DraftLevel(8, 4))
 PLANS = {
-    "chain": DraftPlan((Level(1, 1),) * 3, 1, Scoring(), 1.0),
+    "chain": DraftPlan((DraftLevel(1, 1),) * 3, 1, Scoring(), 1.0),
     "beam": DraftPlan(BEAM, 4, Scoring(top_k=20), 0.7),
     "coupled": DraftPlan(BEAM, 4, Scoring(coupled=True), 0.7),
 }
