@@ -40,21 +40,8 @@ from specexp.models.static_step import TreeStep
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 PROMPTS = [f"def task_{n}(numbers):\n    " for n in range(20)]
-SHAPES = {
-    "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
-    "1B": {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-    },
-    "8B": {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-    },
-}
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+SHAPES = {"tiny": (64, 128, 2, 4), "1B": (2048, 8192, 16, 32), "8B": (4096, 14336, 32, 32)}
 
 
 @dataclass
@@ -96,7 +83,7 @@ class Run:
 
     def model(self, name: str, dtype: torch.dtype) -> Any:
         """A model of random weights."""
-        shape = dict(SHAPES["tiny" if self.small else name])
+        shape: dict[str, Any] = dict(zip(SIZES, SHAPES["tiny" if self.small else name], strict=True))
         config = LlamaConfig(
             **shape,
             vocab_size=4096 if self.small else 128_256,
@@ -165,13 +152,8 @@ def captured_drafts(run: Run, pair: Any, prompts: list[list[int]]) -> None:
 def unexpected_waits(run: Run, target: GraphedModel, prompt: list[int]) -> None:
     """Forbid waits for the device within steps; a second run captures nothing."""
     for mode in ("default", "error"):
-        parts = Parts(TokenRecycling(), TokenRecyclingTree())
-        join_target(parts, target)
-        target.cache.truncate(0, 0)
-        target.cache.reserve(1024)
-        context = parts.context(prompt, 0, 0)
         decoding = Decoding(target)
-        decoding.start(Lane(context, target, parts.verifier, Drafting(parts, context), max_new_tokens=200))
+        start(decoding, Parts(TokenRecycling(), TokenRecyclingTree()), prompt, 0, 200)
         if run.device.type == "cuda":
             torch.cuda.set_sync_debug_mode(mode)
         try:
@@ -326,12 +308,7 @@ def lanes(run: Run) -> None:
             target.cache.reserve(1024, count)
             for slot in range(count):
                 parts = Parts() if name == "plain" else Parts(TokenRecycling(), TokenRecyclingTree())
-                join_target(parts, target)
-                target.cache.truncate(slot, 0)
-                context = parts.context(prompt, 0, slot)
-                drafting = Drafting(parts, context)
-                made.append(Lane(context, target, parts.verifier, drafting, slot=slot, max_new_tokens=new))
-                decoding.start(made[-1])
+                made.append(start(decoding, parts, prompt, slot, new))
             started = perf_counter()
             while decoding.lanes:
                 decoding.step()
@@ -340,6 +317,18 @@ def lanes(run: Run) -> None:
     sampled = Decoder(target, TokenRecycling(), KConfig([4, 2, 2]), RejectionSampling(0.7))
     result = sampled.generate(prompt, max_new_tokens=new, seed=0)
     run.say("rejection sampling: ms of a step", 1e3 * sum(result.seconds.values()) / result.steps)
+
+
+def start(decoding: Decoding, parts: Parts, prompt: list[int], slot: int, new: int) -> Lane:
+    """Start a sequence in a slot of the target, which must have room for it."""
+    target: Any = decoding.target
+    join_target(parts, target)
+    target.cache.reserve(1024, slot + 1)
+    target.cache.truncate(slot, 0)
+    context = parts.context(prompt, 0, slot)
+    lane = Lane(context, target, parts.verifier, Drafting(parts, context), slot=slot, max_new_tokens=new)
+    decoding.start(lane)
+    return lane
 
 
 def rate(target: Scripted, parts: tuple[Any, ...], new: int) -> tuple[float, GenerationResult]:

@@ -19,7 +19,7 @@ from specexp.drafters import DraftModel
 from specexp.drafters.ranking import Scoring
 from specexp.models.graphed import GraphedModel
 from specexp.models.static_draft import DraftLevel, DraftPlan, DraftStep
-from specexp.models.static_step import CheckedReplay, EagerReplay, Window
+from specexp.models.static_step import CheckedReplay, EagerReplay, Replayer, Step, Window
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 PROMPT = [5, 6, 7, 8] * 4
@@ -70,6 +70,29 @@ def test_a_tree_in_one_replay_is_the_tree_of_its_passes(tree: Any) -> None:
     assert isinstance(runtime, GraphedModel)
     # pass by pass only in the first two steps and the last ones of an output, where trees are cut
     assert runtime._runs.total() < len(own) + 30 < runtime.passes
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("tree", ["beam of few tokens", "coupled tree"])
+def test_a_draft_is_traced_once_without_a_break(tree: str) -> None:
+    """Nothing in it depends on values: this is what a capture needs."""
+
+    class Compiled(Replayer):
+        def __init__(self, step: Step) -> None:
+            super().__init__(step)
+            step.run()  # as before a capture
+            self._run = torch.compile(step.run, fullgraph=True, backend="eager", dynamic=False)
+
+        def replay(self) -> None:
+            self.step.send()
+            (self._run if isinstance(self.step, DraftStep) else self.step.run)()
+
+    torch._dynamo.reset()  # steps of other shapes share the code
+    own, _ = drafted(LanguageModel(model("Llama")), TREES[tree], tokens=20)
+    with torch._dynamo.config.patch(recompile_limit=64):
+        found, _ = drafted(GraphedModel(model("Llama"), Compiled, self_check=False), TREES[tree], tokens=20)
+    assert found == own
 
 
 OTHERS: dict[str, tuple[TreeBuilder, dict[str, Any], Verifier]] = {
