@@ -85,12 +85,9 @@ def test_it_gives_the_targets_tokens_however_it_drafts(
         assert answer.finish_reason == ("eos" if eos in expected[prompt] else "length")
         assert answer.accepted_drafts <= answer.drafted_nodes
         assert answer.memory_bytes > 20 * 2**20
+    assert "commit" in engine.version
     drafted = sum(answer.drafted_nodes for answer in answers.values())
     assert (drafted == 0) if kind == "none" else (drafted > 0 or kind != "draft-simple")
-
-
-def test_it_has_a_version(files) -> None:
-    assert "commit" in LlamaCppServer(target="t.gguf", program=PROGRAM).version
 
 
 def test_an_error_has_the_last_lines_of_the_server(pair, files) -> None:
