@@ -139,28 +139,6 @@ def test_the_example_plans_in_the_prompt_are_valid():
         assert unmet(run_plan(start, actions), goal) is None
 
 
-def test_the_evaluations_in_the_prompt_are_right():
-    """Good ones shorten the way to the goal, bad ones are impossible or lengthen it."""
-    *examples, _ = (PROMPTS / "value.txt").read_text().split("\n\n")[1:]
-    for example in examples:
-        state, goal = facts_in_words(example)
-        earlier = re.findall(r"Earlier actions: (.*)", example)
-        state = run_plan(state, [Action.parse(text) for text in ", ".join(earlier).split(", ") if text])
-        action = Action.parse(re.search(r"Newest action: (.*)", example)[1])
-        good = action in legal_actions(state) and distance(apply(state, action), goal) < distance(state, goal)
-        assert f"Evaluation: {'good' if good else 'bad'}" in example
-
-
-def distance(state, goal):
-    """Fewest actions to the goal."""
-    seen, level, steps = {state}, [state], 0
-    while not any(goal <= facts for facts in level):
-        level = {apply(facts, action) for facts in level for action in legal_actions(facts)} - seen
-        seen |= level
-        steps += 1
-    return steps
-
-
 def facts_in_words(example):
     """Start and goal of an example in a prompt."""
     start, goal = (re.search(rf"{label}: (.*)", example)[1] for label in ("Start", "Goal"))
