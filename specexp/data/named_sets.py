@@ -40,7 +40,9 @@ class TablePrompts(PromptSet):
     """A table in its original format; an implementation names the columns that make a prompt.
 
     Args:
-        path: a file in its original format, its URL, or a hub data set, with its ``subset`` and ``split``.
+        path: a file in its original format, its URL, or a hub data set.
+        subset: the subset of a hub data set.
+        split: the split of a hub data set.
 
     Example::
 
@@ -224,6 +226,7 @@ class RawText(TablePrompts):
 
     Args:
         key: the column of the text; in a ``.txt`` file, which has one text a line, it is ``text``.
+        category: the category of all rows.
         items: number of texts to read, from the first.
         prompt_tokens: number of tokens of each text that are the prompt; a shorter text is one as a whole.
     """

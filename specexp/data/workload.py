@@ -207,6 +207,7 @@ class Workload(metaclass=Checked):
     ``max_prompts``, share no prompt: search on the one, confirm on the other.
 
     Args:
+        prompts: the prompt set.
         max_prompts: maximal number of prompts; None for all that are left after ``offset``.
         shuffle_seed: seed of one fixed shuffled order, the same for every trial and arm; None for the file's order.
         offset: number of prompts of that order that are skipped.

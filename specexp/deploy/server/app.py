@@ -263,10 +263,8 @@ class _Request(Request):
 
     @override
     async def json(self) -> Any:
-        try:
-            return from_json(
-                await self.body()
-            )  # unlike json.loads it refuses lone surrogates, which are not text
+        try:  # unlike json.loads it refuses lone surrogates, which are not text
+            return from_json(await self.body())
         except ValueError as error:
             raise RequestError(400, f"the body is not JSON ({error})") from error
 
