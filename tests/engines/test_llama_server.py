@@ -40,13 +40,9 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def eos(pair):
-    return pair.tokenizer.eos_token_id
-
-
-@pytest.fixture(scope="module")
-def expected(pair, eos):
+def expected(pair):
     """The target's own tokens, by prompt."""
+    eos = pair.tokenizer.eos_token_id
     greedy = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": eos, "pad_token_id": eos}
     prompts = [one.token_ids for one in Workload(StdlibFunctions("test"), max_prompts=3).load(pair.tokenizer)]
     return {
@@ -68,8 +64,9 @@ def expected(pair, eos):
     ],
 )
 def test_it_gives_the_targets_tokens_however_it_drafts(
-    kind, settings, concurrency, pair, files, expected, eos
+    kind, settings, concurrency, pair, files, expected
 ) -> None:
+    eos = pair.tokenizer.eos_token_id
     if kind == "draft-simple":
         settings = {**settings, "spec_draft_model": str(files / "draft.gguf")}
     engine = LlamaCppServer(
