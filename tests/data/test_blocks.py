@@ -114,7 +114,7 @@ def test_a_problem_in_pddl(goal):
     [
         ("", "defines no problem"),
         ("(define (domain d))", "defines no problem"),
-        ("(define (problem p)))", "closed that was not opened"),
+        ("(define (problem p)))", "parentheses do not match"),
         ("word", "in parentheses is expected"),
         ("(define (problem p))", "no :objects"),
         (PROBLEM.format(init="(ontable c)", goal="(on a b)"), ":init: .* is not a fact about the problem's blocks"),

@@ -191,7 +191,7 @@ def test_a_file_that_is_missing_empty_or_binary_is_named(tmp_path, task):
         ([["basic/instance-2.pddl", PLAN, 4]], None, "row 1: .*did you mean 'basic/instance-1.pddl'"),
         ([["basic/instance-1.pddl", PLAN, 4]] * 2, None, "row 2: 'basic/instance-1.pddl' is given twice"),
         ([["basic/instance-1.pddl", PLAN, 4]], ["x"], "texts.json: PDDL texts by path are needed"),
-        ([["x", PLAN, 4]], {"x": "(define (problem p)"}, "texts.json, x: a parenthesis is not closed"),
+        ([["x", PLAN, 4]], {"x": "(define (problem p)"}, "texts.json, x: the parentheses do not match"),
     ],
 )
 def test_a_wrong_split_is_named(blocks, rows, texts, message):

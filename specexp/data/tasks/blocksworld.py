@@ -7,6 +7,7 @@ There are blocks on a table and one arm. A state is the set of facts that hold, 
 from __future__ import annotations
 
 import re
+from ast import literal_eval
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,20 +180,13 @@ def read_problem(text: str) -> BlocksProblem:
 
 def _parse(text: str) -> list[Expression]:
     """Return the first expression of a text as nested lists, in lower case, since PDDL ignores case."""
-    stack: list[list[Expression]] = [[]]
-    for token in re.findall(r"[()]|[^\s()]+", re.sub(r";.*", "", text).lower()):
-        if token == "(":
-            stack.append([])
-        elif token != ")":
-            stack[-1].append(token)
-        elif len(stack) == 1:
-            raise PDDLError("a parenthesis is closed that was not opened")
-        else:
-            done = stack.pop()
-            stack[-1].append(done)
-    if len(stack) > 1:
-        raise PDDLError("a parenthesis is not closed")
-    (first, *_) = stack[0] or [[]]
+    tokens = re.findall(r"[()]|[^\s()]+", re.sub(r";.*", "", text).lower())
+    # the same lists as a Python literal, in which a comma may follow the last item
+    literal = "".join({"(": "[", ")": "],"}.get(token, f"{token!r},") for token in tokens)
+    try:
+        (first, *_) = literal_eval(f"[{literal}]") or [[]]
+    except SyntaxError as error:
+        raise PDDLError("the parentheses do not match") from error
     if not isinstance(first, list):
         raise PDDLError(f"an expression in parentheses is expected, found {first!r}")
     return first
