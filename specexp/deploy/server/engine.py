@@ -202,7 +202,6 @@ class Engine:
     on the other rows of a pass. ``deterministic`` then gives each lane its own pass and prefills each prompt whole.
 
     Args:
-        target: the model.
         parts: drafter, builder and controller; every output has its own verifier.
         lanes: outputs at a time.
         waiting: outputs that may wait for a lane.

@@ -38,9 +38,8 @@ class ChainDraft:
     Attributes:
         length: drafted tokens, at least one.
         drafter: class name of the recorded drafter; empty if there is none.
-        arguments: the drafter's.
-        kept: what is kept, in words.
-        lost: what no chain can express.
+        arguments: arguments of the drafter.
+        kept: the kept part of the tree, in words, and ``lost`` the parts that no chain can express.
     """
 
     length: int
