@@ -40,15 +40,15 @@ class TablePrompts(PromptSet):
     """A table in its original format; an implementation names the columns that make a prompt.
 
     Args:
-        path: A file in its original format, its URL, or a hub data set.
-        subset: The subset of a hub data set.
-        split: The split of a hub data set.
+        path: a file in its original format, its URL, or a hub data set.
+        subset: the subset of a hub data set.
+        split: the split of a hub data set.
 
     Example::
 
         @dataclass(frozen=True)
         class Riddles(TablePrompts):
-            path: str = "somebody/riddles"
+            path: str = "owner/riddles"
             columns = (PromptColumns("text", "id", name="riddle"),)
     """
 
@@ -59,7 +59,7 @@ class TablePrompts(PromptSet):
     @property
     @abstractmethod
     def columns(self) -> tuple[PromptColumns, ...]:
-        """The forms of the table. The first whose prompt column is present is read; if none is, the last."""
+        """The forms of the table. The first one with its prompt column present is read, else the last."""
 
     @property
     def limit(self) -> int | None:
@@ -71,7 +71,7 @@ class TablePrompts(PromptSet):
         return name
 
     def turns_of(self, row: Row, column: str) -> list[str]:
-        """Return the turns of a row, whose prompt is in ``column``."""
+        """Return the turns of a row; its prompt is in ``column``."""
         return row.texts(column) if isinstance(row.values[column], list) else [row.text(column)]
 
     @override
@@ -225,14 +225,10 @@ class RawText(TablePrompts):
     from 0, is the prompt id.
 
     Args:
-        key: The column of the text; in a ``.txt`` file, which has one text a line, it is ``text``.
-        category: The category of all rows.
-        items: Number of texts to read, from the first.
-        prompt_tokens: Number of tokens of each text that are the prompt; a shorter text is one as a whole.
-
-    Example::
-
-        RawText("stories.txt", items=10, prompt_tokens=64).load()[0]["turns"]  # ["Once upon a time ..."]
+        key: the column of the text; in a ``.txt`` file, which has one text a line, it is ``text``.
+        category: the category of all rows.
+        items: number of texts to read, from the first.
+        prompt_tokens: number of tokens of each text that are the prompt; a shorter text is one as a whole.
     """
 
     key: str = "text"

@@ -1,4 +1,4 @@
-"""A user's own prompts: a file, a folder or a hub data set whose fields are recognised."""
+"""A user's own prompts: a file, a folder or a hub data set with recognised fields."""
 
 from __future__ import annotations
 
@@ -45,18 +45,14 @@ class OwnPrompts(PromptSet):
     the user's last one, with the system prompt and earlier answers. Ids are read from ``prompt_id``, ``question_id``,
     ``task_id``, ``custom_id``, ``session_id`` or ``id``, the category from ``category``.
 
-    So it reads logs and batch files of OpenAI requests, input of ``vllm bench serve`` (``custom`` and ShareGPT),
+    This covers logs and batch files of OpenAI requests, input of ``vllm bench serve`` (``custom`` and ShareGPT),
     AIPerf's single and multi-turn files and the ``inputs.json`` of its runs.
 
     Args:
-        path: A file (``.jsonl``, ``.json``, ``.csv``, ``.parquet``; ``.txt``: one prompt a line, without its line
+        path: a file (``.jsonl``, ``.json``, ``.csv``, ``.parquet``; ``.txt``: one prompt a line, without its line
             break; also compressed), its URL, a folder that ``datasets`` saved, or a hub data set.
-        subset: The subset of a hub data set; a file has none.
-        split: The split of a hub data set or saved folder; a file has none.
-
-    Example::
-
-        OwnPrompts("my.jsonl").load()[0]["turns"]  # ["Why is the sky blue?"]
+        subset: the subset of a hub data set; a file has none.
+        split: the split of a hub data set or saved folder; a file has none.
     """
 
     def __init__(self, path: str, subset: str | None = None, split: str = "train") -> None:
@@ -83,10 +79,10 @@ class OwnPrompts(PromptSet):
 
     @override
     def first(self, count: int | None) -> Dataset:
-        for name, given in (("subset", self.subset is not None), ("split", self.split != "train")):
-            if given and Path(self.path).is_file():
+        for name, default in (("subset", None), ("split", "train")):
+            if (given := getattr(self, name)) != default and Path(self.path).is_file():
                 raise PromptSetError(
-                    f"{self.path}: a file has no {name}s; leave {getattr(self, name)!r} out.",
+                    f"{self.path}: a file has no {name}s; leave {given!r} out.",
                     ("prompts", "init_args", name),
                 )
         source = read_rows(self.path, subset=self.subset, split=self.split, streaming=count is not None)

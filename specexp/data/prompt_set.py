@@ -1,8 +1,14 @@
 """The contract of a prompt set, and the row format of all sets.
 
-A row has five columns: ``prompt_id`` (unique in its set), ``category`` (group in tables), ``turns`` (the user's texts,
-one a turn), ``context`` (messages before the first turn, such as a system prompt) and ``chat`` (whether it is made of
-chat messages). Each turn is answered with the model's own earlier answers in its context.
+A row has five columns:
+
+- ``prompt_id``, unique in its set
+- ``category``, the group in tables
+- ``turns``, the user's texts, one a turn
+- ``context``, messages before the first turn, such as a system prompt
+- ``chat``, whether it is made of chat messages
+
+Each turn is answered with the model's own earlier answers in its context.
 """
 
 from __future__ import annotations
@@ -22,8 +28,7 @@ class PromptSetError(ValueError):
     """A prompt set cannot be read; the message is one sentence with the file and the row or key.
 
     Args:
-        sentence: The message.
-        key: The wrong argument of :class:`~specexp.data.workload.Workload`; empty if the content of a file is wrong.
+        key: the wrong argument of :class:`~specexp.data.workload.Workload`; empty if the content of a file is wrong.
     """
 
     def __init__(self, sentence: str, key: tuple[str, ...] = ()) -> None:
@@ -52,7 +57,7 @@ class PromptSet(metaclass=Checked):
     """Prompts to decode. The constructor of an implementation is its configuration schema, and reads nothing.
 
     Attributes:
-        prompt_tokens: Tokens to which :class:`~specexp.data.workload.Workload` cuts raw texts; None for whole prompts.
+        prompt_tokens: tokens to which :class:`~specexp.data.workload.Workload` cuts raw texts; None for whole prompts.
 
     Example::
 
@@ -72,10 +77,9 @@ class PromptSet(metaclass=Checked):
     def reader_of(cls, given: str) -> str | None:
         """Return the class that reads a path or hub name given in place of a class; None if it names a class."""
         # Class names are capitalised, endings of files are not.
-        is_path = "." in given and not given.rpartition(".")[2][:1].isupper()
-        if any(mark in given for mark in "/\\~") or is_path or Path(given).exists():
-            return "OwnPrompts"
-        return None
+        is_file = "." in given and not given.rpartition(".")[2][:1].isupper()
+        is_path = is_file or any(mark in given for mark in "/\\~") or Path(given).exists()
+        return "OwnPrompts" if is_path else None
 
     def with_field(self, field: str) -> PromptSet:
         """Return the same prompts, read from another field of the rows; raises ValueError by default."""
@@ -94,7 +98,7 @@ class PromptSet(metaclass=Checked):
         """Return all prompts in the order of the file, as :func:`prompt_rows` makes them; the same at every call.
 
         Raises:
-            PromptSetError: The source is missing, unreadable, empty or of another format.
+            PromptSetError: the source is missing, unreadable, empty or of another format.
         """
 
 
@@ -102,7 +106,7 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
     """Collect rows into a data set with the common columns; ``where`` is the source in errors.
 
     Raises:
-        PromptSetError: There is no row, or two rows share a ``prompt_id``.
+        PromptSetError: there is no row, or two rows share a ``prompt_id``.
     """
     numbers: dict[str, int] = {}
     collected = []

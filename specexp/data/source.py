@@ -1,4 +1,8 @@
-"""Read rows of prompts: local files and URLs by their format, folders and hub data sets with ``datasets``."""
+"""Read rows of prompts: local files and URLs by their format, folders and hub data sets with ``datasets``.
+
+Files of text are not read with ``datasets``. It gives a column one type, but a prompt may be a text in one row and a
+list of messages in the next. It also turns ``"007"`` of a CSV file into 7, and has no line numbers for errors.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, islice
@@ -29,10 +34,10 @@ class Row:
     """One row of a source.
 
     Attributes:
-        where: The source, as errors name it.
-        number: Position among the rows, from 1.
-        values: Values by column; None where the row has no such field.
-        place: Position in errors, such as ``line 3``; by default the row number.
+        where: the source in errors.
+        number: position among the rows, from 1.
+        values: by column; None where the row has no such field.
+        place: position in errors, such as ``line 3``; by default the row number.
     """
 
     where: str
@@ -64,7 +69,7 @@ class Row:
         return self.refusal(f", key {key!r}: expected {expected}, found {shown(given)}.")
 
     def refusal(self, sentence: str) -> PromptSetError:
-        """Return an error whose sentence begins with the position of the row."""
+        """Return an error; its sentence begins with the position of the row."""
         return PromptSetError(f"{self.where}: {self.place or f'row {self.number}'}{sentence}")
 
 
@@ -76,13 +81,7 @@ def is_text(value: object) -> bool:
 def read_table(
     path: str, *keys: str, subset: str | None = None, split: str = "train", limit: int | None = None
 ) -> list[Row]:
-    """Read at least one row of a source with the columns ``keys``, at most ``limit``; see :func:`read_rows`.
-
-    Example::
-
-        read_table("gsm8k/test.jsonl", "question")[0].text("question")
-        read_table("openai/gsm8k", subset="main", split="test")
-    """
+    """Read at least one row of a source with the columns ``keys``, at most ``limit``; see :func:`read_rows`."""
     rows = list(islice(read_rows(path, subset=subset, split=split, streaming=limit is not None), limit))
     if not rows:
         raise PromptSetError(f"{path}: the data set is empty; at least one prompt is needed.")
@@ -108,15 +107,13 @@ def read_rows(
     Values of a CSV file are texts. A text file has one text a line, under ``text``; blank lines are skipped.
 
     Args:
-        path: A local file (``.json``, ``.jsonl``, ``.txt``, ``.parquet``, ``.csv``, also compressed), a URL of one
+        path: a local file (``.json``, ``.jsonl``, ``.txt``, ``.parquet``, ``.csv``, also compressed), a URL of one
             (``https://`` or ``hf://``), a folder that ``datasets`` saved, one laid out like a hub repository, or the
-            name of a hub data set, ``owner/name``.
-        subset: The subset of a hub data set or folder.
-        split: The split of a hub data set or folder.
-        streaming: Whether only the needed rows of a hub data set are downloaded; otherwise all are cached.
+            name of a hub data set, ``owner/name``, with its subset and split.
+        streaming: whether only the needed rows of a hub data set are downloaded; otherwise all are cached.
 
     Raises:
-        PromptSetError: There is no such source, or its content is not in the format of its name.
+        PromptSetError: there is no such source, or its content is not in the format of its name.
     """
     local = Path(path).expanduser()
     is_file = "://" in path or _exists(local)
@@ -132,7 +129,7 @@ def read_rows(
         raise
     except Exception as error:  # datasets, pyarrow, pandas, fsspec and the hub client each raise their own
         cause: BaseException = error
-        while cause.__cause__ is not None:
+        while cause.__cause__ is not None:  # the first error has the reason
             cause = cause.__cause__
         if is_file:
             # pandas: "Error tokenizing data. C error: Expected ..."
@@ -207,20 +204,23 @@ def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[st
         is_lines = isinstance(json.loads(first), dict)
     except ValueError:
         is_lines = False
+    texts: Iterator[tuple[int, str]]
     if is_lines:
-        lines = chain([(number, first)], (one for one in lines if one[1].strip()))
+        texts = chain([(number, first)], (one for one in lines if one[1].strip()))
     else:
-        lines = iter([(number, "\n".join([first, *(line for _, line in lines)]))])
-    for number, text in lines:
+        texts = iter([(number, "\n".join([first, *(line for _, line in lines)]))])
+    for number, text in texts:
         try:
             value = json.loads(text, object_pairs_hook=distinct)
             json.dumps(value, ensure_ascii=False).encode()  # fails on a lone surrogate, which is not text
         except json.JSONDecodeError as error:
             place = f"line {number + error.lineno - 1} is not JSON ({error.msg} at column {error.colno})"
             raise PromptSetError(f"{where}: {place}.") from error
-        for row in value if isinstance(value, list) and not is_lines else [value]:
-            if isinstance(row, str) and not is_lines:
-                row = {"text": row}
+        if is_lines or not isinstance(value, list):
+            rows = [value]
+        else:
+            rows = [{"text": row} if isinstance(row, str) else row for row in value]
+        for row in rows:
             if not isinstance(row, dict):
                 raise PromptSetError(
                     f'{where}: line {number} is not an object; write it as an object, as in {{"prompt": "..."}}.'
@@ -249,17 +249,15 @@ def _open(
 
 
 def _exists(path: Path) -> bool:
-    try:
+    with suppress(OSError, ValueError):  # no file can have this name
         return path.exists()
-    except (OSError, ValueError):  # no file can have this name
-        return False
+    return False
 
 
 def _near(path: Path) -> str:
     """Suggest the most similar name in the same folder."""
-    try:
+    names: list[str] = []
+    with suppress(OSError, ValueError):
         names = [entry.name for entry in path.parent.iterdir() if entry.name != path.name]
-    except (OSError, ValueError):
-        return ""
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)  # a common ending is not enough
     return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""

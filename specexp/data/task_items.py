@@ -26,12 +26,8 @@ class TaskItems(PromptSet):
     """The items of one or several tasks; the task is the category, and the text of an item is the only turn.
 
     Args:
-        tasks: At least one, with different names.
-        items: Number of items of each task, from the first; None for all.
-
-    Example::
-
-        TaskItems([GSM8K("gsm8k/test.jsonl")], items=8).load()[0]["prompt_id"]  # "GSM8K/0"
+        tasks: at least one, with different names.
+        items: number of items of each task, from the first; None for all.
     """
 
     def __init__(self, tasks: list[Task], items: Annotated[int, Field(ge=1)] | None = None) -> None:

@@ -50,11 +50,7 @@ TEST_MODULES = frozenset(_TEST.split())
 
 
 class Text(NamedTuple):
-    """A document and the name of its module, file or problem.
-
-    Attributes:
-        given: Parts of the text, in their order, without loss: questions drawn at random.
-    """
+    """A document and the name of its module, file or problem; ``given`` are its parts without loss, in their order."""
 
     name: str
     text: str
@@ -62,9 +58,9 @@ class Text(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """A held-out problem with the prompt of its reasoning task, and a check of the answer.
+    """A held-out problem with the prompt of its reasoning task.
 
-    ``is_right`` returns whether a continuation, cut at ``ending``, is right; None if it is unreadable.
+    ``is_right`` checks a continuation, cut at ``ending``; it returns None if that is unreadable.
     """
 
     kind: str
@@ -79,8 +75,8 @@ class TextSource(metaclass=Checked):
     Splits share no module, no file and no problem.
 
     Attributes:
-        licence: Licence of the texts, with the attribution it requires.
-        written: Whether people wrote the texts. Copies of held-out texts are then removed from the training text.
+        licence: licence of the texts, with the attribution it requires.
+        written: whether people wrote the texts. Copies of held-out texts are then removed from the training text.
     """
 
     licence: ClassVar[str]
@@ -91,17 +87,12 @@ class TextSource(metaclass=Checked):
         """Yield the documents of a split, the same at every call."""
 
     def probes(self, split: Split) -> Iterator[Probe]:
-        """Yield the problems of a split that can be checked, the same at every call; most sources have none."""
+        """Yield the problems of a split that can be checked; most sources have none."""
         return iter(())
 
 
 def split_of_name(name: str) -> Split:
-    """Return a split by the hash of a name: 3 % each for validation and test.
-
-    Example:
-        >>> {split_of_name(str(number)) for number in range(300)} == {"train", "validation", "test"}
-        True
-    """
+    """Return a split by the hash of a name: 3 % each for validation and test."""
     place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) % 100
     return "test" if place < 3 else "validation" if place < 6 else "train"
 
@@ -109,10 +100,8 @@ def split_of_name(name: str) -> Split:
 def split_of(module: str) -> Split:
     """Return the split of a standard library module, from its dotted name.
 
-    Only the top-level name counts, without leading underscores, and a module's tests follow the module.
-
-    >>> split_of("zipfile._path"), split_of("test.test_zipfile64"), split_of("asyncio.queues")
-    ('test', 'test', 'train')
+    Only the top-level name counts, without leading underscores. A module's tests follow the module:
+    ``test.test_zipfile64`` is in the split of ``zipfile``.
     """
     parts = [part.lstrip("_") for part in module.split(".")]
     for part in parts[:1] if not is_test_module(module) else parts:
@@ -144,7 +133,7 @@ def python_files(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield dotted module name and path of every Python file below ``root``, sorted, without bundled packages."""
     paths = []
     for folder, inner, names in os.walk(root):
-        inner[:] = set(inner) - set(_BUNDLED.split())  # never entered: many times the library
+        inner[:] = set(inner) - set(_BUNDLED.split())  # os.walk then skips them: many times the library
         paths += [Path(folder, name) for name in names if name.endswith(".py")]
     for path in sorted(paths):
         yield ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), path
@@ -214,13 +203,9 @@ class HeldOut(PromptSet):
     or the source.
 
     Args:
-        source: The source; the same arguments as in training hold out the same texts.
-        split: A search uses ``validation``, and the confirmed figures come from ``test``.
-        items: Maximal number of prompts.
-
-    Example::
-
-        HeldOut(Arithmetic(), "test", items=1).load()[0]["turns"]  # ["Solve each problem in small steps. ..."]
+        source: the source; the same arguments as in training hold out the same texts.
+        split: a search uses ``validation``, and the confirmed figures come from ``test``.
+        items: maximal number of prompts.
     """
 
     def __init__(
@@ -243,11 +228,10 @@ class HeldOut(PromptSet):
         return prompt_rows({row.prompt_id: row for row in rows}.values(), where=f"HeldOut({name})")
 
     def _rows(self, name: str) -> Iterator[PromptRow]:
-        has_problems = False
+        probe = None
         for probe in self.source.probes(self.split):
-            has_problems = True
             yield PromptRow(f"{name}-{fingerprint(probe.prompt)[:12]}", probe.kind, [probe.prompt])
-        for text in () if has_problems else self.source.texts(self.split):
+        for text in self.source.texts(self.split) if probe is None else ():
             yield PromptRow(f"{text.name}-{fingerprint(text.text)[:12]}", name, [opening(text.text)])
 
 
@@ -279,11 +263,7 @@ class StdlibFunctions(PromptSet):
     """Openings of standard library functions; needs no network and no file.
 
     Args:
-        split: Splits share no module. The embedded models were trained on ``train``.
-
-    Example::
-
-        StdlibFunctions("test").load()[0]["turns"]  # ["def ..."], one turn
+        split: splits share no module. The embedded models were trained on ``train``.
     """
 
     def __init__(self, split: Literal["train", "validation", "test"] = "test") -> None:
@@ -302,7 +282,7 @@ def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
     module. The folder of the library is ``root``, by default the running interpreter's own.
 
     Raises:
-        PromptSetError: The library's source is not there.
+        PromptSetError: the library's source is not there.
     """
     folder = root or Path(sysconfig.get_paths()["stdlib"])
     rows: dict[str, PromptRow] = {}

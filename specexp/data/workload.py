@@ -1,7 +1,6 @@
 """Prompts as token ids: the choice of prompts of a set, their order, and the context of each turn.
 
-This module does not import Lightning, so that a configuration with a workload is checked in well under a second;
-:class:`~specexp.data.prompts.PromptDataModule` passes the prompts to a Lightning trainer.
+It imports no Lightning, so that a configuration is checked fast; :mod:`specexp.data.prompts` does.
 """
 
 from __future__ import annotations
@@ -32,16 +31,15 @@ class Prompt:
     """A prompt of one or more turns.
 
     Attributes:
-        turns: The user's texts, one a turn, exactly as in the set.
-        token_ids: The first turn as the model reads it, with chat template or special tokens, cut by the workload.
-        index: Row in the set's own order, from 0; random numbers are keyed by it.
-        chat_template: Whether turns are written with the tokenizer's chat template.
-        context: Messages before the first turn, such as a system prompt.
+        turns: the user's texts, one a turn, exactly as in the set.
+        token_ids: the first turn as the model reads it, with chat template or special tokens, cut by the workload.
+        index: row in the set's own order, from 0; random numbers are keyed by it.
+        chat_template: whether turns are written with the tokenizer's chat template.
+        context: messages before the first turn, such as a system prompt.
 
     Example::
 
         ids = prompt.turn_ids(tokenizer, 0)
-        answer = decode(ids)
         ids = prompt.turn_ids(tokenizer, 1, [*ids, *answer])  # continues from the kept cache
     """
 
@@ -56,20 +54,18 @@ class Prompt:
     def turn_ids(
         self, tokenizer: PreTrainedTokenizerBase, turn: int, previous_token_ids: Sequence[int] = ()
     ) -> list[int]:
-        """Return the whole context of a turn, from 0, whose answer is to be decoded.
+        """Return the whole context of a turn, from 0, to be continued by its answer.
 
         The result starts with ``previous_token_ids``, so that their cache stays valid. Without chat template a later
         turn follows after a blank line. With one, the template's text between an answer and the next turn is added;
         an end-of-turn token at the end of the answer is not repeated.
 
         Args:
-            tokenizer: The tokenizer that the prompt was made with.
-            turn: Number of the turn.
-            previous_token_ids: The context so far with the last answer, EOS included; empty for turn 0.
+            previous_token_ids: the context so far with the last answer, EOS included; empty for turn 0.
 
         Raises:
-            IndexError: There is no such turn.
-            ValueError: Previous tokens are missing or not expected, or the chat template leaves out answers.
+            IndexError: there is no such turn.
+            ValueError: previous tokens are missing or not expected, or the chat template leaves out answers.
         """
         if not 0 <= turn < len(self.turns):
             raise IndexError(
@@ -93,7 +89,7 @@ class Prompt:
         """Return the number of tokens of all turns if every answer has ``max_new_tokens``."""
         length = len(self.token_ids) + max_new_tokens
         for turn in range(1, len(self.turns)):
-            # -1 is no token, so it is never taken for a repeated end-of-turn token.
+            # -1 is not a token, so it is never taken for a repeated end-of-turn token.
             length += len(self.turn_ids(tokenizer, turn, [-1])) - 1 + max_new_tokens
         return length
 
@@ -149,15 +145,14 @@ class Preparation:
     """Changes to prompts between the file and the model, of one loading of a workload.
 
     Attributes:
-        taken: Number of prompts that are decoded.
-        too_long: Policy for prompts above ``max_prompt_tokens``.
-        cut: Original length in tokens of each cut prompt, by id.
-        skipped: The same for prompts that were left out.
-        prompt_tokens: Length to which raw texts are cut; None for other prompts.
-        openings: Ids of raw texts that were longer.
-        repeated: Number of prompts with the same text as an earlier one.
-        end_inside_a_token: Ids of prompts that end in white space that becomes other tokens when a word follows.
-        remarks: Sentences about ignored parts of the rows.
+        taken: number of prompts that are decoded.
+        cut: original length in tokens of each prompt above ``max_prompt_tokens`` that was cut, by id.
+        skipped: the same for prompts that were left out.
+        prompt_tokens: length to which raw texts are cut; None for other prompts.
+        openings: ids of raw texts that were longer.
+        repeated: number of prompts with the same text as an earlier one.
+        end_inside_a_token: ids of prompts that end in white space that becomes other tokens when a word follows.
+        remarks: sentences about ignored parts of the rows.
     """
 
     taken: int = 0
@@ -173,35 +168,26 @@ class Preparation:
 
     def notes(self) -> list[str]:
         """Return the changes in sentences; none if prompts are decoded as they are."""
-        taken, notes = counted(self.taken, "prompt"), list(self.remarks)
-        if self.cut:
-            notes.append(
-                f"{len(self.cut)} of {taken} cut to the {self.too_long.removeprefix('keep-')} {self.max_prompt_tokens} "
-                f"of up to {max(self.cut.values())} tokens (too_long: {self.too_long})."
-            )
-        if self.skipped:
-            skipped = counted(len(self.skipped), "prompt")
-            notes.append(f"{skipped} of more than {self.max_prompt_tokens} tokens left out (too_long: skip).")
-        if self.openings:
-            notes.append(
-                f"{len(self.openings)} of {taken} are the first {self.prompt_tokens} tokens of a longer text "
-                "(prompt_tokens)."
-            )
-        if self.repeated:
-            notes.append(
-                f"{self.repeated} of {taken} repeat the text of an earlier one, so the intervals are narrower than "
-                "they should be."
-            )
-        return [*notes, *self.warnings()]
+        taken, longest = counted(self.taken, "prompt"), max(self.cut.values(), default=0)
+        end, skipped = self.too_long.removeprefix("keep-"), counted(len(self.skipped), "prompt")
+        notes = {
+            f"{len(self.cut)} of {taken} cut to the {end} {self.max_prompt_tokens} of up to {longest} tokens "
+            f"(too_long: {self.too_long}).": self.cut,
+            f"{skipped} of more than {self.max_prompt_tokens} tokens left out (too_long: skip).": self.skipped,
+            f"{len(self.openings)} of {taken} are the first {self.prompt_tokens} tokens of a longer text "
+            "(prompt_tokens).": self.openings,
+            f"{self.repeated} of {taken} repeat the text of an earlier one, so the intervals are narrower than they "
+            "should be.": self.repeated,
+        }
+        return [*self.remarks, *(note for note, found in notes.items() if found), *self.warnings()]
 
     def warnings(self) -> list[str]:
         """Return a sentence, to be printed before decoding, if prompts end inside a token."""
-        if not self.end_inside_a_token:
-            return []
+        ids = self.end_inside_a_token
         return [
-            f"{len(self.end_inside_a_token)} of {counted(self.taken, 'prompt')} end in white space that becomes other "
-            f"tokens when a word follows (the first is {self.end_inside_a_token[0]!r}); specexp does no token healing, "
-            "so remove it."
+            f"{len(ids)} of {counted(self.taken, 'prompt')} end in white space that becomes other tokens when a word "
+            f"follows (the first is {first!r}); specexp does no token healing, so remove it."
+            for first in ids[:1]
         ]
 
     def files(self) -> dict[str, str]:
@@ -221,21 +207,21 @@ class Workload(metaclass=Checked):
     ``max_prompts``, share no prompt: search on the one, confirm on the other.
 
     Args:
-        prompts: The prompt set.
-        max_prompts: Maximal number of prompts; None for all that are left after ``offset``.
-        shuffle_seed: Seed of one fixed shuffled order, the same for every trial and arm; None for the file's order.
-        offset: Number of prompts of that order that are skipped.
-        max_prompt_tokens: The longest first turn, in tokens, template and special tokens included; None for no limit.
+        prompts: the prompt set.
+        max_prompts: maximal number of prompts; None for all that are left after ``offset``.
+        shuffle_seed: seed of one fixed shuffled order, the same for every trial and arm; None for the file's order.
+        offset: number of prompts of that order that are skipped.
+        max_prompt_tokens: the longest first turn, in tokens, template and special tokens included; None for no limit.
             Later turns depend on the answers: see :meth:`Prompt.longest_context`.
-        too_long: Policy for a longer one. ``refuse``: the run stops before it starts. ``keep-last``: the last
+        too_long: policy for a longer one. ``refuse``: the run stops before it starts. ``keep-last``: the last
             tokens stay, since the question is mostly at the end, and with them a leading BOS token. ``keep-first``:
             the first tokens stay. ``skip``: it is left out, and no other takes its place. All are counted and reported.
-        chat_template: Whether turns are written with the tokenizer's chat template. If null, chat messages are and
+        chat_template: whether turns are written with the tokenizer's chat template. If null, chat messages are and
             other prompts are not; if false, messages are joined by blank lines.
-        field: The field of your own prompts that holds them; recognised if null.
+        field: the field of your own prompts that holds them; recognised if null.
 
     Attributes:
-        preparation: Changes to the prompts when they were last loaded.
+        preparation: changes to the prompts when they were last loaded.
 
     Example::
 
@@ -261,7 +247,7 @@ class Workload(metaclass=Checked):
             )
         if chat_template and prompts.prompt_tokens is not None:
             raise ValueError(
-                f"chat_template: true does not go with {type(prompts).__name__}, whose prompts are the first "
+                f"chat_template: true does not go with {type(prompts).__name__}: its prompts are the first "
                 f"{prompts.prompt_tokens} tokens of raw text; set chat_template: false."
             )
         self.prompts = prompts if field is None else prompts.with_field(field)
@@ -277,7 +263,7 @@ class Workload(metaclass=Checked):
         """Return the chosen prompts in their order, at least one.
 
         Raises:
-            PromptSetError: The set cannot be read, ``offset`` passes over all of it, a prompt is too long or has no
+            PromptSetError: the set cannot be read, ``offset`` passes over all of it, a prompt is too long or has no
                 token, all were left out, or the tokenizer has no chat template and one is needed.
         """
         self.preparation = Preparation(
@@ -301,7 +287,7 @@ class Workload(metaclass=Checked):
         """Return the chosen prompts in their order, not tokenized: ``prompt_id``, ``category``, ``turns``, ``index``.
 
         Raises:
-            PromptSetError: The set cannot be read, or ``offset`` passes over all of it.
+            PromptSetError: the set cannot be read, or ``offset`` passes over all of it.
         """
         # A shuffled order needs all of them.
         whole = self.max_prompts is None or self.shuffle_seed is not None

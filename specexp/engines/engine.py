@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class EngineError(ValueError):
-    """An engine does not start or does not answer properly; one sentence."""
+    """An engine does not start or does not answer; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class EngineAnswer:
     """A greedy answer with its times and counts, defined as in :class:`~specexp.bench.record.PromptRecord`.
 
     Attributes:
-        token_ids: The new tokens.
+        token_ids: the new tokens.
         finish_reason: ``eos``, ``length`` or ``context``.
-        prefill_seconds: Time until the first tokens.
-        decode_seconds: Time from the first tokens to the last.
-        first_tokens: Number of tokens that came first, which are not part of the decode seconds.
-        steps: Target passes, or arrivals of tokens if the engine counts no passes.
-        drafted_nodes: Drafted tokens; 0 if the engine does not report them.
-        memory_bytes: Memory of the engine's own processes after the answer; None if it has none.
+        prefill_seconds: time until the first tokens.
+        decode_seconds: time from the first tokens to the last.
+        first_tokens: number of tokens that came first, which are not part of the decode seconds.
+        steps: target passes, or arrivals of tokens if the engine counts no passes.
+        drafted_nodes: drafted tokens; 0 if the engine does not report them.
+        memory_bytes: memory of the engine's own processes after the answer; None if it has none.
     """
 
     token_ids: list[int]
@@ -63,19 +63,18 @@ class RunningEngine(ABC):
         """Continue a prompt greedily with the settings of ``engine``, which has the restart key of this one.
 
         Raises:
-            EngineError: There is no answer, or an unexpected one.
+            EngineError: there is no answer, or an unexpected one.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to stop
         """Stop what was started."""
-        return None
 
 
 class ForeignEngine(metaclass=Checked):
     """An engine and how it speculates. A further one is one class in a file of this folder.
 
     Attributes:
-        exported_as: What ``specexp.export --to`` calls the form of its settings.
+        exported_as: the format of its settings, a value of ``specexp.export --to``.
     """
 
     exported_as: ClassVar[str]
@@ -103,7 +102,7 @@ class ForeignEngine(metaclass=Checked):
         """Start it on these models.
 
         Raises:
-            EngineError: It is not installed, does not start, or cannot run the models.
+            EngineError: it is not installed, does not start, or cannot run the models.
         """
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Requests = Annotated[int, Field(ge=1, le=1024)]
-_ENDING_SECONDS = 0.5  # for a server that failed to end
+_ENDING_SECONDS = 0.5  # in which a server that crashed ends
 _NO_SPECULATION = LlamaCppSettings("none")
 
 
@@ -37,8 +37,8 @@ def background_requests(
 ) -> Iterator[None]:
     """Keep a number of other requests going, with ``ask(prompt, stopped)``.
 
-    The n-th of them repeats the prompt without its last n tokens. So every setting is measured with the same load,
-    and no two requests are equal to a server that caches prompts.
+    The n-th of them repeats the prompt without its last n tokens. So every setting is measured under the same load, and
+    a server that caches prompts gets no two equal requests.
     """
     ended = threading.Event()
 
@@ -62,12 +62,12 @@ class HttpEngine(ForeignEngine):
     """An engine behind OpenAI's API.
 
     Attributes:
-        takes_token_ids: Whether a prompt may be token ids, which are unambiguous.
-        path: Path of the requests.
-        url: Address of a running server; None if :meth:`words` starts one.
-        body: Fields of every request.
-        model: Model name in requests; None for the only model of the server.
-        concurrency: Number of requests at once, with the measured one.
+        takes_token_ids: whether a prompt may be token ids, which are unambiguous.
+        path: path of the requests.
+        url: address of a running server; None if :meth:`words` starts one.
+        body: fields of every request.
+        model: model name in requests; None for the only model of the server.
+        concurrency: number of requests at once, with the measured one.
     """
 
     takes_token_ids: ClassVar[bool] = False
@@ -129,6 +129,7 @@ class _Endpoint(RunningEngine):
         tokens = found.token_ids or self._tokenizer(found.text, add_special_tokens=False).input_ids
         if not tokens or not found.times:
             raise EngineError(f"{self.url} answered with no text")
+        # without counts every arrival is taken for a step, and every further token of it for an accepted draft
         steps, speculation = len(found.times), found.speculation
         prefill_seconds, decode_seconds = found.split()
         reason = "length" if found.finish_reason == "length" else "eos"
@@ -140,7 +141,7 @@ class _Endpoint(RunningEngine):
             reason,
             prefill_seconds=prefill_seconds,
             decode_seconds=decode_seconds,
-            first_tokens=1,
+            first_tokens=1,  # the first piece comes with the prefill
             steps=speculation.get("num_spec_steps", steps - 1) + 1,
             accepted_drafts=speculation.get("num_accepted_draft_tokens", max(0, len(tokens) - steps)),
             drafted_nodes=speculation.get("num_draft_tokens", 0),
@@ -161,19 +162,19 @@ class OpenAIEndpoint(HttpEngine):
     restart, those in ``body`` none.
 
     Args:
-        command: Starts the server with speculation, e.g. ``vllm serve {target} --port {port} --speculative-config
+        command: starts the server with speculation, e.g. ``vllm serve {target} --port {port} --speculative-config
             '{{"method": "ngram", "num_speculative_tokens": {tokens}}}'``.
-        plain_command: Starts it without; ``command`` with ``plain_body`` if null.
-        url: Address of a server that runs already, e.g. ``http://127.0.0.1:8000``, in place of a command.
-        plain_url: Address of the same server without speculation.
-        settings: Values of the names in the command.
-        body: Fields of every request, e.g. ``{speculative: true}``.
-        plain_body: Fields of a request without speculation, e.g. ``{speculative: false}``.
-        model: Name of the model in requests; the only one that the server has if null.
-        concurrency: Number of requests at once, with the measured one.
+        plain_command: starts it without; ``command`` with ``plain_body`` if null.
+        url: address of a server that runs already, e.g. ``http://127.0.0.1:8000``, in place of a command.
+        plain_url: address of the same server without speculation.
+        settings: values of the names in the command.
+        body: fields of every request, e.g. ``{speculative: true}``.
+        plain_body: fields of a request without speculation, e.g. ``{speculative: false}``.
+        model: name of the model in requests; the only one that the server has if null.
+        concurrency: number of requests at once, with the measured one.
 
     Raises:
-        EngineError: Neither or both of command and url are given; or no way to leave out speculation.
+        EngineError: not exactly one of command and url is given, or no way to leave out speculation.
     """
 
     exported_as = "endpoint"
@@ -203,7 +204,7 @@ class OpenAIEndpoint(HttpEngine):
                 "OpenAIEndpoint: no way to leave out speculation is given: set plain_command, plain_url or plain_body"
             )
         self.settings = dict(settings or {})
-        if command is not None:
+        if command is not None:  # raises now for a name without a value
             filled(command, {**self.settings, "port": 0, "target": ""})
         self.command, self.plain_command, self.url, self.plain_url = command, plain_command, url, plain_url
         self.body, self.plain_body = dict(body or {}), plain_body
@@ -244,16 +245,16 @@ class OpenAIEndpoint(HttpEngine):
 
 
 class LlamaCppServer(HttpEngine):
-    """``llama-server``, a program that llama.cpp's builds have and its Python package has not.
+    """``llama-server``, a program of llama.cpp's builds; its Python package does not have it.
 
     Prompts and answers are token ids, and no prompt is taken from the server's cache. With a float32 target, keys and
     values of both models are float32 too.
 
     Args:
-        settings: Its speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
-        target: The target's GGUF file, ``pair.target`` by default. llama.cpp's ``convert_hf_to_gguf.py`` writes one.
-        program: Name or path of the program.
-        concurrency: Number of requests at once, with the measured one.
+        settings: its speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
+        target: the target's GGUF file, ``pair.target`` by default. llama.cpp's ``convert_hf_to_gguf.py`` writes one.
+        program: name or path of the program.
+        concurrency: number of requests at once, with the measured one.
 
     Example:
         >>> engine = LlamaCppServer(LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=4), "target.gguf")
@@ -329,9 +330,10 @@ class LlamaCppServer(HttpEngine):
             "parallel": self.concurrency,
         }
         if pair.target.dtype == torch.float32:
+            # rounded keys and values would give other tokens than the float32 model
             both = ("", "spec-draft-") if self.settings.spec_draft_model else ("",)
             given |= {f"{model or 'cache-'}type-{kind}": "f32" for model in both for kind in "kv"}
-        if self.concurrency > 1:  # every request has the whole context
+        if self.concurrency > 1:  # the server divides its context by the requests
             given["ctx-size"] = self.concurrency * context_limit(pair.target.config)
         given |= {name.replace("_", "-"): value for name, value in self.settings.given().items()}
         return [self.program, *(word for name, value in given.items() for word in (f"--{name}", f"{value}"))]

@@ -25,10 +25,7 @@ _LOOPS: dict[str | None, Reference] = {
 _SETTINGS = {
     None: [set[str](), {"cache_implementation"}],
     "model": [{"num_assistant_tokens"}, {"num_assistant_tokens", "assistant_confidence_threshold"}],
-    "prompt-lookup": [
-        {"prompt_lookup_num_tokens"},
-        {"prompt_lookup_num_tokens", "max_matching_ngram_size"},
-    ],
+    "prompt-lookup": [{"prompt_lookup_num_tokens"}, {"prompt_lookup_num_tokens", "max_matching_ngram_size"}],
 }
 
 
@@ -37,11 +34,11 @@ class HuggingFace(ForeignEngine):
     static.
 
     Args:
-        drafts: The drafter: the pair's draft ``model``, ``prompt-lookup``, or null for none.
-        settings: Amount of drafting, by the names of its generation config.
+        drafts: the drafter: the pair's draft ``model``, ``prompt-lookup``, or null for none.
+        settings: amount of drafting, by the names of its generation config.
 
     Raises:
-        EngineError: The settings do not fit the drafter.
+        EngineError: the settings do not fit the drafter.
 
     Example:
         >>> engine = HuggingFace("model", HuggingFaceSettings(num_assistant_tokens=4))

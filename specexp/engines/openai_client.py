@@ -17,7 +17,7 @@ from specexp.core.messages import did_you_mean
 from specexp.engines.engine import EngineError
 
 COMPLETIONS = "/v1/completions"
-_SHOWN = 200
+_SHOWN = 200  # characters of an answer in an error
 
 
 @dataclass
@@ -25,14 +25,14 @@ class Streamed:
     """A completion.
 
     Attributes:
-        times: Seconds after the request at which its pieces arrived.
+        times: seconds after the request at which its pieces arrived.
         finish_reason: ``stop`` or ``length``.
-        tokens: Number of new tokens by the server's count; None if not sent.
-        speculation: Counts by the names of vLLM's ``metrics.speculative_decoding``; empty if not sent.
-        logprobs: For each token the log-probabilities of the best ones; empty if not sent.
-        pieces: Text of each token that has logprobs.
-        token_ids: The tokens; empty if not sent.
-        generation_seconds: From the first token to the last one by the server's own clock; None if not sent.
+        tokens: number of new tokens by the server's count; None if not sent.
+        speculation: counts by the names of vLLM's ``metrics.speculative_decoding``; empty if not sent.
+        logprobs: for each token the log-probabilities of the best ones; empty if not sent.
+        pieces: text of each token that has logprobs.
+        token_ids: the tokens; empty if not sent.
+        generation_seconds: from the first token to the last one by the server's own clock; None if not sent.
     """
 
     text: str = ""
@@ -61,8 +61,8 @@ class Streamed:
 def _client() -> httpx.Client:
     """The connections of this process, which are kept open from request to request."""
     limits = httpx.Limits(max_connections=None)
-    # The system's certificates, and no proxy between a server and its measurement.
-    headers = {"Accept-Encoding": "identity"}  # pieces are read as they arrive
+    headers = {"Accept-Encoding": "identity"}  # a compressed stream would arrive in larger pieces
+    # the system's certificates, and no proxy between a server and its measurement
     return httpx.Client(verify=ssl.create_default_context(), limits=limits, trust_env=False, headers=headers)
 
 
@@ -81,16 +81,10 @@ def _request(method: str, url: str, seconds: float, body: object = None) -> Iter
 
 
 def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -> str:
-    """Return the name of the model for requests.
-
-    Args:
-        url: Address of the server.
-        wanted: The name; None for the only model of the server.
-        seconds: Timeout.
-        key: Key of the name in errors.
+    """Return the name of the model for requests: the ``wanted`` one, or the only one of the server.
 
     Raises:
-        EngineError: The server does not list the name, or has not exactly one model.
+        EngineError: the server does not list it, or has not exactly one model. The sentence names it as ``key``.
     """
     with _request("GET", f"{url}/v1/models", seconds) as answer:
         content = _json(answer.read())
@@ -116,14 +110,13 @@ def complete(
     """Request a completion as a stream.
 
     Args:
-        url: Address of the server.
-        body: The request, without the fields that make it a stream.
-        seconds: Time limit for the whole answer.
-        stopped: Called at each piece; True ends the reading.
-        path: OpenAI's, or llama.cpp's own ``/completion``, whose answers have token ids.
+        body: the request, without the fields that make it a stream.
+        seconds: time limit for the whole answer.
+        stopped: called at each piece; True ends the reading.
+        path: OpenAI's, or llama.cpp's own ``/completion``, which returns token ids.
 
     Raises:
-        EngineError: There is no answer, an error, no stream, or a stream that ends early or holds something else.
+        EngineError: there is no answer, an error, no stream, or a stream that ends early or holds something else.
     """
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}
     found, ended = Streamed(), False
@@ -152,6 +145,7 @@ def complete(
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    # httpx's iter_lines also splits at characters that JSON texts may hold, such as U+2028
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -175,7 +169,7 @@ def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
     text, tokens = content["content"], content.get("tokens", [])
     if not isinstance(text, str) or not all(isinstance(one, int) for one in tokens):
         raise _no_completion(content)
-    if tokens:
+    if tokens:  # the last event may have none
         found.text += text
         found.token_ids += tokens
         found.times.append(at)
@@ -188,7 +182,7 @@ def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
 
 
 def _take_timings(found: Streamed, timings: Any) -> None:
-    """Add llama.cpp's counts by vLLM's names, and its clock, if they are sent."""
+    """Add llama.cpp's counts by vLLM's names, and its times, if they are sent."""
     if isinstance(timings, dict) and isinstance(timings.get("predicted_n"), int):
         if isinstance(timings.get("predicted_ms"), (int, float)):
             found.generation_seconds = max(0.0, timings["predicted_ms"] / 1000)
@@ -196,6 +190,7 @@ def _take_timings(found: Streamed, timings: Any) -> None:
         found.speculation = {
             "num_draft_tokens": timings.get("draft_n", 0),
             "num_accepted_draft_tokens": accepted,
+            # each pass gives one token beyond the accepted ones; the first pass is that of the prompt
             "num_spec_steps": timings["predicted_n"] - accepted - 1,
         }
 

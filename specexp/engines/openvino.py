@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from specexp.models.pair import ModelPair
 
-_MILLI = 1e-3
+_MILLI = 1e-3  # OpenVINO measures in milliseconds
 _SETTINGS = {
     None: [set[str]()],
     "model": [{"num_assistant_tokens"}, {"assistant_confidence_threshold"}],
@@ -36,12 +36,12 @@ class OpenVINO(ForeignEngine):
     """The pair's models converted, run on the CPU.
 
     Args:
-        drafts: The drafter: the pair's draft ``model``, ``prompt-lookup``, or null for none.
-        settings: Amount of drafting, by OpenVINO's own names.
+        drafts: the drafter: the pair's draft ``model``, ``prompt-lookup``, or null for none.
+        settings: amount of drafting, by OpenVINO's own names.
         threads: CPU threads.
 
     Raises:
-        EngineError: The settings do not fit the drafter.
+        EngineError: the settings do not fit the drafter.
 
     Example:
         >>> engine = OpenVINO("prompt-lookup", OpenVinoSettings(5, max_ngram_size=3))
@@ -98,7 +98,7 @@ class _Pipeline(RunningEngine):
         import openvino_genai
 
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": engine.threads}
-        # By default it rounds to the dtype that the processor multiplies fastest.
+        # by default it rounds to the dtype that the processor multiplies fastest.
         if pair.target.dtype == torch.float32:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         given = dict(properties)
@@ -137,7 +137,7 @@ class _Pipeline(RunningEngine):
         times, sizes = list(raw.m_new_token_times), list(raw.m_batch_sizes)
         counted: Any = getattr(found, "extended_perf_metrics", None)
         has_counts = counted is not None and hasattr(counted, "get_num_accepted_tokens")
-        # A pipeline without the sizes of its passes returns one token with the prompt's.
+        # a pipeline without the sizes of its passes returns one token with the prompt's.
         first = int(sizes[0]) if len(sizes) == len(times) and sum(sizes) == len(tokens) else 1
         return EngineAnswer(
             tokens,
@@ -189,6 +189,7 @@ def write_openvino(
     config, heads = model.config, model.config.num_key_value_heads
     whole = deepcopy(model).float()  # half precision is how weights are stored, not the dtype of logits
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    # any batch and lengths above 1 do, since the tracer may take 1 for a constant
     past = [tuple(torch.zeros(2, heads, 3, width) for _ in range(2)) for _ in range(config.num_hidden_layers)]
     example = {
         "input_ids": torch.ones(2, 2, dtype=torch.int64),
@@ -197,11 +198,11 @@ def write_openvino(
         "past": past,
     }
     with torch.no_grad(), catch_warnings():
-        simplefilter(
-            "ignore"
-        )  # values that a trace takes for constant are constant for every input of this form
+        # the tracer warns of Python numbers that it takes for constants: they are the same for all inputs of this form
+        simplefilter("ignore")
         made = openvino.convert_model(_WithKeysAndValues(whole), example_input=example)
     kept = [f"{layer}.{what}" for layer in range(len(past)) for what in ("key", "value")]
+    # the names that pipelines expect of an optimum export
     for port, name in zip(made.inputs, [*_INPUTS, *(f"past.{one}" for one in kept)], strict=True):
         port.get_tensor().set_names({name})
         shape = [-1, -1] if name in _INPUTS else [-1, heads, -1, width]
@@ -231,7 +232,7 @@ def _keep_state(made: Any, kept: Sequence[str], sizes: tuple[int, int]) -> None:
     for name in kept:
         port = made.input(f"past.{name}")
         readers = port.get_target_inputs()
-        chosen = opset13.gather(port, beams, opset13.constant(0))
+        chosen = opset13.gather(port, beams, opset13.constant(0))  # [beams, heads, length, width]
         for reader in readers:
             reader.replace_source_output(chosen.output(0))
     made.validate_nodes_and_infer_types()
@@ -239,6 +240,7 @@ def _keep_state(made: Any, kept: Sequence[str], sizes: tuple[int, int]) -> None:
     shape_of = opset13.shape_of(made.input("input_ids"), output_type="i64")
     batch = opset13.gather(shape_of, opset13.constant([0]), opset13.constant(0))
     heads, width = sizes
+    # a state without a first value would be unknown in the first pass: it begins with length 0
     empty = opset13.concat([batch, opset13.constant(np.array([heads, 0, width], dtype=np.int64))], axis=0)
     for node in made.get_ops():
         if node.get_type_name() == "ReadValue":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class EnginePool:
-    """Running engines of a study. An unused one is kept until another is started, since the next trial may use it."""
+    """Running engines of a study. An unused one is kept for the next trial until another engine is started."""
 
     def __init__(self, pair: ModelPair) -> None:
         self.pair = pair
@@ -37,7 +37,7 @@ class EnginePool:
         """Return a running engine of the same restart key, started if there is none."""
         key = self._key(engine)
         if key not in self._running:
-            self._close_idle()
+            self._close_idle()  # two engines at a time may not fit into memory
             self._running[key] = engine.start(self.pair)
         self._users.setdefault(key, set()).add(user)
         return self._running[key]
@@ -70,7 +70,7 @@ class EnginePool:
 class ServedArm(EngineArm):
     """Another engine with its settings; the ``scorer`` decodes plainly in our loop, to measure near ties."""
 
-    shows_steps = False
+    shows_steps = False  # an answer has counts, but no trees
 
     def __init__(self, name: str, engine: ForeignEngine, pool: EnginePool, scorer: EngineArm) -> None:
         super().__init__(name, scorer.parts, scorer.generation)
@@ -125,7 +125,7 @@ class ServedBackend(LiveBackend):
     """A pair of models, and the engines that were started on it.
 
     Attributes:
-        pool: The running engines, which the maker of the backend closes.
+        pool: the running engines, which the maker of the backend closes.
     """
 
     def __init__(

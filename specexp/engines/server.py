@@ -18,8 +18,8 @@ from specexp.core import supervisor
 from specexp.core.messages import did_you_mean
 from specexp.engines.engine import EngineError
 
-_HEALTH = ("/health", "/v1/models")
-_LAST_BYTES = 400
+_HEALTH = ("/health", "/v1/models")  # some servers have only the second
+_LAST_BYTES = 400  # of the output, in an error
 _POLL_SECONDS = 0.1
 
 
@@ -82,6 +82,7 @@ class StartedServer:
     def memory_bytes(self) -> int | None:
         """Return the resident memory of all its processes; None if the system has no ``/proc``."""
         try:
+            # the supervisor's only child is the command, which leads a session with all its processes
             pid = self._process.pid
             session = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").strip()
             page = os.sysconf("SC_PAGE_SIZE")
@@ -111,7 +112,7 @@ class StartedServer:
     def _healthy(self) -> bool:
         for path in _HEALTH:
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}{path}", timeout=5, trust_env=False).status_code == 200:
+                if httpx.get(f"{self.url}{path}", timeout=5, trust_env=False).status_code == 200:  # no proxy
                     return True
         return False
 
@@ -119,6 +120,7 @@ class StartedServer:
 def _session_of(folder: Path) -> str:
     """The session of a process, which is the command's pid; empty if the process has ended."""
     try:
+        # the name, in parentheses, may hold blanks and parentheses; the session is the fourth field behind it
         return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[3]
     except (OSError, IndexError):
         return ""

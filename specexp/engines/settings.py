@@ -19,7 +19,7 @@ Least = Annotated[int, Field(ge=0, le=1024)]
 
 
 class SettingsError(ValueError):
-    """Settings that an engine would refuse or misread; one sentence."""
+    """Settings that an engine would refuse or misread; the message is one sentence."""
 
 
 class Settings(metaclass=Checked):
@@ -28,8 +28,8 @@ class Settings(metaclass=Checked):
     A further engine is one frozen dataclass. Its annotations are the bounds.
 
     Attributes:
-        engine: Name of the engine.
-        read_for: Version of the engine that the fields are those of.
+        engine: name of the engine.
+        read_for: version of the engine that the fields are those of.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -107,7 +107,7 @@ class SglangSettings(Settings):
     num_steps: Positive | None = None
     eagle_topk: Positive | None = None
     num_draft_tokens: Positive | None = None
-    # Below 1 the output is not the target's.
+    # below 1 the output is not the target's
     accept_threshold_single: Annotated[float, Field(ge=1, le=1)] | None = None
     accept_threshold_acc: Annotated[float, Field(ge=1, le=1)] | None = None
     use_rejection_sampling: bool | None = None

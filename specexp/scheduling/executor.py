@@ -1,15 +1,14 @@
-"""Execution strategies at work: lanes that draft and are verified, in one thread or over drafting workers."""
+"""Execution strategies at work: lanes that draft and are verified, all in one thread."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
@@ -34,7 +33,7 @@ class Run:
     """The result of decoding some jobs.
 
     Attributes:
-        results: results in the order of the jobs. Their seconds are the work for their sequence, with an equal share of
+        results: in the order of the jobs. Their seconds are the work for their sequence, with an equal share of
             each common pass; in an overlapped run they add up to more than the run took.
         prefill_seconds: seconds of prefills, only the target's if drafters have a worker.
         seconds: other seconds by phase, at the target: ``draft`` is its waiting for drafts. With the prefill they add
@@ -135,10 +134,10 @@ class Lanes(Decoding):
 
 
 class Executor(AbstractContextManager["Executor"]):
-    """An execution strategy at work: ``n`` lanes at a time; a sequence that ends makes room for the next one. Close it,
-    or use it in a ``with`` statement.
+    """An execution strategy at work: ``n`` lanes at a time; a sequence that ends makes room for the next one.
 
-    Here all parts are in the caller's thread: every sequence drafts, then one target pass verifies all drafts.
+    Close it, or use it in a ``with`` statement. All parts are in the caller's thread: every sequence drafts, then one
+    target pass verifies all drafts.
 
     Attributes:
         closed: whether it was closed, or a run failed.
@@ -194,7 +193,7 @@ class Executor(AbstractContextManager["Executor"]):
                 self._run(lanes, jobs, seed, frozenset(eos_token_ids))
             timeline.end = perf_counter()
         except BaseException:
-            self.abort()
+            self.close(at_once=True)
             raise
         finally:
             torch.set_num_threads(before)
@@ -267,20 +266,12 @@ class Executor(AbstractContextManager["Executor"]):
         self._check_open()
         return bytes_of(self._parts)
 
-    def abort(self) -> None:
-        """Stop at once, after a failure."""
+    def close(self, at_once: bool = False) -> None:
+        """Stop the workers, ``at_once`` after a failure; nothing can be run after that."""
         self.closed = True
 
-    def close(self) -> None:
-        """Stop the workers; nothing can be run after that."""
-        self.closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    @override
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_open(self) -> None:
@@ -290,10 +281,9 @@ class Executor(AbstractContextManager["Executor"]):
     def _check(self, jobs: Sequence[Job]) -> None:
         if not jobs:
             raise ValueError("there is no job to run: at least one is needed")
-        sequences = [job.sequence for job in jobs]
-        twice = [sequence for sequence in sequences if sequences.count(sequence) > 1]
-        if twice:
-            raise ValueError(f"two jobs are of sequence {twice[0]!r}: every job needs a sequence of its own")
+        (sequence, count), *_ = Counter(job.sequence for job in jobs).most_common(1)
+        if count > 1:
+            raise ValueError(f"two jobs are of sequence {sequence!r}: every job needs a sequence of its own")
         for job in jobs:
             try:
                 self.model.check_request(job.prompt, job.max_new_tokens)
@@ -303,16 +293,12 @@ class Executor(AbstractContextManager["Executor"]):
 
 def copies(parts: Parts, n: int) -> list[Parts]:
     """Return parts for ``n`` sequences, the given ones first. Builders and verifiers keep no state and are shared."""
-    return [
-        parts,
-        *(
-            parts._replace(
-                drafter=None if parts.drafter is None else parts.drafter.for_new_sequence(),
-                controller=parts.controller.for_new_sequence(),
-            )
-            for _ in range(n - 1)
-        ),
-    ]
+    return [parts, *(_fresh(parts) for _ in range(n - 1))]
+
+
+def _fresh(parts: Parts) -> Parts:
+    drafter = None if parts.drafter is None else parts.drafter.for_new_sequence()
+    return parts._replace(drafter=drafter, controller=parts.controller.for_new_sequence())
 
 
 def initial(parts: Parts, drafter: Mapping[str, Any] | None, controller: Mapping[str, Any] | None) -> Parts:

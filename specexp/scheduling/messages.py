@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.multiprocessing  # registers how tensors are sent to another process: their memory is shared
 
+from specexp.core.context import Context
 from specexp.core.contracts import TreeBuilder
 from specexp.core.loop import Draft
 from specexp.core.parts import Parts
@@ -25,18 +25,15 @@ from specexp.core.tree import NodeKind, TreeShape
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SHAPES_KEPT = 256
 UNNUMBERED = -1
+_MOST_SHAPES = 1024  # kept; further ones are sent every time
 
 
 class StartSequence(NamedTuple):
     """Begin a sequence and draft; ``prefill`` is the target's ``[p, V]`` logits, if the drafter learns from them."""
 
     lane: int
-    prompt: tuple[int, ...]
-    seed: int
-    sequence: int | str
-    noise_temperature: float
+    context: Context
     depth: int
     prefill: NDArray[Any] | None = None
 
@@ -95,13 +92,6 @@ class MemoryReport(NamedTuple):
     bytes: dict[str, int]
 
 
-class Failed(NamedTuple):
-    """A part raised an error, and the worker has ended; the notes give sequence and traceback."""
-
-    error: Exception
-    notes: tuple[str, ...]
-
-
 class Memory:
     """Memory of a lane that both sides share.
 
@@ -118,39 +108,26 @@ class Memory:
 
 
 class Shapes:
-    """Numbers recurring tree shapes, so that each is sent once, and is one object at the target.
-
-    Both sides see all shapes in the same order, so they keep the same ones.
-    """
+    """Numbers tree shapes that recur, such as a static tree, so that each is sent once and stays one object."""
 
     def __init__(self) -> None:
-        self._numbers: OrderedDict[int, tuple[int, TreeShape]] = OrderedDict()  # by id, at the sender
-        self._shapes: OrderedDict[int, TreeShape] = OrderedDict()  # by number, at the receiver
-        self._next = 0
+        self._numbers: dict[int, tuple[int, TreeShape]] = {}  # at the sender, by id
+        self._shapes: dict[int, TreeShape] = {}  # at the receiver, by number
 
     def pack(self, shape: TreeShape) -> tuple[int, TreeShape | None]:
         """Return its number, and the shape if it is new; :data:`UNNUMBERED` if it does not recur."""
         _ = shape.children, shape.ancestor_mask  # computed here, so that the target does not wait for them
-        if not shape.recurs:
+        is_new = id(shape) not in self._numbers
+        if not shape.recurs or (is_new and len(self._numbers) == _MOST_SHAPES):
             return UNNUMBERED, shape
-        known = self._numbers.get(id(shape))
-        if known is not None:
-            return known[0], None
-        number, self._next = self._next, self._next + 1
-        self._numbers[id(shape)] = number, shape
-        if len(self._numbers) > _SHAPES_KEPT:
-            self._numbers.popitem(last=False)
-        return number, shape
+        number, _ = self._numbers.setdefault(id(shape), (len(self._numbers), shape))
+        return number, shape if is_new else None
 
     def unpack(self, number: int, shape: TreeShape | None) -> TreeShape:
         """Return the shape of :meth:`pack`."""
-        if shape is None:
-            return self._shapes[number]
-        if number != UNNUMBERED:
+        if shape is not None:
             self._shapes[number] = shape
-            if len(self._shapes) > _SHAPES_KEPT:
-                self._shapes.popitem(last=False)
-        return shape
+        return self._shapes[number]
 
 
 def _kinds_of(builder: TreeBuilder) -> list[NodeKind]:

@@ -1,4 +1,7 @@
-"""The executor of SEED: the target serves a queue of drafts that workers make."""
+"""SEED's scheduled speculative execution (Algorithm 2): the target serves a queue of drafts that workers make.
+
+Process V of the algorithm is :class:`ScheduledLanes`, its processes D(n) are :mod:`~specexp.scheduling.worker`.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specexp.core.runtime import Runtime
-    from specexp.scheduling.worker import Kind
 
 
 class ScheduledLanes(Lanes):
-    """The queue of drafts (Algorithm 2, process V): a step serves ready ones while workers draft others."""
+    """Process V (lines 11 to 26): each step verifies drafts from the queue Q while workers draft for other lanes.
+
+    The label gamma[i] of a lane, 1 while its worker may draft, has no variable: a lane that is neither queued nor
+    in the present step is being drafted for.
+    """
 
     overlaps: ClassVar[bool] = True
 
@@ -54,39 +60,41 @@ class ScheduledLanes(Lanes):
     ) -> None:
         super().__init__(target, parts, observers, timeline)
         self.workers, self.policy, self.most = workers, policy, most
-        self._queue: list[Lane] = []  # lanes with a ready draft, in the order of arrival
-        self._ended: dict[int, Lane] = {}  # lanes whose parts have not yet learned from the last step
+        self._queue: list[Lane] = []  # Q: lanes with a ready draft, in the order of arrival
+        self._ended: dict[int, Lane] = {}  # their parts have not yet learned from the last step
 
     @override
     def start(self, lane: Lane, wants_logits: bool = False, since: float | None = None) -> None:
-        if not wants_logits:  # the worker drafts while the target reads the prompt
-            self._worker(lane).send(_begin(lane))
+        # line 2; if the drafter learns nothing from the prompt's logits, it drafts while the target reads the prompt
+        if not wants_logits:
+            self._worker(lane).send(StartSequence(lane.slot, lane.context, lane.depth))
         super().start(lane, wants_logits, since)
 
     @override
     def begin(self, lane: Lane, prefill: Outcome | None) -> None:
         if not self.parts.wants_prefill_logits:
             return
-        begin = _begin(lane)
+        logits = None
         if prefill is not None:
-            logits = prefill.logits
-            exact = logits.float() if logits.element_size() < 4 else logits  # numpy has no bfloat16
-            begin = begin._replace(prefill=exact.numpy(force=True))
-        self._worker(lane).send(begin)
+            exact = prefill.logits if prefill.logits.element_size() >= 4 else prefill.logits.float()
+            logits = exact.numpy(force=True)  # [p, V]; numpy has no bfloat16
+        self._worker(lane).send(StartSequence(lane.slot, lane.context, lane.depth, logits))
 
     @override
     def drafts(self) -> list[Lane]:
-        while not self._queue:
+        """Dequeue the drafts of the next pass (lines 13 and 14)."""
+        while not self._queue:  # the target idles, which the schedule is there to avoid
             started = perf_counter()
-            self._take_in()
+            self._receive(self._next_worker())
             self.waited += perf_counter() - started
         for worker in self.workers:
             while worker.ready():
-                self._take_in(worker)
+                self._receive(worker)
         return sorted(self._choose(), key=lambda lane: lane.slot)  # neighbours in the cache need no copy
 
     @override
     def learn_from(self, lane: Lane, outcome: Outcome) -> None:
+        """Let the worker learn from the verdict and draft again (line 24: gamma[i] becomes 1)."""
         worker = self._worker(lane)
         worker.share_logits(lane.slot, outcome.logits)
         accepted, tokens = outcome.accepted, outcome.new_token_ids
@@ -96,19 +104,22 @@ class ScheduledLanes(Lanes):
 
     @override
     def finish(self) -> None:
+        """Wait for all processes (line 27)."""
         while self._ended:
-            self._take_in()
+            self._receive(self._next_worker())
 
     def _worker(self, lane: Lane) -> DraftWorker:
         return self.workers[lane.slot % len(self.workers)]
 
-    def _take_in(self, worker: DraftWorker | None = None) -> None:
-        """Wait for the next message of a worker, or of any worker, and take it in."""
-        if worker is None:
-            worker = self.workers[0]
-            if len(self.workers) > 1:
-                ready = wait([one.connection for one in self.workers])
-                worker = next(one for one in self.workers if one.connection in ready)
+    def _next_worker(self) -> DraftWorker:
+        """Wait until a worker has sent a message. A single worker is returned at once: reading waits too."""
+        if len(self.workers) == 1:
+            return self.workers[0]
+        ready = wait([one.connection for one in self.workers])
+        return next(one for one in self.workers if one.connection in ready)
+
+    def _receive(self, worker: DraftWorker) -> None:
+        """Receive a message; a draft is added to the queue (line 7, from the side of the target)."""
         message = worker.receive()
         assert isinstance(message, NextDraft | SequenceLearned)
         learned = isinstance(message, SequenceLearned)
@@ -131,28 +142,22 @@ class ScheduledLanes(Lanes):
         self._queue.append(lane)
 
     def _choose(self) -> list[Lane]:
+        """Remove the lanes of the next pass from the queue; the policy of SEED is first come, first served."""
         waiting = [
-            Waiting(lane.context.sequence, len(lane.context) - lane.context.prompt_length, lane.draft.tree)
+            Waiting(lane.context.sequence, len(lane.context) - lane.context.prompt_length, lane.tree)
             for lane in self._queue
-            if lane.draft is not None
         ]
-        places = self.policy.choose(waiting, self.most)
-        if not 1 <= len(set(places)) == len(places) <= self.most or not set(places) <= {*range(len(waiting))}:
+        numbers = self.policy.choose(waiting, self.most)
+        if not 1 <= len(set(numbers)) == len(numbers) <= self.most or not set(numbers) <= {
+            *range(len(waiting))
+        }:
             raise ValueError(
-                f"{type(self.policy).__name__} chose the drafts {places} of {len(waiting)}; 1 to "
+                f"{type(self.policy).__name__} chose the drafts {numbers} of {len(waiting)}; 1 to "
                 f"{self.most} different ones are allowed"
             )
-        chosen = [self._queue[place] for place in places]
-        self._queue = [lane for place, lane in enumerate(self._queue) if place not in places]
+        chosen = [self._queue[number] for number in numbers]
+        self._queue = [lane for number, lane in enumerate(self._queue) if number not in numbers]
         return chosen
-
-
-def _begin(lane: Lane) -> StartSequence:
-    context = lane.context
-    prompt = tuple(context.token_ids.tolist())
-    return StartSequence(
-        lane.slot, prompt, context.seed, context.sequence, context.noise_temperature, lane.depth
-    )
 
 
 class ScheduledExecutor(Executor):
@@ -172,7 +177,6 @@ class ScheduledExecutor(Executor):
         self.queue = queue
         # workers do not verify, and not every verifier can be pickled
         drafting = parts._replace(verifier=ArgmaxVerifier())
-        kind: Kind = "thread" if workers == "thread" else "process"
         number = 1 if workers == "thread" else workers
         self._workers: list[DraftWorker] = []
         try:
@@ -181,9 +185,9 @@ class ScheduledExecutor(Executor):
                     slot: Memory(parts, self.model.vocab_size, self.model.dtype)
                     for slot in range(first, self.n, number)
                 }
-                self._workers.append(DraftWorker(drafting, memories, kind, draft_threads))
+                self._workers.append(DraftWorker(drafting, memories, workers == "thread", draft_threads))
         except BaseException:
-            self.abort()
+            self.close(at_once=True)
             raise
 
     @property
@@ -196,39 +200,33 @@ class ScheduledExecutor(Executor):
     def reset(
         self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
     ) -> None:
-        self._ask(Reset(drafter, controller))
+        self._query(Reset(drafter, controller))
 
     @override
     def memory(self) -> dict[str, int]:
-        found = self._ask(MemoryQuery())
-        # all workers see the same weights
+        found = self._query(MemoryQuery())
+        # all workers share the same weights
         return {
             "weights": max(one["weights"] for one in found),
             "caches": sum(one["caches"] for one in found),
         }
 
     @override
-    def abort(self) -> None:
-        super().abort()
-        while self._workers:
-            self._workers.pop().stop(at_once=True)
-
-    @override
-    def close(self) -> None:
+    def close(self, at_once: bool = False) -> None:
         super().close()
         while self._workers:
-            self._workers.pop().stop()
+            self._workers.pop().stop(at_once)
 
-    def _ask(self, question: Reset | MemoryQuery) -> list[dict[str, int]]:
-        """Return the reports of all workers, between runs, when no other message is on its way."""
+    def _query(self, query: Reset | MemoryQuery) -> list[dict[str, int]]:
+        """Return the reports of all workers. Called between runs, when no other message is under way."""
         workers = self.workers
         try:
             for worker in workers:
-                worker.send(question)
-            answers = [worker.receive() for worker in workers]
-            return [answer.bytes for answer in answers if isinstance(answer, MemoryReport)]
+                worker.send(query)
+            reports = [worker.receive() for worker in workers]
+            return [report.bytes for report in reports if isinstance(report, MemoryReport)]
         except BaseException:
-            self.abort()
+            self.close(at_once=True)
             raise
 
     @override

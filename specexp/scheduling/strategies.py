@@ -1,4 +1,4 @@
-"""Execution strategies: sequences in, their tokens and a time line out. A strategy changes when, never what."""
+"""Execution strategies: several sequences on one target. A strategy changes when a token comes, never which one."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Execution(metaclass=Checked):
     ``RejectionSampling`` if its drafter and controller keep nothing from one sequence to the next.
 
     Attributes:
+        n: sequences at a time.
         threads: number of torch's threads for the target; None leaves it as it is.
 
     Example:
@@ -36,19 +37,13 @@ class Execution(metaclass=Checked):
         ...     run = executor.run([Job(prompt, sequence=f"sample {number}") for number in range(3)])
     """
 
+    n: int = 1
     threads: int | None
 
     def check(self, parts: Parts) -> None:
         """Raise ``ValueError`` for parts that cannot work with this strategy."""
         check_composition(*parts)
-
-    @abstractmethod
-    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
-        """Start whatever the strategy needs; raises ``ValueError`` as :meth:`check`, or for an unfit target."""
-
-    def _check_not_shared(self, parts: Parts) -> None:
-        """Raise if the output would depend on which sequence taught the shared parts first."""
-        if isinstance(parts.verifier, DeterministicVerifier):
+        if self.n == 1 or isinstance(parts.verifier, DeterministicVerifier):
             return
         for part in (parts.drafter, parts.controller):
             if part is not None and part.shares_state:
@@ -58,8 +53,21 @@ class Execution(metaclass=Checked):
                     "or preloaded, or verify with KeyedSampling"
                 )
 
+    @abstractmethod
+    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
+        """Start whatever the strategy needs; raises ``ValueError`` as :meth:`check`, or for an unfit target."""
 
-class SerialSpeculative(Execution):
+
+class _InOneThread(Execution):
+    @override
+    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
+        from specexp.scheduling.executor import Executor
+
+        self.check(parts)
+        return Executor(model, parts, self.n, self.threads)
+
+
+class SerialSpeculative(_InOneThread):
     """Speculative decoding of one sequence after the other (SEED, Fig. 1 b): the target idles while the drafter works.
 
     Args:
@@ -68,13 +76,6 @@ class SerialSpeculative(Execution):
 
     def __init__(self, threads: Positive | None = None) -> None:
         self.threads = threads
-
-    @override
-    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
-        from specexp.scheduling import executor
-
-        self.check(parts)
-        return executor.Executor(model, parts, 1, self.threads)
 
 
 class Serial(SerialSpeculative):
@@ -86,11 +87,11 @@ class Serial(SerialSpeculative):
 
     @override
     def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
-        self.check(parts)
-        return super().open(model, Parts(None, None, parts.verifier))
+        check_composition(*parts)
+        return super().open(model, Parts(verifier=parts.verifier))
 
 
-class Batched(Execution):
+class Batched(_InOneThread):
     """Decodes ``n`` sequences in lockstep: each drafts, and one target pass verifies all drafts (SEED, Fig. 1 d).
 
     A draft model drafts for all of them in one pass a level. Nothing overlaps: the target waits for the last draft, and
@@ -105,18 +106,6 @@ class Batched(Execution):
     def __init__(self, n: Positive = 3, threads: Positive | None = None) -> None:
         self.n = n
         self.threads = threads
-
-    @override
-    def check(self, parts: Parts) -> None:
-        super().check(parts)
-        self._check_not_shared(parts)
-
-    @override
-    def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
-        from specexp.scheduling import executor
-
-        self.check(parts)
-        return executor.Executor(model, parts, self.n, self.threads)
 
 
 class Scheduled(Execution):
@@ -170,10 +159,9 @@ class Scheduled(Execution):
             )
         if parts.wants_hidden:
             raise ValueError(
-                f"Scheduled drafts beside the target, and {type(parts.drafter).__name__} reads its hidden states, "
+                f"Scheduled drafts away from the target, and {type(parts.drafter).__name__} reads its hidden states, "
                 "which are not sent there: use Serial or Batched, or another drafter"
             )
-        self._check_not_shared(parts)
 
     @override
     def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:

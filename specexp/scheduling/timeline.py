@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 TARGET = "target"
 What = Literal["prefill", "draft", "learn", "target", "verify", "resample"]
-"""``target`` is a pass of the target; ``verify`` the decision after it where every draft on the path was accepted, and
-``resample`` where one was rejected and the target's own token took its place."""
+"""``target`` is a pass of the target. SEED's phases follow it: ``verify`` (E of Algorithm 2) if all drafts on the
+path were accepted, ``resample`` (R) if the target's own token replaced a rejected one."""
 QUEUE = "drafts waiting"
 DECISIONS = ("verify", "resample")
 BUSY: tuple[What, ...] = ("prefill", "target")
@@ -22,10 +22,10 @@ class Span(NamedTuple):
     """An action of ``target``, ``draft 1`` and so on.
 
     Attributes:
-        start: Seconds of ``time.perf_counter``, which the processes of a machine share.
-        sequence: The sequence; of a pass over several, the first.
-        tokens: Tokens fed in a prefill or pass, nodes drafted, or tokens accepted.
-        round: Number of the target pass, from 0 within a run; -1 without one.
+        start: by ``time.perf_counter``, which the processes of a machine share; so is ``end``.
+        sequence: of a pass over several, the first.
+        tokens: fed in a prefill or pass, drafted, or accepted.
+        round: number of the target pass, from 0 within a run; -1 without one.
     """
 
     who: str
@@ -41,8 +41,7 @@ class TimeLine:
     """Spans of one run, in the order of :meth:`add`; those of one ``who`` do not overlap.
 
     Attributes:
-        start: start of the run; None before that.
-        end: end of the run; None before that.
+        start: start of the run, and ``end`` its end; None before that.
 
     Example:
         >>> line = TimeLine([Span("target", "target", 0.0, 3.0, "a"), Span("draft 1", "draft", 1.0, 4.0, "b")])
@@ -71,7 +70,7 @@ class TimeLine:
         tokens: int = 0,
         round: int = -1,
     ) -> None:
-        """Note a span."""
+        """Add a span."""
         self.spans.append(Span(who, what, start, end, str(sequence), tokens, round))
 
     def extend(self, other: TimeLine) -> None:
@@ -122,18 +121,13 @@ def chrome_trace(timelines: Mapping[str, TimeLine]) -> str:
 
     Every time line is a process by its name, which starts at 0. The target and every drafter have a thread, a span is a
     complete event (``ph: X``), and a counter has the number of waiting drafts. Times are whole microseconds.
-
-    Example:
-        >>> line = TimeLine([Span("target", "prefill", 5.0, 5.002, "a", tokens=7)])
-        >>> json.loads(chrome_trace({"serial": line}))["traceEvents"][-1]["dur"]
-        2000
     """
     events = [
-        event
+        json.dumps(event, ensure_ascii=False)
         for process, (name, timeline) in enumerate(timelines.items(), start=1)
         for event in _events(name, timeline, process)
     ]
-    lines = ",\n".join(json.dumps(event, ensure_ascii=False) for event in events)
+    lines = ",\n".join(events)
     return f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n'
 
 
@@ -149,15 +143,15 @@ def waiting_drafts(timeline: TimeLine) -> list[tuple[float, int]]:
 
     A draft waits from its end to the start of the target pass that verifies it.
     """
-    drafts = [span for span in timeline if span.what == "draft"]
-    if not drafts:
-        return []
-    drafted = {span.sequence for span in drafts}
+    drafted = {span.sequence for span in timeline if span.what == "draft"}
     served: Counter[int] = Counter(
         span.round for span in timeline if span.what in DECISIONS and span.sequence in drafted
     )
-    changes = [(span.end, 0, 1) for span in drafts]
-    changes += [(span.start, 1, -served[span.round]) for span in timeline if span.what == "target"]
+    # at the same moment a draft ends before the pass that takes it begins
+    changes = [(span.end, 0, 1) for span in timeline if span.what == "draft"]
+    changes += [
+        (span.start, 1, -served[span.round]) for span in timeline if drafted and span.what == "target"
+    ]
     known, count = [], 0
     for moment, together in groupby(sorted(changes), key=lambda change: change[0]):
         count += sum(change for *_, change in together)
@@ -166,7 +160,7 @@ def waiting_drafts(timeline: TimeLine) -> list[tuple[float, int]]:
 
 
 def served_by(timeline: TimeLine) -> dict[int, list[str]]:
-    """Return, by the number of a target pass, the drafters whose drafts it verified."""
+    """Return the drafters that a target pass served, by its number."""
     drafter: dict[str, str] = {}
     served: defaultdict[int, list[str]] = defaultdict(list)
     for span in _in_order(timeline):
@@ -178,8 +172,7 @@ def served_by(timeline: TimeLine) -> dict[int, list[str]]:
 
 
 def _events(name: str, timeline: TimeLine, process: int) -> Iterator[dict[str, Any]]:
-    rows = rows_of(timeline)
-    threads = {who: thread for thread, who in enumerate(rows, start=1)}
+    threads = {who: thread for thread, who in enumerate(rows_of(timeline), start=1)}
     start = start_of(timeline)
     yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
     yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
@@ -192,27 +185,16 @@ def _events(name: str, timeline: TimeLine, process: int) -> Iterator[dict[str, A
         yield {"ph": "C", "pid": process, "name": QUEUE, "ts": at, "args": {"drafts": count}}
     for span in _in_order(timeline):
         began, ended = _microseconds(span.start - start), _microseconds(span.end - start)
-        facts: dict[str, Any] = {"sequence": span.sequence, "tokens": span.tokens}
-        if span.round >= 0:
-            facts["round"] = span.round
-        yield {
-            "ph": "X",
-            "pid": process,
-            "tid": threads[span.who],
-            "name": span.what,
-            "cat": "target" if span.who == TARGET else "draft",
-            "ts": began,
-            "dur": ended - began,
-            "args": facts,
-        }
+        what = {"name": span.what, "cat": "target" if span.who == TARGET else "draft"}
+        when = {"ph": "X", "pid": process, "tid": threads[span.who], "ts": began, "dur": ended - began}
+        facts = {"sequence": span.sequence, "tokens": span.tokens}
+        yield {**what, **when, "args": facts if span.round < 0 else {**facts, "round": span.round}}
 
 
 def start_of(timeline: TimeLine) -> float:
-    """Return the begin of the run, or of its first span if that is earlier."""
-    moments = [span.start for span in timeline]
-    if timeline.start is not None:
-        moments.append(timeline.start)
-    return min(moments, default=0.0)
+    """Return the start of the run, or of its first span if that is earlier."""
+    known = [] if timeline.start is None else [timeline.start]
+    return min((*known, *(span.start for span in timeline)), default=0.0)
 
 
 def _in_order(spans: Iterable[Span]) -> list[Span]:

@@ -1,8 +1,8 @@
 """A drafting worker: a process or thread that drafts for several sequences while the target verifies others.
 
-The target's side sends prompts and verdicts; the worker replies to each with the next draft, in the order of arrival.
-Its parts change in one place only. Neither side waits to send: a worker reads messages without delay, and the target's
-side sends nothing that the worker must reply to before it reads. So the two cannot deadlock.
+The target's side sends prompts and verdicts. The worker replies to each with the next draft, in the order of arrival.
+Neither side waits to send, so the two cannot deadlock. A thread of the worker reads without delay, and the target's
+side always reads the reply to a message before it sends the next one for that lane.
 """
 
 from __future__ import annotations
@@ -22,20 +22,18 @@ from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from time import perf_counter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.multiprocessing  # registers how tensors are sent to another process: their memory is shared
 from typing_extensions import override
 
-from specexp.core.context import Context
 from specexp.core.loop import Draft, Drafting, draft_together, drafting_for, teams
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
 from specexp.scheduling.executor import bytes_of, copies, initial
 from specexp.scheduling.messages import (
-    Failed,
     Memory,
     MemoryQuery,
     MemoryReport,
@@ -54,21 +52,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.process import BaseProcess
 
-Kind = Literal["process", "thread"]
 _PATIENCE = 1.0  # seconds for a worker to end by itself
 
 
 class DraftWorker:
-    """The target's side of a worker.
+    """The target's side of a worker: a draft process D(n) of SEED's Algorithm 2 for each of its lanes.
 
     Args:
         parts: the parts of every lane, in their initial state.
         memories: shared memory of each lane, by slot.
-        kind: ``process``, or ``thread`` for drafters that hardly compute: threads share one interpreter.
+        in_thread: whether it is a thread of this process, for drafters that hardly compute, and not a process.
         threads: number of torch's threads for the worker; None leaves it.
     """
 
-    def __init__(self, parts: Parts, memories: dict[int, Memory], kind: Kind, threads: int | None) -> None:
+    def __init__(
+        self, parts: Parts, memories: dict[int, Memory], in_thread: bool, threads: int | None
+    ) -> None:
         self.connection, theirs = Pipe()
         self._memories = memories
         self._shapes = Shapes()
@@ -76,10 +75,10 @@ class DraftWorker:
         if hasattr(select, "poll"):  # ten times faster than connection.poll
             self._poll = select.poll()
             self._poll.register(self.connection, select.POLLIN)
-        arguments = (theirs, parts, memories, threads, kind == "process")
+        arguments = (theirs, parts, memories, threads, not in_thread)
         self._process: BaseProcess | None = None
         self._thread: threading.Thread | None = None
-        if kind == "thread":
+        if in_thread:
             self._thread = threading.Thread(target=serve, args=arguments, daemon=True, name="specexp drafts")
             self._thread.start()
             return
@@ -101,13 +100,10 @@ class DraftWorker:
         try:
             send_message(self.connection, message)
         except (BrokenPipeError, ConnectionResetError):
-            lost = self._lost()
-        else:
-            return
-        raise lost
+            raise self._lost() from None
 
     def ready(self) -> bool:
-        """Whether there is a message."""
+        """Return whether there is a message."""
         return self.connection.poll() if self._poll is None else bool(self._poll.poll(0))
 
     def receive(self) -> NextDraft | SequenceLearned | MemoryReport:
@@ -120,11 +116,9 @@ class DraftWorker:
         try:
             message = receive_message(self.connection)
         except (EOFError, ConnectionResetError):
-            message = None
-        if message is None:
-            raise self._lost()
-        if isinstance(message, Failed):
-            raise _noted(message)
+            raise self._lost() from None
+        if isinstance(message, BaseException):
+            raise message
         if not isinstance(message, NextDraft):
             return message  # type: ignore[no-any-return]
         shape = self._shapes.unpack(*message.shape)
@@ -166,8 +160,8 @@ class DraftWorker:
         with suppress(EOFError, OSError):
             while True:
                 message = receive_message(self.connection)
-                if isinstance(message, Failed):
-                    return _noted(message)
+                if isinstance(message, BaseException):
+                    return message
         code = None
         if self._process is not None:
             self._process.join(_PATIENCE)
@@ -175,12 +169,6 @@ class DraftWorker:
         return RuntimeError(
             f"a drafting worker ended on its own{'' if code is None else f' (exit code {code})'}"
         )
-
-
-def _noted(failed: Failed) -> BaseException:
-    for note in failed.notes:
-        failed.error.add_note(note)
-    return failed.error
 
 
 def _start_process(arguments: tuple[Any, ...]) -> BaseProcess:
@@ -247,11 +235,7 @@ class _Finder(pickle.Pickler):
 
 
 def serve(
-    connection: Connection,
-    parts: Parts,
-    memories: dict[int, Memory],
-    threads: int | None,
-    own_process: bool,
+    connection: Connection, parts: Parts, memories: dict[int, Memory], threads: int | None, own_process: bool
 ) -> None:
     """Draft until stopped or until the other side is gone; a process of its own ends with its parent."""
     if own_process:
@@ -280,9 +264,11 @@ def serve(
     reader.start()
     try:
         with torch.inference_mode():
-            _work(connection, parts, memories, inbox, over)
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # the other side is gone
+            _work(connection, WorkerLanes(parts, memories), inbox, over)
+    except Exception as error:
+        error.add_note(f"in the drafting worker:\n{''.join(traceback.format_tb(error.__traceback__))}")
+        with suppress(OSError):  # the other side is gone
+            send_message(connection, _sendable(error))
     finally:
         over.set()
         shut_down(connection)
@@ -290,43 +276,33 @@ def serve(
         connection.close()
 
 
-def _work(
-    connection: Connection,
-    parts: Parts,
-    memories: dict[int, Memory],
-    inbox: SimpleQueue[Any],
-    over: threading.Event,
-) -> None:
-    """Handle messages; the first error is the last reply."""
-    try:
-        lanes = WorkerLanes(parts, memories)
-        while (message := inbox.get()) is not None and not over.is_set():
-            messages = [message]
-            while not inbox.empty() and messages[-1] is not None:
-                messages.append(inbox.get())
-            for answer in lanes.answers(messages):
-                if over.is_set():
-                    return
-                try:
-                    send_message(connection, answer)
-                except OSError:
-                    return  # the other side is gone
-            if messages[-1] is None:
+def _work(connection: Connection, lanes: WorkerLanes, inbox: SimpleQueue[Any], over: threading.Event) -> None:
+    """Reply to messages until the last one, which is None, or until the other side is gone."""
+    messages: list[Any] = [inbox.get()]
+    while messages[-1] is not None:
+        while not inbox.empty() and messages[-1] is not None:
+            messages.append(inbox.get())
+        for reply in lanes.replies(messages):
+            if over.is_set():
                 return
-    except Exception as error:
-        notes = tuple(getattr(error, "__notes__", ()))
-        where = "".join(traceback.format_tb(error.__traceback__))
-        send_message(connection, Failed(_sendable(error), (*notes, f"in the drafting worker:\n{where}")))
+            try:
+                send_message(connection, reply)
+            except OSError:
+                return
+        if messages[-1] is not None:
+            messages = [inbox.get()]
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return the error without notes, or a RuntimeError with its text if it cannot be pickled."""
+    """Return the error, or a RuntimeError with its text and notes if it cannot be pickled."""
     try:
-        copy: Exception = pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    copy.__dict__.pop("__notes__", None)
-    return copy
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # an exception may define its pickling
+        copy = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in error.__notes__:
+            copy.add_note(note)
+        return copy
+    return error
 
 
 class _Wanted(NamedTuple):
@@ -345,8 +321,8 @@ class WorkerLanes:
         self._draftings: dict[int, tuple[Drafting, Draft]] = {}
         self._shapes = Shapes()
 
-    def answers(self, messages: Sequence[Any]) -> Iterator[NextDraft | SequenceLearned | MemoryReport]:
-        """Handle messages; sequences that wait for a draft of one team are drafted for together."""
+    def replies(self, messages: Sequence[Any]) -> Iterator[NextDraft | SequenceLearned | MemoryReport]:
+        """Handle messages up to None; sequences that wait for a draft of one team are drafted for together."""
         waiting: list[_Wanted] = []
         for message in messages:
             if message is None:
@@ -360,7 +336,7 @@ class WorkerLanes:
                 yield MemoryReport(bytes_of([*self._parts.values()]))
             else:
                 begins = isinstance(message, StartSequence)
-                context = message if begins else self._draftings[message.lane][0].context
+                context = message.context if begins else self._draftings[message.lane][0].context
                 with drafting_for(context.sequence):
                     wanted = self._begin(message) if begins else self._learn(message)
                 if isinstance(wanted, SequenceLearned):
@@ -369,16 +345,14 @@ class WorkerLanes:
                     yield from self._drafts([wanted])
                 else:
                     waiting.append(wanted)
-        for places in teams([one.drafting for one in waiting]):
-            yield from self._drafts([waiting[place] for place in places])
+        for team in teams([one.drafting for one in waiting]):
+            yield from self._drafts([waiting[number] for number in team])
 
     def _take(self, parts: Parts) -> None:
         self._parts = dict(zip(self._memories, copies(parts, len(self._memories)), strict=True))
 
     def _begin(self, message: StartSequence) -> _Wanted:
-        started = perf_counter()
-        _, prompt, seed, sequence, noise_temperature, *_ = message
-        context = Context(prompt, seed=seed, sequence=sequence, noise_temperature=noise_temperature)
+        started, context = perf_counter(), message.context
         drafting = Drafting(self._parts[message.lane], context)
         prefill = None
         if message.prefill is not None:
@@ -411,6 +385,7 @@ class WorkerLanes:
         return _Wanted(message.lane, drafting, message.depth, (started, perf_counter()))
 
     def _drafts(self, wanted: Sequence[_Wanted]) -> Iterator[NextDraft]:
+        """Draft for sequences and reply (Algorithm 2, lines 6 and 7); each then waits for its verdict (line 8)."""
         started = perf_counter()
         drafts = draft_together([(one.drafting, one.depth) for one in wanted])
         ended = perf_counter()

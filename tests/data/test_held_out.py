@@ -86,36 +86,44 @@ def test_problems_have_the_prompts_of_their_task():
 
 @pytest.mark.parametrize("split", [pytest.param("train", marks=pytest.mark.slow), "validation", "test"])
 def test_functions_continue_at_a_boundary_of_tokens(embedded_tokenizer, split):
-    for module, path in python_files(Path(sysconfig.get_paths()["stdlib"])):
-        for document in documents_of(path, module) if split_of(module) == split else ():
-            prompt = prompt_of(document.text) if document.kind == "function" else None
-            if prompt is not None:
-                assert starts_with(embedded_tokenizer, prompt, document.text.removeprefix(prompt))
+    files = python_files(Path(sysconfig.get_paths()["stdlib"]))
+    documents = [
+        one for module, path in files if split_of(module) == split for one in documents_of(path, module)
+    ]
+    texts = [document.text for document in documents if document.kind == "function"]
+    prompts = [(prompt, text) for text in texts if (prompt := prompt_of(text)) is not None]
+    assert len(prompts) > 100
+    for prompt, text in prompts:
+        assert starts_with(embedded_tokenizer, prompt, text.removeprefix(prompt))
 
 
 def test_openings_of_texts_continue_at_a_boundary_of_tokens(embedded_tokenizer):
     sources = [PythonLibrary(), Arithmetic(100), BlocksPlans(20)]
     texts = [text.text for source in sources for text in source.texts("test")]
-    texts += [
-        "One sentence, all in one line, and no line break after it.",
-        "one\n\n\ntwo\nthree\nfour\nfive\n",
-    ]
+    texts += ["One sentence, all in one line, and no line break.", "one\n\n\ntwo\nthree\nfour\nfive\n"]
     for text in texts:
         assert starts_with(embedded_tokenizer, opening(text), text.removeprefix(opening(text)))
 
 
-@pytest.mark.parametrize("source", [Arithmetic(50), BlocksPlans(50)])
-def test_held_out_problems_continue_at_a_boundary_of_tokens(embedded_tokenizer, source):
-    for row in HeldOut(source, "test", items=40).load():
-        (prompt,) = row["turns"]
-        assert starts_with(embedded_tokenizer, prompt, continuation_in_the_examples(prompt))
-
-
-@pytest.mark.parametrize("task", [GSM8K(""), CreativeWriting(""), Blocksworld("", "")])
-def test_prompts_of_tasks_continue_at_a_boundary_of_tokens(embedded_tokenizer, task):
+def prompts_of(task):
     item, thoughts = Item("0", 0, "a problem", ()), ["one", "two"]
     prompts = [task.thought_prompt(item, thoughts[:count]) for count in range(3)]
     prompts += [task.thought_prompt(item, thoughts, last=True), task.value_prompt(item, thoughts)]
     completion = task.completion_prompt(item, [], "How many?")
-    for prompt in [*prompts, *([] if completion is None else [completion])]:
+    return [*prompts, *([] if completion is None else [completion])]
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        lambda: [row["turns"][0] for row in HeldOut(Arithmetic(50), "test", items=40).load()],
+        lambda: [row["turns"][0] for row in HeldOut(BlocksPlans(50), "test", items=40).load()],
+        lambda: prompts_of(GSM8K("")),
+        lambda: prompts_of(CreativeWriting("")),
+        lambda: prompts_of(Blocksworld("", "")),
+    ],
+)
+def test_prompts_with_examples_continue_at_a_boundary_of_tokens(embedded_tokenizer, prompts):
+    assert prompts()
+    for prompt in prompts():
         assert starts_with(embedded_tokenizer, prompt, continuation_in_the_examples(prompt))

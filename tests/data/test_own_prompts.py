@@ -1,4 +1,4 @@
-"""Prompts of somebody's own: every form a file may have, and the conversation it is read as."""
+"""Prompts of a user's own: all forms of files, and the conversations they are read as."""
 
 import json
 from pathlib import Path

@@ -94,15 +94,14 @@ def made(write, kind: type[PromptSet], name: str, rows: list[dict[str, object]])
     return kind(path)
 
 
-@pytest.mark.parametrize(("kind", "name", "rows", "read"), FORMATS, ids=NAMES)
-def test_rows_of_a_format(write, kind, name, rows, read):
-    assert rows_of(made(write, kind, name, rows)) == read
-
-
 class TestNamedSets(PromptSetContract):
     @pytest.fixture(params=FORMATS, ids=NAMES)
     def prompt_set(self, request, write):
         return made(write, *request.param[:3])
+
+    @pytest.mark.parametrize(("kind", "name", "rows", "read"), FORMATS, ids=NAMES)
+    def test_rows_of_a_format(self, write, kind, name, rows, read):
+        assert rows_of(made(write, kind, name, rows)) == read
 
 
 class TestStdlibFunctions(PromptSetContract):
@@ -148,16 +147,16 @@ def test_a_folder_laid_out_like_a_hub_repository_is_read_by_subset_and_split(tmp
     ids=lambda value: type(value).__name__ if isinstance(value, PromptSet) else None,
 )
 def test_without_a_path_a_set_comes_from_the_hub(monkeypatch, prompt_set, path, subset, split):
-    asked = []
+    calls = []
 
     def no_network(**arguments):
-        asked.append(arguments | {"streaming": None})
+        calls.append(arguments | {"streaming": None})
         raise ConnectionError("no network")
 
     monkeypatch.setattr("datasets.load_dataset", no_network)
     with pytest.raises(PromptSetError, match=r"no network.*give a local file"):
         prompt_set.load()
-    assert asked == [{"path": path, "name": subset, "split": split, "streaming": None}]
+    assert calls == [{"path": path, "name": subset, "split": split, "streaming": None}]
 
 
 def test_a_large_set_is_streamed_and_only_its_first_items_are_read(monkeypatch):

@@ -26,26 +26,20 @@ def test_mt_bench_part_of_spec_bench(specexp_data):
 
 
 def test_both_forms_of_mbpp_write_a_prompt_alike(specexp_data):
-    spec_bench = {
-        row["prompt_id"]: row["turns"][0] for row in MBPP(str(specexp_data / "mbpp/question.jsonl")).load()
-    }
-    original = {
-        row["prompt_id"]: row["turns"][0] for row in MBPP(str(specexp_data / "mbpp/mbpp.jsonl")).load()
-    }
+    forms = [MBPP(str(specexp_data / "mbpp" / name)).load() for name in ("question.jsonl", "mbpp.jsonl")]
+    spec_bench, original = ({row["prompt_id"]: row["turns"][0] for row in rows} for rows in forms)
     assert len(original) == 974
-    # One form's tasks were reworded by hand; where they were left alone, the prompts agree to the letter.
+    # some tasks of one form were reworded by hand; the prompts of the others agree to the letter
     assert sum(original.get(i) == f"{prompt}\n" for i, prompt in spec_bench.items()) >= 20
 
 
 def test_solutions_leave_the_tokens_of_their_prompts_as_they_are(specexp_data, embedded_tokenizer):
-    human_eval = str(specexp_data / "humaneval/HumanEval.jsonl.gz")
-    mbpp = str(specexp_data / "mbpp/mbpp.jsonl")
-    for prompts, path, key in (
-        (HumanEval(human_eval), human_eval, "canonical_solution"),
-        (MBPP(mbpp), mbpp, "code"),
+    for kind, name, key in (
+        (HumanEval, "humaneval/HumanEval.jsonl.gz", "canonical_solution"),
+        (MBPP, "mbpp/mbpp.jsonl", "code"),
     ):
-        solutions = read_table(path, key)
-        for row, solution in zip(prompts.load(), solutions, strict=True):
-            # Some begin with blank lines, which the tokenizer joins with the prompt's line break.
+        path = str(specexp_data / name)
+        for row, solution in zip(kind(path).load(), read_table(path, key), strict=True):
+            # some begin with blank lines, which the tokenizer joins with the prompt's line break.
             text = re.sub(r"^\s*\n", "", solution.text(key))
             assert starts_with(embedded_tokenizer, row["turns"][0], text)

@@ -197,12 +197,16 @@ def test_a_byte_that_ends_an_answer_is_no_end_of_turn(tokenizer):
     assert tokenizer.decode(prompt.turn_ids(tokenizer, 1, encode(tokenizer, "Ax x"))) == "Ax xxBx"
 
 
-def test_a_template_without_answers_and_wrong_previous_tokens_are_refused(tokenizer):
-    tokenizer.chat_template = "{{ messages[-1].content }}"
-    for turn, previous, message in (
+@pytest.mark.parametrize(
+    ("turn", "previous", "message"),
+    [
         (1, [1], r"'81' .*leaves out earlier answers; set chat_template: false"),
         (0, [1], "empty for turn 0 and hold at least one token"),
         (1, [], "empty for turn 0 and hold at least one token"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make_prompt(tokenizer, "A", "B", chat_template=True).turn_ids(tokenizer, turn, previous)
+    ],
+)
+def test_a_template_without_answers_and_wrong_previous_tokens_are_refused(tokenizer, turn, previous, message):
+    tokenizer.chat_template = "{{ messages[-1].content }}"
+    prompt = make_prompt(tokenizer, "A", "B", chat_template=True)
+    with pytest.raises(ValueError, match=message):
+        prompt.turn_ids(tokenizer, turn, previous)

@@ -40,13 +40,9 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def eos(pair):
-    return pair.tokenizer.eos_token_id
-
-
-@pytest.fixture(scope="module")
-def expected(pair, eos):
+def expected(pair):
     """The target's own tokens, by prompt."""
+    eos = pair.tokenizer.eos_token_id
     greedy = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": eos, "pad_token_id": eos}
     prompts = [one.token_ids for one in Workload(StdlibFunctions("test"), max_prompts=3).load(pair.tokenizer)]
     return {
@@ -68,8 +64,9 @@ def expected(pair, eos):
     ],
 )
 def test_it_gives_the_targets_tokens_however_it_drafts(
-    kind, settings, concurrency, pair, files, expected, eos
+    kind, settings, concurrency, pair, files, expected
 ) -> None:
+    eos = pair.tokenizer.eos_token_id
     if kind == "draft-simple":
         settings = {**settings, "spec_draft_model": str(files / "draft.gguf")}
     engine = LlamaCppServer(
@@ -85,12 +82,9 @@ def test_it_gives_the_targets_tokens_however_it_drafts(
         assert answer.finish_reason == ("eos" if eos in expected[prompt] else "length")
         assert answer.accepted_drafts <= answer.drafted_nodes
         assert answer.memory_bytes > 20 * 2**20
+    assert "commit" in engine.version
     drafted = sum(answer.drafted_nodes for answer in answers.values())
     assert (drafted == 0) if kind == "none" else (drafted > 0 or kind != "draft-simple")
-
-
-def test_it_has_a_version(files) -> None:
-    assert "commit" in LlamaCppServer(target="t.gguf", program=PROGRAM).version
 
 
 def test_an_error_has_the_last_lines_of_the_server(pair, files) -> None:

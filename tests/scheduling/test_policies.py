@@ -1,4 +1,4 @@
-"""Which draft is next: the policies by hand, and from time lines that nobody starves."""
+"""The policies, by hand, and fairness of first come, first served, from time lines."""
 
 from random import Random
 
@@ -20,12 +20,8 @@ def waiting(sequence, new_tokens, *probabilities):
     return Waiting(sequence, new_tokens, TokenTree(CHAIN, np.array([1, 2, 3]), log_probs))
 
 
-QUEUE = [
-    waiting("a", 7, 0.9, 0.5),
-    waiting("b", 3, 0.9, 0.9),
-    waiting("c", 7, 0.6, 0.8),
-    waiting("d", 3, 0.9, 0.9),
-]
+CHANCES = {"a": (7, 0.9, 0.5), "b": (3, 0.9, 0.9), "c": (7, 0.6, 0.8), "d": (3, 0.9, 0.9)}
+QUEUE = [waiting(sequence, *chances) for sequence, chances in CHANCES.items()]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +36,7 @@ def test_the_order(policy, order):
 
 
 class Chooses(QueuePolicy):
-    """Chooses what it was told to."""
+    """Chooses given places."""
 
     def __init__(self, *places):
         self.places = list(places)
@@ -81,7 +77,7 @@ def rounds_waited(timeline):
 
 
 @pytest.mark.parametrize(("n", "verify_batch"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 1), (6, 3)])
-def test_first_come_first_served_starves_nobody(n, verify_batch):
+def test_no_sequence_waits_longer_than_n_rounds_under_first_come_first_served(n, verify_batch):
     generator = Random(n)
     for seed in range(4):
         pauses = [Pause(generator.choice((0.1, 1.0)), seed=seed) for _ in range(2)]

@@ -23,7 +23,7 @@ from specexp.verify.toy import LIVE
 SCHEDULES = 1000
 FAMILIES = 40
 NO_PAUSE = Pause(0.0)
-pytestmark = pytest.mark.timeout(60)  # whoever waits for ever fails
+pytestmark = pytest.mark.timeout(60)  # a deadlock fails
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +49,14 @@ def run_like_plain_decoding(
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("n", "verify_batch"), [(1, 1), (2, 2), (3, 1), (3, 3), (8, 5)])
-def test_every_policy_and_size_says_the_same(n, verify_batch, policy):
+def test_every_policy_and_size_gives_the_tokens_of_plain_decoding(n, verify_batch, policy):
     execution = Scheduled(n, policy(), verify_batch, workers="thread")
     for parts in ("chain", "recycling"):
         run_like_plain_decoding(execution, PARTS[parts](), "keyed", jobs_of(Random(n), 6), eos=3)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 9])
-def test_every_batch_says_the_same(n):
+def test_every_batch_gives_the_tokens_of_plain_decoding(n):
     for parts in PARTS.values():
         run_like_plain_decoding(Batched(n), parts(), "keyed", jobs_of(Random(n), 6), eos=3)
 
@@ -65,7 +65,7 @@ def test_every_batch_says_the_same(n):
     "family",
     [pytest.param(family, marks=pytest.mark.slow if family >= 4 else []) for family in range(FAMILIES)],
 )
-def test_random_schedules_say_the_same_and_none_hangs(family):
+def test_random_schedules_give_the_tokens_of_plain_decoding_and_none_hangs(family):
     generator = Random(family)
     before = threading.active_count()
     for number in range(family, SCHEDULES, FAMILIES):
@@ -83,11 +83,11 @@ def test_random_schedules_say_the_same_and_none_hangs(family):
             run_like_plain_decoding(execution, parts, verifier, jobs, eos, *pauses)
         else:
             pauses[failing < 0.9].fails_at = generator.randint(1, 12)
-            fails_or_says_the_same(execution, parts, verifier, jobs, eos, pauses)
+            fails_or_gives_the_same(execution, parts, verifier, jobs, eos, pauses)
     assert threading.active_count() == before
 
 
-def fails_or_says_the_same(execution, parts, verifier, jobs, eos, pauses):
+def fails_or_gives_the_same(execution, parts, verifier, jobs, eos, pauses):
     """A drafter or target that fails at some call ends the run, unless it is over before."""
     parts = pausing(parts, pauses[0])._replace(verifier=VERIFIERS[verifier]())
     failure = None

@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 class PromptDataModule(LightningDataModule):
-    """The prompts of a workload, one a batch, in the workload's order; the loader of ``fit`` is that of ``test``.
-
-    Example::
-
-        data = PromptDataModule(Workload(StdlibFunctions("test"), max_prompts=16), tokenizer)
-        trainer.test(evaluation, datamodule=data)  # test_step(batch: Prompt, ...)
-    """
+    """The prompts of a workload, one a batch, in the workload's order; the loader of ``fit`` is that of ``test``."""
 
     def __init__(self, workload: Workload, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()

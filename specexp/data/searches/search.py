@@ -16,8 +16,8 @@ class State:
     """A partial solution.
 
     Attributes:
-        path: Number of each thought among its siblings, from the root; randomness is keyed by it.
-        thoughts: Text of each thought.
+        path: number of each thought among its siblings, from the root; randomness is keyed by it.
+        thoughts: text of each thought.
     """
 
     path: tuple[int, ...] = ()
@@ -132,7 +132,7 @@ class Search(metaclass=Checked):
         ...                                 # StopIteration.value is the SearchResult
 
     Attributes:
-        thoughts: Number of continuations of every expanded state.
+        thoughts: number of continuations of every expanded state.
     """
 
     thoughts: int
@@ -141,11 +141,12 @@ class Search(metaclass=Checked):
         """Search once, for paths of ``depth`` generations, the last included (see ``Task.depth``).
 
         Raises:
-            ValueError: depth is below 1; while driving: an answer has the wrong length, or a value is not finite.
+            ValueError: depth is below 1; or, while the search is driven, an answer has the wrong length or a value is
+                not finite.
         """
         if depth < 1:
             raise ValueError(
-                f"{type(self).__name__} was asked for paths of {depth} generations; at least 1 is needed"
+                f"{type(self).__name__}: there are no paths of {depth} generations; at least 1 is needed"
             )
         return self._explore(depth)
 
@@ -196,4 +197,4 @@ def _continued(
 def _check_count(what: str, given: int, wanted: int, states: Sequence[State]) -> None:
     if given != wanted:
         paths = ", ".join(str(state.path) for state in states)
-        raise ValueError(f"a search was given {given} {what} where it asked for {wanted}, of {paths}")
+        raise ValueError(f"a search was sent {given} {what} for {paths}; {wanted} are needed")

@@ -24,12 +24,8 @@ class BreadthFirst(Search):
     ``breadth * thoughts`` sequences may be decoded together.
 
     Args:
-        breadth: Number of states of a level that are kept, all if there are fewer (b of Algorithm 1).
-        thoughts: Number of continuations of every kept state (n of Algorithm 1; 3 in the paper).
-
-    Example:
-        >>> BreadthFirst(breadth=2, thoughts=3).max_expansions(depth=4)  # 1 root, 2 of its 3 children, 2 of their 6
-        5
+        breadth: number of states of a level that are kept, all if there are fewer (b of Algorithm 1).
+        thoughts: number of continuations of every kept state (n of Algorithm 1; 3 in the paper).
     """
 
     def __init__(self, breadth: Count = 1, thoughts: Count = 3) -> None:
@@ -42,10 +38,10 @@ class BreadthFirst(Search):
 
     @override
     def grow(self, tree: ThoughtTree, levels: int) -> Growth:
-        # Algorithm 1, lines 3 to 8.
-        kept: Sequence[State] = [tree.root]
-        for _ in range(levels):
-            new = yield from self.expand(tree, kept)
+        kept: Sequence[State] = [tree.root]  # S_0 of SEED's Algorithm 1, line 2
+        for _ in range(levels):  # line 3
+            new = yield from self.expand(tree, kept)  # S'_i and its values E_i, lines 4 to 6
+            # S_i, line 7: the b states with the highest sum of values are the b highest
             kept = sorted(new, key=tree.sort_key, reverse=True)[: self.breadth]
 
 
@@ -60,9 +56,9 @@ class BestFirst(Search):
     shorter than ``depth``.
 
     Args:
-        expansions: The budget, in expanded states.
-        thoughts: Number of continuations of every expanded state.
-        depth_weight: Worth of one more level, in units of the value.
+        expansions: the budget, in expanded states.
+        thoughts: number of continuations of every expanded state.
+        depth_weight: worth of one more level, in units of the value.
     """
 
     def __init__(
@@ -99,13 +95,13 @@ class MonteCarlo(Search):
     simulation requests nothing.
 
     The bound is ``mean reward + exploration * sqrt(ln(visits of the parent) / visits)``, with rewards scaled to [0, 1]
-    by the lowest and the highest so far, so that ``exploration`` means the same for every task. The last generation
+    by the lowest and the highest so far. So ``exploration`` means the same for every task. The last generation
     continues the best of the deepest states, whatever their visits.
 
     Args:
-        simulations: The budget; each simulation expands one state at most.
-        thoughts: Number of continuations of every expanded state.
-        exploration: The weight of rarely visited states; 0 follows the best mean alone.
+        simulations: the budget; each simulation expands one state at most.
+        thoughts: number of continuations of every expanded state.
+        exploration: the weight of rarely visited states; 0 follows the best mean alone.
     """
 
     def __init__(
@@ -127,7 +123,7 @@ class MonteCarlo(Search):
         rewards = _Rewards()
         for _ in range(self.simulations):
             state = tree.root
-            while children := tree.children(state):
+            while children := tree.children(state):  # down to a state that was not expanded
                 state = max(children, key=partial(rewards.bound, exploration=self.exploration))
             if state.depth == levels:
                 rewards.add(state, tree.sort_key(state))
@@ -152,6 +148,7 @@ class _Rewards:
             self._totals[above] = self._totals.get(above, 0.0) + reward
 
     def bound(self, child: State, exploration: float) -> float:
+        # the bound of UCT, with rewards scaled to [0, 1]; every child was rewarded once, so visits > 0
         visits = self._visits[child.path]
         spread = self._highest - self._lowest
         mean = (self._totals[child.path] / visits - self._lowest) / spread if spread > 0 else 0.0

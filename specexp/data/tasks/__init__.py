@@ -5,13 +5,4 @@ from specexp.data.tasks.creative_writing import CreativeWriting
 from specexp.data.tasks.gsm8k import GSM8K
 from specexp.data.tasks.task import Check, Ending, Item, Task, Value
 
-__all__ = [
-    "GSM8K",
-    "Blocksworld",
-    "Check",
-    "CreativeWriting",
-    "Ending",
-    "Item",
-    "Task",
-    "Value",
-]
+__all__ = ["GSM8K", "Blocksworld", "Check", "CreativeWriting", "Ending", "Item", "Task", "Value"]

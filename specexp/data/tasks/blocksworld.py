@@ -7,6 +7,7 @@ There are blocks on a table and one arm. A state is the set of facts that hold, 
 from __future__ import annotations
 
 import re
+from ast import literal_eval
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,14 +50,12 @@ OPERATORS: Mapping[str, Operator] = {
 """The operators by name; ``"?0"`` and ``"?1"`` are the blocks of an action."""
 
 _SENTENCES = {
-    ON: "{} {lies} on {}",
-    ON_TABLE: "{} {lies} on the table",
-    CLEAR: "{} {is} clear",
-    HOLDING: "the arm {holds} {}",
-    HAND_EMPTY: "the arm {is} empty",
+    ON: "{} lies on {}",
+    ON_TABLE: "{} lies on the table",
+    CLEAR: "{} is clear",
+    HOLDING: "the arm holds {}",
+    HAND_EMPTY: "the arm is empty",
 }
-_AFFIRMED = {"lies": "lies", "is": "is", "holds": "holds"}
-_DENIED = {"lies": "does not lie", "is": "is not", "holds": "does not hold"}
 _WORDS = {
     "pick-up": "pick up {}",
     "put-down": "put down {}",
@@ -71,17 +70,12 @@ _ACTION = re.compile(
 
 
 class IllegalActionError(ValueError):
-    """An action whose preconditions, named in the message, do not hold."""
+    """An action without its preconditions, which the message names."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """One of the operators with its blocks.
-
-    Example:
-        >>> str(Action("unstack", ("c", "d")))
-        'unstack c from d'
-    """
+    """One of the operators with its blocks; its text is in words, such as ``unstack c from d``."""
 
     operator: str
     blocks: tuple[str, ...]
@@ -91,12 +85,7 @@ class Action:
 
     @classmethod
     def parse(cls, text: str) -> Action | None:
-        """Return the action that a line begins with, in words or as in PDDL; None if it begins with none.
-
-        Example:
-            >>> Action.parse("(pick-up a)"), Action.parse("Stack block a on top of b."), Action.parse("wait")
-            (Action(operator='pick-up', blocks=('a',)), Action(operator='stack', blocks=('a', 'b')), None)
-        """
+        """Return the action that a line begins with, in words or as in PDDL; None if it begins with none."""
         found = _ACTION.match(text.strip().lower().lstrip("([-* "))
         if found is None:
             return None
@@ -107,8 +96,8 @@ class Action:
 
     def ground(self, facts: Facts) -> Facts:
         """Return facts of its operator with its own blocks in place of ``"?0"`` and ``"?1"``."""
-        places = {f"?{place}": block for place, block in enumerate(self.blocks)}
-        return frozenset(tuple(places.get(word, word) for word in fact) for fact in facts)
+        blocks = {f"?{number}": block for number, block in enumerate(self.blocks)}
+        return frozenset(tuple(blocks.get(word, word) for word in fact) for fact in facts)
 
 
 @dataclass(frozen=True)
@@ -121,13 +110,7 @@ class BlocksProblem:
 
 
 def apply(facts: Facts, action: Action) -> Facts:
-    """Return the state after an action; raises IllegalActionError if its preconditions do not hold.
-
-    Example:
-        >>> table = frozenset({("ontable", "a"), ("clear", "a"), ("handempty",)})
-        >>> apply(table, Action("pick-up", ("a",)))
-        frozenset({('holding', 'a')})
-    """
+    """Return the state after an action; raises IllegalActionError if its preconditions do not hold."""
     operator = OPERATORS[action.operator]
     needs = action.ground(operator.needs)
     if (reasons := unmet(facts, needs)) is not None:
@@ -147,17 +130,11 @@ def run_plan(facts: Facts, plan: Iterable[Action]) -> Facts:
 
 def sentence(fact: Fact) -> str:
     """Return a fact in words, such as ``The arm holds a.``"""
-    words = _SENTENCES[fact[0]].format(*fact[1:], **_AFFIRMED)
-    return f"{words.replace('the arm', 'The arm')}."
+    return f"{_SENTENCES[fact[0]].format(*fact[1:])}.".replace("the arm", "The arm")
 
 
 def describe(facts: Facts) -> str:
-    """Return the positions of the blocks in words; which are clear follows from them.
-
-    Example:
-        >>> describe(frozenset({("on", "a", "b"), ("ontable", "b"), ("ontable", "c"), ("handempty",)}))
-        'a lies on b. b and c lie on the table. The arm is empty.'
-    """
+    """Return the positions of the blocks in words; which are clear follows from them."""
     order = sorted(facts)
     sentences = [sentence(fact) for fact in order if fact[0] == ON]
     table = [block for name, *named in order if name == ON_TABLE for block in named]
@@ -170,8 +147,8 @@ def describe(facts: Facts) -> str:
 
 def unmet(facts: Facts, goal: Facts) -> str | None:
     """Return the facts of a goal that do not hold, in words; None if all do."""
-    missing = sorted(_SENTENCES[name].format(*named, **_DENIED) for name, *named in goal - facts)
-    return " and ".join(missing) or None
+    missing = sorted(_SENTENCES[name].format(*named) for name, *named in goal - facts)
+    return f"it is not so that {' and '.join(missing)}" if missing else None
 
 
 Expression = str | list["Expression"]
@@ -185,7 +162,7 @@ def read_problem(text: str) -> BlocksProblem:
     """Read a problem in PDDL: ``:objects``, ``:init`` and a ``:goal`` that is one fact or a conjunction.
 
     Raises:
-        PDDLError: A part is missing, or a fact names other blocks than the problem's.
+        PDDLError: a part is missing, or a fact names other blocks than the problem's.
     """
     expression = _parse(text)
     parts = [part for part in expression if isinstance(part, list) and part]
@@ -203,20 +180,13 @@ def read_problem(text: str) -> BlocksProblem:
 
 def _parse(text: str) -> list[Expression]:
     """Return the first expression of a text as nested lists, in lower case, since PDDL ignores case."""
-    stack: list[list[Expression]] = [[]]
-    for token in re.findall(r"[()]|[^\s()]+", re.sub(r";.*", "", text).lower()):
-        if token == "(":
-            stack.append([])
-        elif token != ")":
-            stack[-1].append(token)
-        elif len(stack) == 1:
-            raise PDDLError("a parenthesis is closed that was not opened")
-        else:
-            done = stack.pop()
-            stack[-1].append(done)
-    if len(stack) > 1:
-        raise PDDLError("a parenthesis is not closed")
-    (first, *_) = stack[0] or [[]]
+    tokens = re.findall(r"[()]|[^\s()]+", re.sub(r";.*", "", text).lower())
+    # the same lists as a Python literal, in which a comma may follow the last item
+    literal = "".join({"(": "[", ")": "],"}.get(token, f"{token!r},") for token in tokens)
+    try:
+        (first, *_) = literal_eval(f"[{literal}]") or [[]]
+    except SyntaxError as error:
+        raise PDDLError("the parentheses do not match") from error
     if not isinstance(first, list):
         raise PDDLError(f"an expression in parentheses is expected, found {first!r}")
     return first
@@ -246,10 +216,10 @@ class Blocksworld(Task):
     split holds 152.
 
     Args:
-        path: The split, such as ``split_v1_step_6_data.json``, a list of ``[instance, a valid plan, its length]``.
-        instances: A JSON file of PDDL texts by the instances' paths in the split, or the folder that the paths start
+        path: the split, such as ``split_v1_step_6_data.json``, a list of ``[instance, a valid plan, its length]``.
+        instances: a JSON file of PDDL texts by the instances' paths in the split, or the folder that the paths start
             from.
-        unparsable: The value of a state whose evaluation is neither good nor bad.
+        unparsable: the value of a state if its evaluation is neither good nor bad.
     """
 
     name: ClassVar[str] = "Blocksworld"

@@ -25,8 +25,8 @@ class CreativeWriting(Task):
     plan.) The check is whether there are four paragraphs and each ends with its sentence.
 
     Args:
-        path: The original ``data_100_random_text.txt``, four sentences a line.
-        unparsable: The value of a plan whose score cannot be read.
+        path: the original ``data_100_random_text.txt``, four sentences a line.
+        unparsable: the value of a plan if its score cannot be read.
     """
 
     name: ClassVar[str] = "Creative Writing"
@@ -52,7 +52,7 @@ class CreativeWriting(Task):
 
     @override
     def thought_ending(self, last: bool = False) -> Ending:
-        # A plan ends with a blank line, a passage where the model says so.
+        # A plan ends with a blank line, a passage with the mark that the prompt requires.
         if last:
             return Ending((_END, "\nSentences:"), 400)
         return Ending(("\n\n", "\nPassage:", "\nSentences:"), 160)

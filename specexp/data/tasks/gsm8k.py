@@ -14,7 +14,7 @@ from specexp.data.source import Row, read_table
 from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
-_NUMBER = re.compile(rf"(?:(?<![\w.)])-\$?)?(?:{_DIGITS})")  # a minus behind a number is no sign
+_NUMBER = re.compile(rf"(?:(?<![\w.)])-\$?)?(?:{_DIGITS})")  # a minus behind a number means subtraction
 _SUB_ANSWER = "Sub-answer:"
 _MARK = "####"  # stands before the answer in the original files
 
@@ -23,13 +23,13 @@ class GSM8K(Task):
     """Word problems of grade-school mathematics.
 
     A thought is a sub-question with its answer, in two generations as in the paper, or in one. After three thoughts
-    the last generation is the answer of the problem, whose last number is compared with the reference. The evaluator
+    the last generation is the answer of the problem; its last number is compared with the reference. The evaluator
     scores from 1 to 10 how much the newest step helps. The paper measures on the 1,319 items of the test set.
 
     Args:
-        path: A file of :class:`specexp.data.GSM8K`: ``question, answer``, with the number after ``####``.
-        unparsable: The value of a state whose score cannot be read.
-        generations: Number of generations of a thought.
+        path: a file of :class:`specexp.data.GSM8K`: ``question, answer``, with the number after ``####``.
+        unparsable: the value of a state if its score cannot be read.
+        generations: number of generations of a thought.
     """
 
     name: ClassVar[str] = "GSM8K"
@@ -38,10 +38,7 @@ class GSM8K(Task):
     value_ending = Ending(("\n\n", "\nProblem:"), 64)
 
     def __init__(
-        self,
-        path: str,
-        unparsable: Annotated[float, Field(le=1)] = 0.0,
-        generations: Literal[1, 2] = 2,
+        self, path: str, unparsable: Annotated[float, Field(le=1)] = 0.0, generations: Literal[1, 2] = 2
     ) -> None:
         self.path = path
         self.unparsable = unparsable

@@ -21,10 +21,10 @@ class Item:
     """One problem.
 
     Attributes:
-        item_id: Unique in its task.
-        index: Position in the file, from 0; random numbers are keyed by it.
-        problem: Text of the problem in prompts.
-        reference: Input of :meth:`Task.check`, in a form of the task's own.
+        item_id: unique in its task.
+        index: position in the file, from 0; random numbers are keyed by it.
+        problem: text of the problem in prompts.
+        reference: input of :meth:`Task.check`, in a form of the task's own.
     """
 
     item_id: str
@@ -45,12 +45,7 @@ class Ending:
         return self._end(text) is not None
 
     def cut(self, text: str) -> str:
-        """Return the text up to the first stop text, without the white space around it.
-
-        Example:
-            >>> Ending(("\\n",), 8).cut(" 7\\nProblem: next")
-            '7'
-        """
+        """Return the text up to the first stop text, without the white space around it."""
         return text[: self._end(text)].strip()
 
     def _end(self, text: str) -> int | None:
@@ -68,7 +63,7 @@ class Value(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Whether a whole path solves its item, and if not the reason, in one sentence."""
+    """The correctness of a whole path, with the reason if it is wrong, in one sentence."""
 
     correct: bool
     reason: str = ""
@@ -83,11 +78,11 @@ class Task(metaclass=Checked):
     are plain text, which may be wrapped in a chat template. Only :meth:`load` reads files. All methods are pure.
 
     Attributes:
-        name: Name in tables.
-        depth: Generations on a path, as in the paper.
-        paper_items: Number of items the paper measures on.
-        unparsable: Value of a state whose evaluation cannot be read; at most the lowest that can be.
-        value_ending: End of an evaluation.
+        name: in tables.
+        depth: generations on a path, as in the paper.
+        paper_items: number of items the paper measures on.
+        unparsable: value of a state if its evaluation cannot be read; at most the lowest that can be.
+        value_ending: end of an evaluation.
     """
 
     name: ClassVar[str]

@@ -45,7 +45,7 @@ def export(
         to: name of a format, e.g. ``vllm``.
         output: file to write, whole or not at all. Where the format is a part of a larger file, such as a model's
             ``generation_config.json``, the other keys of an existing file stay.
-        trust: installed packages whose classes its parts may be.
+        trust: installed packages that may define its parts.
         options: the format's own, e.g. ``draft``.
 
     Returns:
@@ -95,7 +95,7 @@ def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
     if keep_other_keys and path.exists():
         existing = read_json(read_bytes(path.resolve(), str(path)), str(path))
         if not isinstance(existing, dict):
-            raise ArtifactError(f"--output: {path} exists and is no JSON object; name another file")
+            raise ArtifactError(f"--output: {path} exists and is not a JSON object; name another file")
         content = {**existing, **content}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,6 +146,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--output", metavar="FILE", help=output)
     for name, (metavar, text) in _OPTIONS.items():
         add(f"--{name}", metavar=metavar, help=text)
-    trust = "an installed package whose classes the artifact's parts may be"
+    trust = "an installed package that may define parts of the artifact"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)
     return parser

@@ -48,7 +48,7 @@ class ExportFormat:
     Attributes:
         name: the value of ``--to``.
         kinds: kinds of artifacts it can express; empty for formats that override :meth:`make`.
-        read_for: the project and version its fields were read for.
+        read_for: project and version that document its fields.
         options: options it takes besides the source and ``--output``.
         folder: whether it writes a folder itself.
         updates: whether an existing file keeps its other keys.

@@ -53,7 +53,7 @@ def generate(
 ) -> Any:
     """Run ``model.generate`` with its arguments and the artifact of the model's folder.
 
-    A request whose generation config has ``specexp_off`` set is decoded plainly.
+    A request with ``specexp_off`` set in its generation config is decoded plainly.
 
     Raises:
         ArtifactError: the model's folder holds no artifact, or one of another model.
@@ -69,7 +69,7 @@ def generate(
             raise ValueError(
                 "stop_strings need the tokenizer: model.generate(..., stop_strings=..., tokenizer=...)"
             )
-        generation_config = deepcopy(generation_config)
+        generation_config = deepcopy(generation_config)  # the caller's own stays as it is
         if generation_config is not None:
             generation_config.stop_strings = None
         criteria = given.pop("stopping_criteria", None) or []
@@ -81,7 +81,7 @@ def generate(
 
 def _callable_of(model: PreTrainedModel) -> CustomGenerate:
     """The callable of a model, made at its first request."""
-    with _making:
+    with _making:  # servers call from several threads
         if model not in _made:
             folder = Path(model.name_or_path)
             if not (folder / ARTIFACT).is_dir():

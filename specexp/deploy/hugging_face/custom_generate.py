@@ -16,12 +16,11 @@ ours. The output is that of plain ``generate``: the same tokens under greedy dec
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
 from os import PathLike
 from threading import Lock
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
@@ -29,62 +28,37 @@ from transformers.generation import BaseStreamer, EosTokenCriteria, GenerationCo
 from typing_extensions import override
 
 from specexp.config.artifacts import LoadedArtifact
-from specexp.core.loop import Decoder
+from specexp.core.context import Context, PerSequence
+from specexp.core.contracts import DeterministicVerifier
+from specexp.core.dialogue import Verdict
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts, check_composition
-from specexp.core.runtime import Runtime
-from specexp.deploy.hugging_face.processed_sampling import ProcessedSampling, RowSampling
+from specexp.core.tree import TokenTree
 from specexp.deploy.hugging_face.request import check_request, eos_ids, hidden_arguments, left_padding, serves
 from specexp.models.runtime import runtime_of
-from specexp.scheduling import Executor, Job
+from specexp.scheduling import Executor, Job, SerialSpeculative
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A call of ``generate``, checked; ``input_ids`` ``[b, p]``, ``padding`` masked tokens before each row."""
+class CustomGenerate:
+    """The callable for ``model.generate(custom_generate=...)``. Calls from several threads take turns.
 
-    model: PreTrainedModel
-    input_ids: torch.Tensor
-    processors: LogitsProcessorList
-    criteria: StoppingCriteriaList
-    config: GenerationConfig
-    streamer: BaseStreamer | None
-    seed: int
-    padding: Sequence[int]
+    The rows of a batch are sequences of one run of the artifact's execution strategy. Its processes are kept until
+    :meth:`close`. Without a strategy, and for parts, a call has one row.
+    """
 
-    @property
-    def max_new_tokens(self) -> int:
-        return int(self.config.max_length) - int(self.input_ids.shape[1])
-
-    @property
-    def sample(self) -> bool:
-        return bool(self.config.do_sample)
-
-    @property
-    def temperature(self) -> float:
-        return self.config.temperature or 1.0
-
-    def stop(self, row: int) -> Callable[[Sequence[int]], bool] | None:
-        """Whether a row ends with its new tokens by the criteria, but those of length and EOS, which are the loop's."""
-        others = StoppingCriteriaList(
-            one for one in self.criteria if not isinstance(one, (MaxLengthCriteria, EosTokenCriteria))
-        )
-        rows = self.input_ids.shape[0]
-
-        def stop(new_tokens: Sequence[int]) -> bool:
-            ids = torch.cat((self.input_ids[row], self.input_ids.new_tensor(list(new_tokens))))
-            return bool(others(ids.repeat(rows, 1), None)[row])  # criteria may index the batch
-
-        return stop if others else None
-
-
-class CustomGenerate(ABC):
-    """The callable for ``model.generate(custom_generate=...)``. Calls from several threads take turns."""
-
-    takes_batches: ClassVar[bool] = False
-
-    def __init__(self, seed: int | None) -> None:
+    def __init__(
+        self, artifact: LoadedArtifact | None, parts: Parts, seed: int | None, draft: PreTrainedModel | None
+    ) -> None:
         self.seed = seed
+        self._scheduled = artifact is not None and artifact.execution_spec is not None
+        if not self._scheduled:
+            check_composition(*parts)
+            if parts.drafter is not None:
+                wrap = runtime_of if artifact is None else artifact.draft_runtime
+                parts.drafter.use_draft_model(None if draft is None else wrap(draft))
+        self._artifact, self._parts, self._draft = artifact, parts, draft
+        self._verifier = ProcessedSampling()
+        self._executor: Executor | None = None
         self._lock = Lock()
 
     def __call__(
@@ -99,25 +73,77 @@ class CustomGenerate(ABC):
     ) -> torch.Tensor:
         """Continue every row of ``input_ids`` ``[b, p]``; returns ``[b, p + new]``, padded on the right."""
         hidden, config = hidden_arguments(), generation_config
-        rows, padding = input_ids, [0]
-        if self.takes_batches:
-            rows, padding = input_ids[:1], left_padding(input_ids, model_kwargs.pop("attention_mask", None))
-        check_request(rows, config, model_kwargs, hidden, padding, streams=not self.takes_batches)
+        mask = model_kwargs.pop("attention_mask", None) if self._scheduled else None
+        padding = left_padding(input_ids, mask)
+        checked = input_ids[:1] if self._scheduled else input_ids
+        check_request(checked, config, model_kwargs, hidden, padding, streams=not self._scheduled)
         seed = self.seed if seed is None else seed
         if seed is None:  # torch.manual_seed then repeats a run, as it does for plain generate
             seed = int(torch.randint(2**62, ()).item()) if config.do_sample else 0
-        streamer = hidden.get("streamer")  # generate has shown it the prompt
-        call = _Call(model, input_ids, logits_processor, stopping_criteria, config, streamer, seed, padding)
+        rows = list(zip(input_ids.tolist(), padding, strict=True))
+        limit = int(config.max_length) - input_ids.shape[1]
+        jobs = [
+            Job(tuple(row[masked:]), number, limit, _stop(stopping_criteria, input_ids, number))
+            for number, (row, masked) in enumerate(rows)
+        ]
         with self._lock:
-            new = self._continue(call)
+            self._verifier.set_up(logits_processor, config, [row[:masked] for row, masked in rows])
+            new = self._run(model, jobs, seed, eos_ids(config), hidden["streamer"])
         longest = max(map(len, new))
         if any(len(row) < longest for row in new):
             new = [[*row, *[_pad_token(config)] * (longest - len(row))] for row in new]
         return torch.cat((input_ids, input_ids.new_tensor(new)), dim=1)
 
-    @abstractmethod
-    def _continue(self, call: _Call) -> list[list[int]]:
-        """Return the new tokens of each row."""
+    def _run(
+        self,
+        model: PreTrainedModel,
+        jobs: Sequence[Job],
+        seed: int,
+        eos: Sequence[int],
+        streamer: BaseStreamer | None,
+    ) -> list[list[int]]:
+        def put(outcome: Outcome) -> None:
+            assert streamer is not None
+            for token in outcome.new_token_ids:  # one by one, as plain generate does
+                streamer.put(torch.tensor([token]))
+
+        try:
+            executor = self._opened(model)
+            with executor.model.exclusively():  # another callable may have the same model
+                observers = [] if streamer is None else [put]
+                run = executor.run(jobs, seed=seed, eos_token_ids=eos, observers=observers)
+        except BaseException:
+            self.close()  # its processes may have stopped anywhere
+            raise
+        if streamer is not None:  # generate has shown it the prompt
+            streamer.end()
+        return [result.token_ids for result in run.results]
+
+    def _opened(self, model: PreTrainedModel) -> Executor:
+        """Return the executor for a model, kept from call to call with its KV cache and processes."""
+        if self._executor is None or not serves(self._executor.model, model):
+            self.close()
+            artifact, parts = self._artifact, self._parts
+            if artifact is not None:
+                artifact.check(model)
+            if artifact is not None and self._scheduled:
+                parts = artifact.new_parts(self._draft)
+            strategy = artifact.execution if artifact is not None and self._scheduled else SerialSpeculative()
+            target = runtime_of(model) if artifact is None else artifact.runtime(model)
+            self._executor = strategy.open(target, parts._replace(verifier=self._verifier))
+        return self._executor
+
+    def close(self) -> None:
+        """End the processes of a schedule; the next call starts them again."""
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
+
+    def __enter__(self) -> CustomGenerate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def custom_generate(
@@ -149,122 +175,88 @@ def custom_generate(
         >>> model.generate(ids, custom_generate=custom_generate(artifact))  # doctest: +SKIP
     """
     artifact = artifact_or_parts if isinstance(artifact_or_parts, LoadedArtifact) else None
-    if artifact is not None and artifact.execution_spec is not None:
-        return _ScheduledGeneration(artifact, seed, draft)
     if isinstance(artifact_or_parts, (str, PathLike)):
         raise ValueError(
             f"custom_generate of specexp: {str(artifact_or_parts)!r} is a path; pass specexp.load_artifact of it"
         )
-    return _SingleGeneration(artifact, Parts(*artifact_or_parts), seed, draft)
+    return CustomGenerate(artifact, Parts(*artifact_or_parts), seed, draft)
 
 
-class _SingleGeneration(CustomGenerate):
-    """One prompt, by one decoder."""
+class ProcessedSampling(DeterministicVerifier):
+    """Greedy or keyed sampling of scores that Hugging Face's logits processors have changed.
 
-    def __init__(
-        self, artifact: LoadedArtifact | None, parts: Parts, seed: int | None, draft: PreTrainedModel | None
+    Every token of the output passes the processors once, in order, with the tokens before it, as in plain ``generate``:
+    so penalties on repetition and processors with a memory work. With temperature, top-k and top-p alone it is
+    :class:`~specexp.verifiers.KeyedSampling`.
+    """
+
+    noise_temperature = 0.0
+
+    def set_up(
+        self, processors: LogitsProcessorList, config: GenerationConfig, padding: Sequence[Sequence[int]]
     ) -> None:
-        super().__init__(seed)
-        check_composition(*parts)
-        if parts.drafter is not None:
-            wrap = runtime_of if artifact is None else artifact.draft_runtime
-            parts.drafter.use_draft_model(None if draft is None else wrap(draft))
-        self._artifact = artifact
-        self._parts = parts
-        self._target: Runtime | None = None
+        """Prepare for the next batch; ``padding`` holds the masked tokens before each row's prompt."""
+        self._sample = bool(config.do_sample)
+        self.noise_temperature = (
+            (config.temperature or 1.0) if self._sample else 0.0
+        )  # coupled drafters follow it
+        self._processors = processors
+        self._padding = padding
+        self._by_row: PerSequence[LogitsProcessorList] = PerSequence()
 
     @override
-    def _continue(self, call: _Call) -> list[list[int]]:
-        if self._target is None or not serves(self._target, call.model):
-            if self._artifact is None:
-                self._target = runtime_of(call.model)
-            else:
-                self._artifact.check(call.model)
-                self._target = self._artifact.runtime(call.model)
-        verifier = ProcessedSampling(call.processors, sample=call.sample, temperature=call.temperature)
-        stop = call.stop(0)
-
-        def observe(outcome: Outcome) -> None:
-            tokens = outcome.context.new_token_ids
-            for count in range(len(tokens) - len(outcome.new_token_ids) + 1, len(tokens) + 1):
-                if call.streamer is not None:
-                    call.streamer.put(torch.tensor(tokens[count - 1 : count]))
-                if stop is not None and stop(tokens[:count]):
-                    raise _Stopped(tokens[:count])
-
-        decoder = Decoder(self._target, *self._parts._replace(verifier=verifier))
-        try:
-            tokens = decoder.generate(
-                call.input_ids,
-                max_new_tokens=call.max_new_tokens,
-                eos_token_id=eos_ids(call.config),
-                seed=call.seed,
-                observers=[] if stop is None and call.streamer is None else [observe],
-            ).token_ids
-        except _Stopped as stopped:
-            tokens = stopped.new_tokens
-        if call.streamer is not None:
-            call.streamer.end()
-        return [tokens]
-
-
-class _Stopped(Exception):  # noqa: N818 - control flow, not an error
-    """A stopping criterion ended the output after these tokens."""
-
-    def __init__(self, new_tokens: list[int]) -> None:
-        super().__init__()
-        self.new_tokens = new_tokens
-
-
-class _ScheduledGeneration(CustomGenerate):
-    """The rows of a batch as sequences of one run of an execution strategy, whose processes are kept."""
-
-    takes_batches = True
-
-    def __init__(self, artifact: LoadedArtifact, seed: int | None, draft: PreTrainedModel | None) -> None:
-        super().__init__(seed)
-        self._artifact = artifact
-        self._draft = draft
-        self._verifier = RowSampling()
-        self._executor: Executor | None = None
+    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
+        if position != len(context):
+            raise ValueError(
+                f"position must be {len(context)}, since processors need every token before it, got {position}"
+            )
+        return self._token(context, self._ids(context, logits), logits, position)
 
     @override
-    def _continue(self, call: _Call) -> list[list[int]]:
-        rows = list(zip(call.input_ids.tolist(), call.padding, strict=True))
-        self._verifier.set_up(
-            call.processors, call.sample, call.temperature, [row[:padding] for row, padding in rows]
-        )
-        jobs = [
-            Job(tuple(row[padding:]), number, call.max_new_tokens, call.stop(number))
-            for number, (row, padding) in enumerate(rows)
-        ]
-        try:
-            executor = self._open(call.model)
-            run = executor.run(jobs, seed=call.seed, eos_token_ids=eos_ids(call.config))
-        except BaseException:
-            self.close()  # its processes may have stopped anywhere
-            raise
-        return [result.token_ids for result in run.results]
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
+        ids = self._ids(context, logits)
+        accepted: list[int] = []
+        row = 0
+        while True:
+            token = self._token(context, ids, logits[row], len(context) + len(accepted))
+            child = tree.child_with_token(row, token)
+            if child is None:
+                return Verdict(tuple(accepted), token)
+            accepted.append(child)
+            row = child
+            if self._processors:
+                ids = torch.cat((ids, ids.new_tensor([[token]])), dim=1)
 
-    def close(self) -> None:
-        """End its processes; the next call starts them again."""
-        if self._executor is not None:
-            self._executor.close()
-            self._executor = None
+    def _ids(self, context: Context, logits: torch.Tensor) -> torch.Tensor:
+        """``[1, t]`` tokens for the processors, with padding as in plain ``generate``; ``[1, 0]`` without any."""
+        padding = self._padding[int(context.sequence)]
+        known = [*padding, *context.token_ids.tolist()] if self._processors else []
+        return torch.tensor([known], device=logits.device)
 
-    def __enter__(self) -> _ScheduledGeneration:
-        return self
+    def _token(self, context: Context, ids: torch.Tensor, logits: torch.Tensor, position: int) -> int:
+        rows, number = len(self._padding), int(context.sequence)
+        if context not in self._by_row:  # some have a memory, so every row of a batch has its own
+            self._by_row[context] = deepcopy(self._processors) if rows > 1 else self._processors
+        # some have an entry for each row of the batch
+        scores = self._by_row[context](ids.repeat(rows, 1), logits.float().repeat(rows, 1))[number]  # [V]
+        if self._sample:
+            scores = scores + context.target_noise(position, 1, scores.shape[0], scores.device)[0]
+        return int(scores.argmax())
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
-    def _open(self, model: PreTrainedModel) -> Executor:
-        if self._executor is None or not serves(self._executor.model, model):
-            self.close()
-            self._artifact.check(model)
-            parts = self._artifact.new_parts(self._draft)._replace(verifier=self._verifier)
-            self._executor = self._artifact.execution.open(self._artifact.runtime(model), parts)
-        return self._executor
+def _stop(
+    criteria: StoppingCriteriaList, input_ids: torch.Tensor, row: int
+) -> Callable[[Sequence[int]], bool] | None:
+    """Return whether a row ends with its new tokens, by all criteria but length and EOS, which are the loop's."""
+    others = StoppingCriteriaList(
+        one for one in criteria if not isinstance(one, (MaxLengthCriteria, EosTokenCriteria))
+    )
+
+    def stop(new_tokens: Sequence[int]) -> bool:
+        ids = torch.cat((input_ids[row], input_ids.new_tensor(list(new_tokens))))
+        return bool(others(ids.repeat(input_ids.shape[0], 1), None)[row])  # criteria may index the batch
+
+    return stop if others else None
 
 
 def _pad_token(config: GenerationConfig) -> int:

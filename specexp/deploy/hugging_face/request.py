@@ -6,10 +6,11 @@ A field that is in no table, such as one of a later transformers, is refused if 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import transformers
 from transformers import PreTrainedModel
 from transformers.generation import GenerationConfig, GenerationMixin
 
@@ -59,14 +60,25 @@ _IGNORED = ("use_cache", "logits_to_keep", "return_dict")
 
 
 def hidden_arguments() -> dict[str, Any]:
-    """Return the :data:`HIDDEN_ARGUMENTS` of the ``generate`` that called us; empty if something else did.
+    """Return the :data:`HIDDEN_ARGUMENTS` of the ``generate`` that called us.
 
-    No interface of transformers passes them to a callable, so they are read from the frame of ``generate``.
+    Transformers passes them to no callable, so they are read from the frame of ``generate``.
+
+    Raises:
+        RuntimeError: ``generate`` did not call us, or has other arguments. Without this a streamer would be lost.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not _GENERATE:
         frame = frame.f_back
-    return {} if frame is None else {name: frame.f_locals.get(name) for name in HIDDEN_ARGUMENTS}
+    try:
+        if frame is None:
+            raise KeyError("generate")
+        return {name: frame.f_locals[name] for name in HIDDEN_ARGUMENTS}
+    except KeyError as missing:
+        raise RuntimeError(
+            f"custom_generate of specexp cannot read {missing} of model.generate in transformers "
+            f"{transformers.__version__}: call it by model.generate, or install a version that docs/code.md names"
+        ) from missing
 
 
 def serves(runtime: Runtime, model: PreTrainedModel) -> bool:
@@ -111,52 +123,48 @@ def check_request(
     ``input_ids`` are ``[1, p]``, the first row if batches are supported; ``hidden`` is the result of
     :func:`hidden_arguments`, and ``padding`` the masked tokens before the prompt of each row.
     """
-    cache, positions = model_kwargs.get("past_key_values"), model_kwargs.get("position_ids")
-    others = [
-        name
-        for name, value in model_kwargs.items()
-        if value is not None and name not in (*_CHECKED, *_IGNORED)
-    ]
-    guided = config.guidance_scale not in (None, 1)
-    unused = [
-        name for name in HIDDEN_ARGUMENTS if name.startswith("negative") and hidden.get(name) is not None
-    ]
-    problem = _refused_field(config)
-    if hidden.get("assistant_model") is not None:
-        problem = (
-            "assistant_model is not supported: give a draft model as custom_generate(artifact, draft=MODEL)"
-        )
-    elif hidden.get("streamer") is not None and not streams:
-        problem = (
-            "streamer is not supported for a schedule, whose rows end in any order: leave it out, or give "
-            "custom_generate the parts alone"
-        )
-    elif hidden.get("synced_gpus"):
-        problem = "synced_gpus=True is not supported: leave it out, since every process decodes by itself"
-    elif unused and not guided:
-        problem = f"{unused[0]} changes nothing without guidance_scale: set guidance_scale above 1"
-    elif problem is not None:
-        pass
-    elif input_ids.shape[0] != 1:
-        problem = (
-            f"a batch of {input_ids.shape[0]} is not supported: give one prompt and num_return_sequences=1"
-        )
-    elif input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
-        problem = "a prompt of embeddings is not supported: give input_ids with at least one token"
-    elif model_kwargs.get("attention_mask") is not None:
-        problem = "a prompt with masked (padding) tokens is not supported: give it unpadded"
-    elif cache is not None and cache.get_seq_length() > 0:
-        problem = "past_key_values that already hold tokens are not supported: leave them out"
-    elif positions is not None and not _count_from_zero(positions, padding):
-        problem = "position_ids that do not count from 0 are not supported: leave them out"
-    elif others:
-        problem = f"{others[0]} is not supported: the model takes input_ids alone"
-    if problem is not None:
+    for problem in _problems(input_ids, config, model_kwargs, hidden, padding, streams):
         raise ValueError(f"custom_generate of specexp: {problem}")
 
 
-def _refused_field(config: GenerationConfig) -> str | None:
-    """The first field that is set and cannot be followed, as a clause with advice."""
+def _problems(
+    input_ids: torch.Tensor,
+    config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+    hidden: Mapping[str, Any],
+    padding: Sequence[int],
+    streams: bool,
+) -> Iterator[str]:
+    cache, positions = model_kwargs.get("past_key_values"), model_kwargs.get("position_ids")
+    if hidden["assistant_model"] is not None:
+        yield "assistant_model is not supported: give a draft model as custom_generate(artifact, draft=MODEL)"
+    if hidden["streamer"] is not None and not streams:
+        yield (
+            "streamer is not supported for a schedule, since its rows end in any order: leave it out, or give "
+            "custom_generate the parts alone"
+        )
+    if hidden["synced_gpus"]:
+        yield "synced_gpus=True is not supported: leave it out, since every process decodes by itself"
+    for name in HIDDEN_ARGUMENTS if config.guidance_scale in (None, 1) else ():
+        if name.startswith("negative") and hidden[name] is not None:
+            yield f"{name} changes nothing without guidance_scale: set guidance_scale above 1"
+    yield from _refused_fields(config)
+    if input_ids.shape[0] != 1:
+        yield f"a batch of {input_ids.shape[0]} is not supported: give one prompt and num_return_sequences=1"
+    if input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
+        yield "a prompt of embeddings is not supported: give input_ids with at least one token"
+    if model_kwargs.get("attention_mask") is not None:
+        yield "a prompt with masked (padding) tokens is not supported: give it unpadded"
+    if cache is not None and cache.get_seq_length() > 0:
+        yield "past_key_values that already hold tokens are not supported: leave them out"
+    if positions is not None and not _count_from_zero(positions, padding):
+        yield "position_ids that do not count from 0 are not supported: leave them out"
+    for name, value in model_kwargs.items():
+        if value is not None and name not in (*_CHECKED, *_IGNORED):
+            yield f"{name} is not supported: the model takes input_ids alone"
+
+
+def _refused_fields(config: GenerationConfig) -> Iterator[str]:
     # other entries, which some models' files have, mean nothing to plain generate either
     for name in sorted(vars(GenerationConfig())):
         value = getattr(config, name, None)
@@ -164,12 +172,11 @@ def _refused_field(config: GenerationConfig) -> str | None:
             continue
         if value != _DEFAULTS.get(name, False):
             advice = REFUSED.get(name, "leave it out, since this version of specexp does not know it")
-            return f"{name}={value!r} is not supported: {advice}"
-    return None
+            yield f"{name}={value!r} is not supported: {advice}"
 
 
 def _count_from_zero(positions: torch.Tensor, padding: Sequence[int]) -> bool:
-    """Whether positions ``[..., b or 1, p]`` count every row's tokens from 0."""
+    """Return whether positions ``[..., b or 1, p]`` count every row's tokens from 0."""
     counted = torch.arange(positions.shape[-1], device=positions.device)
     rows = positions.expand(*positions.shape[:-2], len(padding), -1)
     return all(

@@ -6,28 +6,32 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from fastapi.sse import EventSourceResponse, format_sse_event
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
 from specexp.core.messages import did_you_mean, shown
-from specexp.deploy.server.engine import Engine
+from specexp.deploy.server.engine import Ended, Engine
 from specexp.deploy.server.request_schema import (
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
     Limits,
     RequestError,
-    read_request,
+    refusal_of,
 )
 from specexp.deploy.server.served_request import ServedRequest
 from specexp.deploy.server.texts import Texts
@@ -35,11 +39,11 @@ from specexp.deploy.server.texts import Texts
 log = logging.getLogger("specexp.serve")
 access = logging.getLogger("specexp.deploy.server.access")
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-_BODY_SECONDS = 30.0
+_BODY_SECONDS = 30.0  # a client that sends a byte at a time would keep a connection for ever
 _SHORT_BODY = 10_000
 """Bytes up to which a body is tokenized in the event loop: handing it to a thread costs more."""
 _CANCELLED = 499
-"""nginx's status of a request whose client has disconnected."""
+"""nginx's status of a request after its client has disconnected."""
 
 
 class Figures:
@@ -48,24 +52,29 @@ class Figures:
     def __init__(self, engine: Engine) -> None:
         self._registry = CollectorRegistry()
         about: dict[str, Any] = {"namespace": "specexp", "registry": self._registry}
+        seconds = {**about, "buckets": _SECONDS}
         self.requests = Counter("requests", "Requests answered, by HTTP status.", ["status"], **about)
-        self.cancelled = Counter("cancelled", "Requests whose client disconnected.", **about)
+        self.cancelled = Counter("cancelled", "Requests with a client that disconnected.", **about)
         self.prompt_tokens = Counter("prompt_tokens", "Tokens of prompts.", **about)
-        self.cached_tokens = Counter(
-            "cached_prompt_tokens", "Prompt tokens that a lane held already.", **about
-        )
+        self.cached = Counter("cached_prompt_tokens", "Prompt tokens that a lane held already.", **about)
         self.new_tokens = Counter("generated_tokens", "Tokens generated.", **about)
         self.steps = Counter("steps", "Steps of outputs; lanes of one pass count each.", **about)
         self.drafted = Counter("drafted_tokens", "Nodes drafted.", **about)
         self.accepted = Counter("accepted_tokens", "Drafted nodes that became output.", **about)
-        about["buckets"] = _SECONDS
-        self.first_token = Histogram("first_token_seconds", "Until the first token.", **about)
-        self.request = Histogram("request_seconds", "Until the last token.", **about)
-        del about["buckets"]
-        Gauge("lanes_running", "Outputs that have a lane.", **about).set_function(lambda: engine.running)
-        Gauge("outputs_waiting", "Outputs that wait for a lane.", **about).set_function(
-            lambda: engine.waiting
-        )
+        self.first_token = Histogram("first_token_seconds", "Until the first token.", **seconds)
+        self.request = Histogram("request_seconds", "Until the last token.", **seconds)
+        running = Gauge("lanes_running", "Outputs that have a lane.", **about)
+        running.set_function(lambda: engine.running)
+        waiting = Gauge("outputs_waiting", "Outputs that wait for a lane.", **about)
+        waiting.set_function(lambda: engine.waiting)
+
+    def add(self, end: Ended) -> None:
+        """Count an output."""
+        self.cached.inc(end.cached)
+        self.new_tokens.inc(len(end.result.token_ids))
+        self.steps.inc(end.result.steps)
+        self.drafted.inc(end.result.drafted_nodes)
+        self.accepted.inc(end.result.accepted_drafts)
 
     def text(self) -> bytes:
         """Return all counters."""
@@ -89,57 +98,57 @@ class Server:
     def app(self) -> FastAPI:
         """Return the application for an ASGI server."""
         app = FastAPI(title="specexp", docs_url=None, redoc_url=None, openapi_url=None)
-        app.add_exception_handler(HTTPException, self._refuse)
+        app.state.server = self  # for _Route, which FastAPI constructs
+        for kind in (HTTPException, RequestValidationError):
+            app.add_exception_handler(kind, self._refuse)
         app.add_exception_handler(Exception, self._fail)
-        app.add_route("/health", self._health)
-        app.add_route("/metrics", self._metrics)
-        app.add_route("/v1/models", self._models)
-        app.add_route("/v1/models/{name:path}", self._model)
-        app.add_route("/v1/completions", self._completions, methods=["POST"])
-        app.add_route("/v1/chat/completions", self._chat, methods=["POST"])
+        app.add_api_route("/health", self._health)
+        app.add_api_route("/metrics", self._metrics)
+        api = APIRouter(prefix="/v1", route_class=_Route)
+        api.add_api_route("/models", self._models)
+        api.add_api_route("/models/{name:path}", self._model)
+        api.add_api_route("/completions", self._completions, methods=["POST"])
+        api.add_api_route("/chat/completions", self._chat, methods=["POST"])
+        app.include_router(api)
         return app
 
-    async def _health(self, request: Request) -> Response:
+    async def _health(self) -> Response:
         alive = self.engine.alive
         about = {"status": "ok" if alive else "shuts down", **self.engine.target.provenance()}
         return JSONResponse(about, 200 if alive else 503)
 
-    async def _metrics(self, request: Request) -> Response:
+    async def _metrics(self) -> Response:
         return PlainTextResponse(self.figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def _models(self, request: Request) -> Response:
-        self._authorise(request)
+    async def _models(self) -> Response:
         return JSONResponse({"object": "list", "data": [self._about()]})
 
-    async def _model(self, request: Request) -> Response:
-        self._authorise(request)
-        self._check_name(request.path_params["name"])
+    async def _model(self, name: str) -> Response:
+        self._check_name(name)
         return JSONResponse(self._about())
 
-    async def _completions(self, request: Request) -> Response:
-        return await self._answer(request, CompletionRequest)
+    async def _completions(self, body: CompletionRequest, request: Request) -> Response:
+        return await self._answer(body, request)
 
-    async def _chat(self, request: Request) -> Response:
-        return await self._answer(request, ChatRequest)
+    async def _chat(self, body: ChatRequest, request: Request) -> Response:
+        return await self._answer(body, request)
 
     def _about(self) -> dict[str, Any]:
         about = {"id": self.name, "object": "model", "created": self.created, "owned_by": "specexp"}
         return {**about, "max_model_len": self.engine.target.context_limit}
 
-    async def _answer(self, request: Request, kind: type[GenerationRequest]) -> Response:
-        self._authorise(request)
-        body = await self._body(request)
-        if len(body) <= _SHORT_BODY:
-            parsed, prompts = self._read(body, kind)
-        else:
-            parsed, prompts = await asyncio.to_thread(self._read, body, kind)
+    async def _answer(self, parsed: GenerationRequest, request: Request) -> Response:
+        if parsed.model is not None:
+            self._check_name(parsed.model)
+        short = len(await request.body()) <= _SHORT_BODY
+        prompts = self.texts.prompts(parsed) if short else await asyncio.to_thread(self.texts.prompts, parsed)
         served = ServedRequest(parsed, prompts, self.engine, self.texts, self.limits, self.name)
         served.submit()
         if parsed.stream:
             return _Events(self._events(served, request), lambda: self._end(served, request, 200))
         disconnected = asyncio.create_task(_wait_for_disconnect(request))
         answer = asyncio.create_task(served.answer())
-        status = _CANCELLED
+        status = _CANCELLED  # unless there is an answer first
         try:
             await asyncio.wait((disconnected, answer), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
@@ -151,34 +160,6 @@ class Server:
             for task in (disconnected, answer):
                 task.cancel()
             self._end(served, request, status)
-
-    async def _body(self, request: Request) -> bytes:
-        """Read a body, no more of it than allowed."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # other types need no consent of a browser's user
-            raise RequestError(415, f"the content type must be application/json, got {kind[:60]!r}")
-        data, limit = bytearray(), self.limits.body_bytes
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                async for part in request.stream():
-                    data += part
-                    if len(data) > limit:
-                        raise RequestError(413, f"the body must have at most {limit} bytes")
-        except TimeoutError as error:
-            raise RequestError(408, f"the body did not arrive within {_BODY_SECONDS:g} seconds") from error
-        except ClientDisconnect as error:
-            raise RequestError(400, "the body is incomplete") from error
-        return bytes(data)
-
-    def _read(self, body: bytes, kind: type[GenerationRequest]) -> tuple[GenerationRequest, list[list[int]]]:
-        """The request, and its prompts as token ids."""
-        request = read_request(body, kind)
-        if request.model is not None:
-            self._check_name(request.model)
-        if isinstance(request, ChatRequest):
-            return request, [self.texts.chat_ids(request.messages)]
-        assert isinstance(request, CompletionRequest)
-        return request, [self.texts.ids(one) if isinstance(one, str) else one for one in request.prompt]
 
     async def _events(self, served: ServedRequest, request: Request) -> AsyncIterator[bytes]:
         """Server-sent events; an error after the first chunk is one of them."""
@@ -193,26 +174,22 @@ class Server:
 
     def _end(self, served: ServedRequest, request: Request, status: int) -> None:
         """Count and log the end of a request once, and free its lanes."""
-        if served.logged:
+        if served.logged:  # a stream ends with its last chunk, and again when it is closed
             return
         served.logged = True
         served.cancel()
         ended = [one for one in served.ended if one is not None]
-        if len(ended) < len(served.outputs) and status == 200:
+        if len(ended) < len(served.outputs) and status == 200:  # the client left in mid-stream
             status = _CANCELLED
         figures, usage, seconds = self.figures, served.usage(), monotonic() - served.began
         figures.requests.labels(status=str(status)).inc()
         figures.cancelled.inc(status == _CANCELLED)
         figures.prompt_tokens.inc(usage["prompt_tokens"])
         for one in ended:
-            figures.cached_tokens.inc(one.cached)
-            figures.new_tokens.inc(len(one.result.token_ids))
-            figures.steps.inc(one.result.steps)
-            figures.drafted.inc(one.result.drafted_nodes)
-            figures.accepted.inc(one.result.accepted_drafts)
-        first_token = min((one.first_token for one in ended), default=None)
-        if first_token is not None:
-            first_token = round(first_token - served.began, 6)
+            figures.add(one)
+        first_token = None
+        if ended:
+            first_token = round(min(one.first_token for one in ended) - served.began, 6)
             figures.first_token.observe(first_token)
             figures.request.observe(seconds)
         steps, new_tokens = sum(one.result.steps for one in ended), usage["completion_tokens"]
@@ -239,8 +216,10 @@ class Server:
         about = {"time": round(time(), 3), "client": client, "path": request.url.path[:200], "status": status}
         access.info(json.dumps({**about, **figures}))
 
-    def _authorise(self, request: Request) -> None:
+    def authorise(self, request: Request) -> None:
+        """Raise a RequestError unless a request sends the key."""
         given = request.headers.get("authorization", "")
+        # compare_digest: the time of the comparison must not depend on the key
         if self.key is not None and not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
             raise RequestError(401, "the key is missing or wrong: send it as Authorization: Bearer KEY")
 
@@ -250,13 +229,16 @@ class Server:
             raise RequestError(404, f"model is {shown(name)}, which is not served here{near}", "model")
 
     async def _refuse(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, RequestValidationError):
+            error = refusal_of(error)
         assert isinstance(error, HTTPException)
-        if not isinstance(error, RequestError):  # Starlette's own, for an unknown path or method
+        if not isinstance(error, RequestError):  # FastAPI's own
             routes = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics")
             path = shown(request.url.path)
-            sentence = f"there is no {path} here{did_you_mean(request.url.path[:100], routes)}"
-            if error.status_code == 405:
-                sentence = f"{path} does not take {request.method[:20]}"
+            sentence = {
+                404: f"there is no {path} here{did_you_mean(request.url.path[:100], routes)}",
+                405: f"{path} does not take {request.method[:20]}",
+            }.get(error.status_code, error.detail)
             error = RequestError(error.status_code, sentence)
         if error.status_code not in (500, 504):  # those were logged at the end of the request
             self.figures.requests.labels(status=str(error.status_code)).inc()
@@ -266,6 +248,56 @@ class Server:
     async def _fail(self, request: Request, error: Exception) -> Response:
         log.error("a request failed", exc_info=error)
         return JSONResponse(RequestError(500, "the server failed; its log has the reason").body, 500)
+
+
+class _Request(Request):
+    """A request. Its body must be JSON, no larger than allowed, and complete in time."""
+
+    _data: bytes | None = None
+
+    @override
+    async def body(self) -> bytes:
+        if self._data is None:
+            self._data = await self._read(self.app.state.server.limits.body_bytes)
+        return self._data
+
+    @override
+    async def json(self) -> Any:
+        try:  # unlike json.loads it refuses lone surrogates, which are not text
+            return from_json(await self.body())
+        except ValueError as error:
+            raise RequestError(400, f"the body is not JSON ({error})") from error
+
+    async def _read(self, limit: int) -> bytes:
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":  # browsers send other types to other sites without asking
+            raise RequestError(415, f"the content type must be application/json, got {kind[:60]!r}")
+        data = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for part in self.stream():
+                    data += part
+                    if len(data) > limit:
+                        raise RequestError(413, f"the body must have at most {limit} bytes")
+        except TimeoutError as error:
+            raise RequestError(408, f"the body did not arrive within {_BODY_SECONDS:g} seconds") from error
+        except ClientDisconnect as error:
+            raise RequestError(400, "the body is incomplete") from error
+        return bytes(data)
+
+
+class _Route(APIRoute):
+    """A route that checks the key before it reads the body."""
+
+    @override
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def authorised(request: Request) -> Response:
+            request.app.state.server.authorise(request)
+            return await handle(_Request(request.scope, request.receive))
+
+        return authorised
 
 
 class _Events(EventSourceResponse):

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,13 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from specexp.artifacts import ArtifactError
     from specexp.models.sources import PairError
 
-    try:
-        import fastapi
-        import prometheus_client
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        return fail(f'the server needs {error.name}: pip install -e ".[serve]"', 1)
-    del fastapi, prometheus_client
+    missing = [name for name in ("fastapi", "prometheus_client", "uvicorn") if find_spec(name) is None]
+    if missing:
+        return fail(f'the server needs {missing[0]}: pip install -e ".[serve]"', 1)
     try:
         return answered(lambda: _run(options), "the server was not ready yet")
     except (ArtifactError, PairError) as error:
@@ -117,9 +114,10 @@ def _serve(
 ) -> int:
     import torch
 
+    from specexp.artifacts import ArtifactError
     from specexp.deploy.server.app import Server
     from specexp.deploy.server.http_server import HttpServer
-    from specexp.deploy.server.loading import check_learning, engine_of, save_state
+    from specexp.deploy.server.loading import engine_of, save_state
     from specexp.deploy.server.request_schema import Limits
     from specexp.deploy.server.texts import Texts
 
@@ -133,8 +131,10 @@ def _serve(
         deterministic=options.deterministic,
         latency=options.latency,
     )
-    if options.save_state is not None:
-        check_learning(engine.parts, options.save_state)
+    if options.save_state is not None and not engine.parts.keeps_learning:
+        raise ArtifactError(
+            f"--save-state {options.save_state}: {artifact.folder} has no part that carries state to the next request"
+        )
     limits = Limits(options.max_body, options.max_prompt, seconds=options.deadline)
     server = Server(engine, Texts(pair.tokenizer), options.name or pair.name, limits, key)
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
@@ -189,6 +189,6 @@ def _parser() -> argparse.ArgumentParser:
         "passes; compiled passes are independent in any case"
     )
     add("--deterministic", action="store_true", help=deterministic)
-    trust = "an installed package whose parts the artifact may have"
+    trust = "an installed package that may define parts of the artifact"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)
     return parser

@@ -27,8 +27,6 @@ from specexp.scheduling.executor import copies
 from specexp.verifiers import KeyedSampling
 
 log = logging.getLogger("specexp.serve")
-Tokens = NDArray[np.int64]
-_NO_TOKENS: Tokens = np.empty(0, dtype=np.int64)
 _PREFILL_TOKENS = 512
 """Prompt tokens fed between two steps, so that a long queue of prompts does not stop the running lanes."""
 
@@ -127,16 +125,12 @@ class _Running:
     next_update: float = 0.0
 
 
-class FullError(Exception):
-    """The queue is full; asking again may help after ``retry_after`` seconds."""
+class UnavailableError(Exception):
+    """Outputs are not accepted now; asking again may help after ``retry_after`` seconds."""
 
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(retry_after)
+    def __init__(self, sentence: str, retry_after: int) -> None:
+        super().__init__(sentence)
         self.retry_after = retry_after
-
-
-class ClosedError(Exception):
-    """The server is shutting down."""
 
 
 class SeparatePasses(Decoding):
@@ -156,8 +150,8 @@ class PrefixSlots:
     def __init__(self, target: Runtime, slots: int, *, reuse: bool = True) -> None:
         self._target = target
         self._reuse = reuse
-        self._free = dict.fromkeys(range(slots), _NO_TOKENS)  # in the order in which they became free
-        self._taken: dict[int, Context] = {}
+        self._free = list(range(slots))  # in the order in which they became free
+        self._held: dict[int, Context] = {}  # sequences, also of free slots
         target.cache.reserve(0, slots)
         for slot in range(slots):
             target.cache.truncate(slot, 0)
@@ -167,51 +161,47 @@ class PrefixSlots:
 
         The ``at_least`` last tokens must still be fed. Returns the slot and its number of tokens.
         """
-        wanted = np.asarray(prompt[: max(0, len(prompt) - at_least)], dtype=np.int64)
-        if not self._reuse:
-            wanted = _NO_TOKENS
-        free = {slot: _common_prefix(wanted, tokens) for slot, tokens in self._free.items()}
-        slot = max(free, key=lambda one: free[one])  # the oldest of the best
-        taken = {
-            other: _common_prefix(wanted, context.token_ids[: self._target.length(other)])
-            for other, context in self._taken.items()
-        }
-        source = max(taken, key=lambda one: taken[one], default=slot)
-        if taken.get(source, 0) > free[slot]:
-            slot = next(iter(self._free))
-            self._target.cache.fork(source, slot, taken[source])
+        # without reuse nothing is shared, since rounding may depend on which tokens were fed together
+        wanted = np.asarray(prompt[: max(0, len(prompt) - at_least) if self._reuse else 0], dtype=np.int64)
+        shared = {slot: self._shared_prefix(slot, wanted) for slot in (*self._free, *self._held)}
+        best = max(shared, key=lambda one: shared[one])  # among equals a free one, the oldest
+        slot = best if best in self._free else self._free[0]
+        if slot == best:
+            self._target.cache.truncate(slot, shared[best])
         else:
-            self._target.cache.truncate(slot, free[slot])
-        del self._free[slot]
+            self._target.cache.fork(best, slot, shared[best])
+        self._free.remove(slot)
         return slot, self._target.length(slot)
 
     def occupy(self, slot: int, context: Context) -> None:
         """Record the sequence that a taken slot holds, so that others can share its prefix."""
-        self._taken[slot] = context
+        self._held[slot] = context
 
     def free(self, slot: int, context: Context | None) -> None:
         """Free a slot with the committed tokens of its sequence, or empty if the sequence is None."""
-        self._taken.pop(slot, None)
+        self._held.pop(slot, None)
         length = 0 if context is None else self._target.length(slot)
         self._target.cache.truncate(slot, length)  # also drops uncommitted rows
-        self._free[slot] = _NO_TOKENS if context is None else context.token_ids[:length].copy()
+        if context is not None:  # the tokens alone: its noise may be large
+            self._held[slot] = Context(context.token_ids[:length].tolist())
+        self._free.append(slot)
 
-
-def _common_prefix(one: Tokens, other: Tokens) -> int:
-    length = min(one.size, other.size)
-    differ = np.flatnonzero(one[:length] != other[:length])
-    return int(differ[0]) if differ.size else length
+    def _shared_prefix(self, slot: int, wanted: NDArray[np.int64]) -> int:
+        if slot not in self._held:
+            return 0
+        held = self._held[slot].token_ids[: self._target.length(slot)]
+        length = min(held.size, wanted.size)
+        differ = np.flatnonzero(held[:length] != wanted[:length])
+        return int(differ[0]) if differ.size else length
 
 
 class Engine:
     """Decodes up to ``lanes`` outputs at a time in its own thread; one target pass serves all of them.
 
-    An output depends only on its prompt, seed and sequence. Where the rounding of a row's logits depends on the other
-    rows of a pass, ``deterministic`` gives each lane its own pass and prefills each prompt whole, so that this holds
-    bit by bit.
+    An output depends only on its prompt, seed and sequence, but for rounding: the rounding of a row's logits may depend
+    on the other rows of a pass. ``deterministic`` then gives each lane its own pass and prefills each prompt whole.
 
     Args:
-        target: the model.
         parts: drafter, builder and controller; every output has its own verifier.
         lanes: outputs at a time.
         waiting: outputs that may wait for a lane.
@@ -262,7 +252,7 @@ class Engine:
         self._changed = Condition()
         self._closing = False
         self._give_up_at = inf
-        self._seconds_an_output = 1.0
+        self._seconds_an_output = 1.0  # moving average, for Retry-After
         self._thread = Thread(target=self._run, name="specexp decodes", daemon=True)
 
     @property
@@ -277,7 +267,7 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether submitted outputs are decoded."""
+        """True while submitted outputs are decoded."""
         return self._thread.is_alive() and not self._closing
 
     def start(self) -> None:
@@ -301,15 +291,16 @@ class Engine:
         """Accept the outputs of a request, all or none.
 
         Raises:
-            FullError: too many wait.
-            ClosedError: the server is shutting down.
+            UnavailableError: too many wait, or the server is shutting down.
         """
         with self._changed:
             if self._closing:
-                raise ClosedError
+                raise UnavailableError("the server is shutting down: ask another one", 1)
             if self.waiting + self.running + len(outputs) > self.lanes + self.max_waiting:
-                seconds = self._seconds_an_output * self.waiting / self.lanes
-                raise FullError(min(60, max(1, ceil(seconds))))
+                seconds = min(60, max(1, ceil(self._seconds_an_output * self.waiting / self.lanes)))
+                raise UnavailableError(
+                    f"{self.waiting} outputs wait already: ask again in {seconds} s", seconds
+                )
             now = monotonic()
             self._waiting.extend((output, now) for output in outputs)
             self._changed.notify()
@@ -456,6 +447,7 @@ class Engine:
 def _log_probs(outcome: Outcome, best: int) -> list[TokenLogProbs]:
     """The new tokens of a step with the target's log-probabilities."""
     rows = (0, *outcome.accepted)[: len(outcome.new_token_ids)]
+    # the root's row and those of accepted nodes are the target's distributions of the new tokens
     log_probs = outcome.logits[list(rows)].float().log_softmax(dim=-1)  # [t, V]
     values, ids = log_probs.topk(best, dim=-1)
     return [

@@ -87,7 +87,7 @@ class HttpServer(uvicorn.Server):
                 ws="none",
                 backlog=BACKLOG,
                 limit_concurrency=max_connections(),
-                log_config=None,
+                log_config=None,  # the command sets logging up
                 log_level="error",
                 access_log=False,
             )
@@ -99,7 +99,7 @@ class HttpServer(uvicorn.Server):
 
     @override
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit:
+        if self.should_exit:  # the second signal
             self._hurried = True
             self._engine.give_up()
         else:
@@ -107,6 +107,7 @@ class HttpServer(uvicorn.Server):
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn waits for its connections without a limit, perhaps for clients that never read their answers
         closed = asyncio.create_task(super().shutdown(sockets))
         await asyncio.to_thread(self._engine.close, self._drain)
         await asyncio.to_thread(self._drained)

@@ -65,15 +65,6 @@ def engine_of(
         raise ArtifactError(f"{artifact.folder}: {first_line(error)}") from error
 
 
-def check_learning(parts: Parts, folder: str) -> None:
-    """Raise an ArtifactError if no part carries state from one request to the next."""
-    if not parts.keeps_learning:
-        names = " and ".join(
-            type(one).__name__ for one in (parts.drafter, parts.controller) if one is not None
-        )
-        raise ArtifactError(f"--save-state {folder}: {names} carry nothing from one request to the next")
-
-
 def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: str, lanes: int) -> Path:
     """Write the artifact's parts with their learned state as its next version, and return that version's folder.
 
@@ -92,7 +83,7 @@ def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: 
     if isinstance(parts.controller, LoadAware):
         nodes = parts.controller.table(lanes)
         specs["controller"] = {"class_path": DRAFT_LENGTHS, "init_args": {"nodes": nodes}}
-        states.pop("controller", None)
+        states.pop("controller", None)  # the table replaces it
         kind = DraftLengthsArtifact
     payloads = kind.payloads_of({family: specs.get(family) for family in Parts._fields}, {})
     assert payloads is not None, "a part that learns has a drafter"

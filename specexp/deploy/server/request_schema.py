@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
+from fastapi.exceptions import RequestValidationError
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -14,14 +15,13 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    ValidationError,
     model_validator,
 )
 from starlette.exceptions import HTTPException
 from typing_extensions import override
 
-from specexp.core.checked import violation
-from specexp.core.messages import did_you_mean, shown
+from specexp.core.checked import Section, violation
+from specexp.core.messages import shown
 from specexp.data.own_prompts import ROLES
 
 _LEAST_TEMPERATURE = 0.01
@@ -67,6 +67,7 @@ def _as_prompts(value: Any) -> Any:
 
 
 # Tags in parentheses are left out of the keys that errors name.
+# With a discriminator a violation is that of the one alternative that was meant.
 _by_type = Discriminator(lambda value: "(text)" if isinstance(value, str) else "(other)")
 _Text = Annotated[str, Tag("(text)")]
 _Count = Annotated[int, Field(ge=1, le=2**31)]
@@ -103,7 +104,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 """Fields that this server does not support, each with its values that change nothing."""
 
 
-class GenerationRequest(BaseModel):
+class GenerationRequest(Section):
     """The common fields of both kinds of requests; null stands for the default.
 
     Attributes:
@@ -119,37 +120,33 @@ class GenerationRequest(BaseModel):
         deadline: seconds until the output must be complete.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
     model: str | None = None
     max_tokens: _Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2), AfterValidator(_check_temperature)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: _Count | None = None
     n: _Count = 1
-    stop: _Stop = []
+    stop: _Stop = Field([])
     seed: _Integer | None = None
     sequence: _Sequence | None = None
     stream: bool = False
-    stream_options: dict[Literal["include_usage"], bool] = {}
+    stream_options: dict[Literal["include_usage"], bool] = Field({})
     speculative: bool = True
     deadline: Annotated[float, Field(gt=0, le=86400)] | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _without_neutral_fields(cls, body: Any) -> Any:
-        """Drop nulls and fields without effect, and refuse unknown ones."""
+        """Drop nulls and fields without effect. A section refuses unknown ones."""
         if not isinstance(body, dict):
             return body
-        for name, value in body.items():
-            if name in _UNSUPPORTED:
-                if value is not None and value not in _UNSUPPORTED[name]:
-                    sentence = f"{name} is {shown(value)}, which this server does not support; leave it out"
-                    raise RequestError(400, sentence, name)
-            elif name not in cls.model_fields and name not in _IGNORED:
-                near = did_you_mean(name[:60], cls.model_fields)
-                raise RequestError(400, f"the body has the unknown field {shown(name)}{near}", name[:60])
-        return {name: value for name, value in body.items() if value is not None and name in cls.model_fields}
+        for name, neutral in _UNSUPPORTED.items():
+            value = body.get(name)
+            if value is not None and value not in neutral:
+                sentence = f"{name} is {shown(value)}, which this server does not support; leave it out"
+                raise RequestError(400, sentence, name)
+        dropped = _UNSUPPORTED.keys() | _IGNORED
+        return {name: value for name, value in body.items() if value is not None and name not in dropped}
 
     @property
     def top_log_probs(self) -> int | None:
@@ -219,18 +216,11 @@ class ChatRequest(GenerationRequest):
         return self
 
 
-def read_request(data: bytes, kind: type[GenerationRequest]) -> GenerationRequest:
-    """Parse and validate a body.
-
-    Raises:
-        RequestError: it is not JSON, or a field is unknown, out of bounds or not supported.
-    """
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        if first["type"] == "json_invalid":
-            raise RequestError(400, f"the body is not JSON ({first['ctx']['error']})") from error
-        steps, sentence = violation(error, json.loads(data))
-        key = ".".join(steps)
-        raise RequestError(400, f"{key or 'the body'}{sentence}", key or None) from error
+def refusal_of(error: RequestValidationError) -> RequestError:
+    """Return the refusal of a body that violates its model, in one sentence."""
+    # violation() needs only the errors; all of FastAPI's are below "body"
+    details = [{**one, "loc": one["loc"][1:]} for one in error.errors()]
+    pydantics: Any = SimpleNamespace(errors=lambda **_: details)
+    steps, sentence = violation(pydantics, error.body)
+    key = ".".join(steps)[:200]  # it may quote the client
+    return RequestError(400, f"{key or 'the body'}{sentence}", key or None)

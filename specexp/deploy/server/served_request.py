@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from specexp.deploy.server.engine import (
-    ClosedError,
     Ended,
     Engine,
-    FullError,
     GivenUp,
     Output,
     StepCounts,
     TokenLogProbs,
+    UnavailableError,
     Update,
 )
 from specexp.deploy.server.request_schema import ChatRequest, GenerationRequest, Limits, RequestError
@@ -93,7 +92,7 @@ class ServedRequest:
         request, default = self.request, _COMPLETION_TOKENS
         if isinstance(request, ChatRequest):
             default = request.max_completion_tokens or self._engine.target.context_limit
-        wake = asyncio.get_running_loop().call_soon_threadsafe
+        wake = asyncio.get_running_loop().call_soon_threadsafe  # updates come from the decoding thread
         return Output(
             prompt=tuple(self.prompts[number // request.n]),
             seed=self.seed,
@@ -102,7 +101,7 @@ class ServedRequest:
             verifier=KeyedSampling(request.temperature, request.top_k, request.top_p),
             text=OutputText(self._texts.text, request.stop),
             notify=lambda update: wake(self._updates.put_nowait, (number, update)),
-            update_seconds=_UPDATE_SECONDS if request.stream else None,
+            update_seconds=_UPDATE_SECONDS if request.stream else None,  # None: one update at the end
             log_probs=request.top_log_probs,
             speculative=request.speculative,
             deadline=deadline,
@@ -116,11 +115,8 @@ class ServedRequest:
         """
         try:
             self._engine.submit(self.outputs)
-        except FullError as full:
-            sentence = f"{self._engine.waiting} outputs wait already: ask again in {full.retry_after} s"
-            raise RequestError(503, sentence, retry_after=full.retry_after) from full
-        except ClosedError as error:
-            raise RequestError(503, "the server is shutting down: ask another one", retry_after=1) from error
+        except UnavailableError as error:
+            raise RequestError(503, str(error), retry_after=error.retry_after) from error
 
     def cancel(self) -> None:
         """Free the lanes of the outputs before the next step."""
@@ -152,7 +148,7 @@ class ServedRequest:
         about = {**self._about, "object": "chat.completion.chunk" if self.is_chat else "text_completion"}
         begun: set[int] = set()
         async for number, update in self._news():
-            if not update.text and not update.log_probs and update.end is None:
+            if not update.text and not update.log_probs and update.end is None:  # an unfinished character
                 continue
             role = {} if number in begun else {"role": "assistant"}
             begun.add(number)
@@ -165,6 +161,7 @@ class ServedRequest:
     def usage(self) -> dict[str, Any]:
         """Count the tokens of the prompts, each once, and of all outputs."""
         prompt, new = sum(map(len, self.prompts)), self._new_tokens
+        # the first output of each prompt; its further outputs share the prefill
         cached = sum(one.cached for one in self.ended[:: self.request.n] if one is not None)
         return {
             "prompt_tokens": prompt,
@@ -254,24 +251,18 @@ def speculative_decoding(steps: Sequence[StepCounts], max_nodes: int) -> dict[st
 
     All nodes of a tree count as drafted, and its depth as its length; the acceptance length includes the bonus token.
     """
-    steps = [step for step in steps if step.drafted]
-    drafted, accepted = sum(step.drafted for step in steps), sum(step.accepted for step in steps)
+    table = np.array([step for step in steps if step.drafted], dtype=int).reshape(-1, 3)  # [steps, 3]
+    drafted, depths, accepted = table.T
+    nodes, tokens, count = int(drafted.sum()), int(accepted.sum()), len(table)
     return {
-        "mean_acceptance_length": 1 + accepted / len(steps) if steps else None,
-        "draft_acceptance_rate": accepted / drafted if drafted else None,
-        "acceptance_histogram": _acceptance_histogram(steps),
+        "mean_acceptance_length": 1 + tokens / count if count else None,
+        "draft_acceptance_rate": tokens / nodes if count else None,
+        "acceptance_histogram": np.bincount(accepted).tolist(),  # steps by accepted tokens, from 0 on
         "acceptance_histogram_by_draft_length": {
-            str(depth): _acceptance_histogram([step for step in steps if step.depth == depth])
-            for depth in sorted({step.depth for step in steps})
+            str(depth): np.bincount(accepted[depths == depth]).tolist() for depth in np.unique(depths)
         },
-        "num_spec_steps": len(steps),
-        "num_draft_tokens": drafted,
-        "num_accepted_draft_tokens": accepted,
+        "num_spec_steps": count,
+        "num_draft_tokens": nodes,
+        "num_accepted_draft_tokens": tokens,
         "num_spec_tokens": max_nodes,
     }
-
-
-def _acceptance_histogram(steps: Sequence[StepCounts]) -> list[int]:
-    """Number of steps by accepted tokens, from 0 on."""
-    counts: list[int] = np.bincount(np.array([step.accepted for step in steps], dtype=int)).tolist()
-    return counts

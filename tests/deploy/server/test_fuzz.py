@@ -31,12 +31,17 @@ def body(random):
     """A request with some fields that are odd, missing or of another route; now and then no JSON at all."""
     if random.random() < 0.15:
         return random.choice(RAW)
-    asked = {"model": "tiny", "max_tokens": 2, "prompt": "a", "messages": [{"role": "user", "content": "a"}]}
+    request = {
+        "model": "tiny",
+        "max_tokens": 2,
+        "prompt": "a",
+        "messages": [{"role": "user", "content": "a"}],
+    }
     for _ in range(random.randrange(3)):
-        asked.pop(random.choice(("model", "prompt", "messages")), None)
+        request.pop(random.choice(("model", "prompt", "messages")), None)
     for _ in range(random.randrange(1, 4)):
-        asked[random.choice(FIELDS)] = random.choice(ODD)
-    text = json.dumps(asked).encode()
+        request[random.choice(FIELDS)] = random.choice(ODD)
+    text = json.dumps(request).encode()
     if random.random() < 0.1:
         cut = random.randrange(len(text))
         text = text[:cut] + bytes([random.randrange(256)]) + text[cut + 1 :]

@@ -11,10 +11,10 @@ def as_bytes(tokens):
 
 
 def write(text, stop=(), taken_every=1):
-    written, said, pieces = OutputText(as_bytes, stop), [], []
+    written, tokens, pieces = OutputText(as_bytes, stop), [], []
     for number, byte in enumerate(text.encode()):
-        said.append(byte)
-        ended = written(said)
+        tokens.append(byte)
+        ended = written(tokens)
         if ended:
             break
         if number % taken_every == 0:

@@ -15,6 +15,11 @@ from specexp.models.pair import load_pair
 from specexp.models.runtime import runtime_of
 
 TREE = StaticTree([[0], [1], [2], [0, 0], [0, 1], [0, 0, 0]])
+SLOW = [
+    *((seed, "float32", "eager") for seed in range(10, 60)),
+    *((seed, "bfloat16", "auto") for seed in range(20)),
+]
+"""In bfloat16 too a row's logits of a compiled pass do not depend on the other rows."""
 
 
 @cache
@@ -22,7 +27,11 @@ def pair(dtype):
     return load_pair("stdlib", target_dtype=dtype)
 
 
-def check(seed, dtype, mode):
+@pytest.mark.parametrize(
+    ("seed", "dtype", "mode"),
+    [(0, "float32", "eager"), (1, "float32", "eager"), *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)],
+)  # fmt: skip
+def test_outputs_of_the_pair_equal_those_of_single_requests(seed, dtype, mode):
     models = pair(dtype)
     parts = [
         Parts(DraftModel(models.draft, coupled=True), TREE),
@@ -34,26 +43,8 @@ def check(seed, dtype, mode):
     check_schedule(target, reference, parts, seed, target.vocab_size, eos)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_outputs_of_the_pair_equal_those_of_single_requests(seed):
-    check(seed, "float32", "eager")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 60))
-def test_fifty_schedules_on_the_pair(seed):
-    check(seed, "float32", "eager")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 120))
-def test_rounding_of_compiled_passes_does_not_depend_on_other_requests(seed):
-    """In bfloat16 too: a row's logits do not depend on the other rows of its pass."""
-    check(seed, "bfloat16", "auto")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(200, 212))
+@pytest.mark.parametrize("seed", range(12))
 def test_rounding_of_deterministic_lanes_does_not_depend_on_other_requests(seed):
     """In bfloat16, by the model's own code."""
     models = pair("bfloat16")

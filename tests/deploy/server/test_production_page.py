@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import httpx
-import pytest
 
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.deploy.server.command import _parser
@@ -22,15 +21,10 @@ CONTAINER = (ROOT / "docs" / "Containerfile").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def lines(text):
-    """Of the blocks that no other test runs, those that go on joined."""
-    blocks = "\n".join(re.findall(r"```(?:sh|console)\n(.*?)```", text, re.DOTALL))
+def commands(page):
+    """Each command of a page's blocks, in one line."""
+    blocks = "\n".join(re.findall(r"```(?:sh|console)\n(.*?)```", page, re.DOTALL))
     return [line.removeprefix("$ ") for line in blocks.replace("\\\n", " ").splitlines() if line]
-
-
-@pytest.mark.parametrize("line", [one for one in lines(PAGE) + lines(README) if "specexp.serve" in one])
-def test_its_commands_are_understood(line):
-    _parser().parse_args(shlex.split(line)[3:])
 
 
 def test_its_options_and_fields_are_there():
@@ -46,15 +40,14 @@ def test_its_options_and_fields_are_there():
     assert {name for cell in named for name in re.findall(r"`(\w+)", cell)} <= fields
 
 
-def test_its_experiments_are_there():
-    for path in re.findall(r"experiments/[\w/]+\.\w+|docs/\w+", PAGE):
-        assert (ROOT / path).exists(), path
-
-
-def test_the_container_file_starts_the_server():
+def test_the_commands_of_the_pages_and_of_the_container_file_are_understood():
     command = json.loads(re.search(r"^ENTRYPOINT (.*)$", CONTAINER, re.MULTILINE)[1])
     assert command[:3] == ["python", "-m", "specexp.serve"]
     assert _parser().parse_args(command[3:]).host == "0.0.0.0"
+    served = [line for line in commands(PAGE) + commands(README) if "specexp.serve" in line]
+    assert len(served) > 1
+    for line in served:
+        _parser().parse_args(shlex.split(line)[3:])
 
 
 def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tmp_path):
@@ -65,16 +58,16 @@ def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tm
     folder = tmp_path / "artifacts" / "tree_shape"
     save_artifact(folder, "composition", {"parts.json": parts}, aliases=("best-tree",))
     port = str(free_port())
-    serve, curl = (line.replace("8000", port) for line in lines(README))
+    serve, curl = (line.replace("8000", port) for line in commands(README))
     command = [sys.executable, *shlex.split(serve)[1:], "--save-state", "state"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     server = subprocess.Popen(command, cwd=tmp_path, **pipes)
     try:
         assert "serving artifacts/tree_shape" in server.stdout.readline()
-        asked = subprocess.run(
+        answered = subprocess.run(
             [*shlex.split(curl), "--retry", "10", "--retry-connrefused"], capture_output=True
         )
-        answer = json.loads(asked.stdout)
+        answer = json.loads(answered.stdout)
         assert answer["choices"][0]["text"]
         assert answer["metrics"]["speculative_decoding"]["num_spec_tokens"] == 3
         body = {"model": "stdlib", "prompt": "class A:", "max_tokens": 300, "stream": True, "seed": 1}
@@ -84,11 +77,11 @@ def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tm
             next(received)
             server.send_signal(signal.SIGTERM)
             assert [line for line in received if line][-1] == "data: [DONE]"
-        told, log = server.communicate(timeout=60)
+        out, log = server.communicate(timeout=60)
     finally:
         server.kill()
     assert server.returncode == 0, log
-    assert "the learned state is in state/v1" in told
+    assert "the learned state is in state/v1" in out
     assert [json.loads(line)["status"] for line in log.splitlines() if line.startswith("{")] == [200, 200]
     learned = load_artifact(tmp_path / "state")
     assert learned.kind == "composition"

@@ -53,8 +53,10 @@ class AcceptanceProfile(ExportFormat):
 
 def _profile(counts: dict[int, int], length: int) -> dict[str, Any]:
     """The file for steps of ``length`` drafted tokens, counted by the number of accepted ones."""
-    accepted = np.repeat(list(counts), list(counts.values()))
+    accepted = np.repeat(list(counts), list(counts.values()))  # [steps]
+    # share of steps that accept at least as many tokens as the place, from 0 on
     reached = np.array([1.0, *((accepted > place).mean() for place in range(length))])
+    # probability of a place given the places before it; 0 where no step reached them
     conditional = np.divide(reached[1:], reached[:-1], out=np.zeros(length), where=reached[:-1] > 0)
     marginal = [round(float(rate), 6) for rate in reached[1:]]
     mean, implied = 1 + float(accepted.mean()), float(reached.sum())
@@ -116,6 +118,7 @@ def _accepted_counts(folder: Path, length: int) -> dict[int, int]:
     for size in table.sizes:
         at = start
         while at + length < start + size and table.room[at] >= length:
+            # a chain is accepted up to the first token that was not the draft's most probable one, of rank 0
             ranks = table.ranks[at : at + length].tolist()
             accepted = next((place for place, rank in enumerate(ranks) if rank), length)
             counts[accepted] += 1

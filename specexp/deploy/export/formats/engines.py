@@ -38,9 +38,8 @@ class ChainDraft:
     Attributes:
         length: drafted tokens, at least one.
         drafter: class name of the recorded drafter; empty if there is none.
-        arguments: the drafter's.
-        kept: what is kept, in words.
-        lost: what no chain can express.
+        arguments: arguments of the drafter.
+        kept: the kept part of the tree, in words, and ``lost`` the parts that no chain can express.
     """
 
     length: int
@@ -68,7 +67,7 @@ def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
             f"{artifact.folder}: the trees of {type(artifact.builder).__name__} differ from step to step, so that "
             f"there is no fixed one for {name}"
         )
-    length = max((len(path) for path in paths if not any(path)), default=0)
+    length = max((len(path) for path in paths if not any(path)), default=0)  # the longest path of ranks 0
     controller, lost = artifact.controller, []
     if controller is not None and not controller.same_plan:
         lost.append(f"the {type(controller).__name__} controller")
@@ -149,7 +148,11 @@ class ChainFormat(ExportFormat):
 _DRAFT_MODELS: dict[type[Settings], Callable[[int, str], Settings]] = {
     VllmSettings: lambda length, draft: VllmSettings("draft_model", length, draft),
     SglangSettings: lambda length, draft: SglangSettings(
-        "STANDALONE", draft, length, eagle_topk=1, num_draft_tokens=length + 1
+        "STANDALONE",
+        draft,
+        length,
+        eagle_topk=1,
+        num_draft_tokens=length + 1,  # the root counts too
     ),
     TrtllmSettings: lambda length, draft: TrtllmSettings("Draft_Target", length, draft),
     LlamaCppSettings: lambda length, draft: LlamaCppSettings(
@@ -256,7 +259,7 @@ class LlamaCpp(ChainFormat):
 
 
 class OpenVino(ChainFormat):
-    """Keys of OpenVINO GenAI's ``generation_config.json``; not the file that Hugging Face reads, whose keys differ.
+    """Keys of OpenVINO GenAI's ``generation_config.json``; Hugging Face reads a file of this name with other keys.
 
     The draft model or ``prompt_lookup=True`` is given where the pipeline is made.
     """

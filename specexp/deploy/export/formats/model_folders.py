@@ -54,7 +54,7 @@ class ServeBundle(ExportFormat):
 
         if request.trust:
             raise ArtifactError(
-                "--trust is not for --to serve-bundle, whose hook imports specexp's own parts alone"
+                "--trust is not for --to serve-bundle: its hook imports only specexp's own parts"
             )
         artifact = self.load(request)
         folder = _new_folder(request.output or Path("models") / artifact.content.name)
