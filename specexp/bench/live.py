@@ -85,7 +85,7 @@ class LiveBackend(Backend):
         assert spec.parts is not None
         generation, tokenizer = spec.generation, self.tokenizer
         if spec.reference is not None:
-            if spec.reference not in self.references:
+            if not self.references:
                 raise ValueError(
                     f"{spec.reference} is transformers' own loop and pair.target {self.pair.name!r} is a GGUF file: "
                     "leave the arm out"
