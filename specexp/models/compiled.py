@@ -143,8 +143,11 @@ class CompiledModel(Runtime):
         super().__init__()
         check_model(model)
         check_attention(model.config)
+        if model.training:
+            raise ValueError(
+                f"the {model.config.model_type} model is in training mode: call model.eval() first"
+            )
         self.model = model
-        self._check_mode()
         self._kernels = kernels_of(model, tell)
         self.device, self.dtype = model.device, model.dtype
         self.vocab_size: int = model.config.vocab_size
@@ -389,11 +392,6 @@ class CompiledModel(Runtime):
         return tokens
 
     @override
-    def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
-        self._check_mode()
-        super().check_request(prompt, max_new_tokens)
-
-    @override
     def synchronize(self) -> None:
         """Do nothing: passes run on the host."""
 
@@ -416,13 +414,6 @@ class CompiledModel(Runtime):
         if known is None or not known.are_of(self.model):
             known = _PACKED[self.model] = LlamaWeights(self.model, self._kernels)
         return known
-
-    def _check_mode(self) -> None:
-        if self.model.training:
-            raise ValueError(
-                f"the {self.model.config.model_type} model is in training mode, where dropout changes its answers: "
-                "call model.eval() first"
-            )
 
     def _self_check(self) -> None:
         error = tree_error(self)
