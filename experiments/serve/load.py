@@ -285,7 +285,7 @@ def main() -> None:
         work = Path(folder)
         chosen = [one for one in servers(options, work).items() if not options.only or one[0] in options.only]
         for number in range(options.rounds):
-            # alternating order: what warms up or throttles the machine hits no server more often
+            # alternate the order, so that warm-up and throttling affect all servers equally
             for name, (command, body) in chosen[:: -1 if number % 2 else 1]:
                 port = free_port()
                 with serving(command(port), port, work / "server.log") as (_, address):

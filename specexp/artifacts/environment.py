@@ -28,7 +28,7 @@ PACKAGES = (
 def environment(device: str = "cpu", command: list[str] | None = None) -> dict[str, Any]:
     """Return the command (of this process if None), git commit, versions, device and time."""
     commit = git_commit()
-    torch = sys.modules.get("torch")  # not imported for this
+    torch = sys.modules.get("torch")  # only if it is loaded: importing it takes a second
     return {
         "command": all_masked(list(sys.orig_argv if command is None else command)),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -54,7 +54,7 @@ class Arm(ABC):
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Answer all turns of a prompt, each with the arm's own earlier answers in its context.
 
-        The same ``sample`` gives the same output again; ``max_new_tokens`` replaces the arm's own for warming up.
+        The same ``sample`` gives the same output again. ``max_new_tokens`` overrides the arm's limit, for warm-up runs.
         Raises ValueError if the prompt does not fit.
         """
 

@@ -35,7 +35,7 @@ class ArmSpec:
     generation: Generation
     # the four parts, composed from ``config`` if None; a loop other than ours uses only the verifier
     parts: Parts | None = None
-    # the composition, to make the parts and the artifact of preloading
+    # the composition of ``parts``; preloading writes it into its artifact
     config: Config | None = None
     # how several sequences are decoded for every prompt; None decodes one at a time
     execution: Execution | None = None

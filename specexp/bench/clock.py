@@ -17,12 +17,12 @@ def clock_of(records: Iterable[PromptRecord]) -> str:
 
 
 def adjective(clock: str) -> str:
-    """Return the prefix of a figure of this clock in a heading: ``"modelled "``, or nothing."""
+    """Return the word before a figure in a heading: ``"modelled "`` if its seconds are modelled, else ``""``."""
     return "" if clock == MEASURED else "modelled "
 
 
 def metric_prefix(clock: str) -> str:
-    """Return the prefix of a metric's name in W&B, CSV and JSON: ``"modelled_"``, or nothing."""
+    """Return the prefix of metric names in W&B, CSV and JSON: ``"modelled_"`` if seconds are modelled, else ``""``."""
     return "" if clock == MEASURED else MODELLED
 
 

@@ -74,7 +74,8 @@ class Solver:
     ) -> Solution:
         """Search for the answer of one item; every request of the search is one run of the executor.
 
-        The same ``sample`` gives the same answer again. ``max_new_tokens`` replaces the solver's own, for warming up.
+        The same ``sample`` gives the same answer again. ``max_new_tokens`` overrides the solver's limit, for warm-up
+        runs.
         Raises ValueError if a prompt does not fit the target.
         """
         most = self.max_new_tokens if max_new_tokens is None else max_new_tokens
@@ -188,7 +189,7 @@ class ExecutionArm(EngineArm):
             self._executor = None  # an executor that failed is closed, and the next prompt opens another
             executor.close()
             raise
-        line = TimeLine()  # the runs, one behind the other
+        line = TimeLine()
         for _, run in runs:
             line.extend(run.timeline)
         for observe in self.timeline_observers:

@@ -105,7 +105,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
         elif arm.reference is not None and not can_follow(verifier):
             wrong = f": {why_not(arm.reference, verifier)}: leave the arm out"
         elif arm.title in titles:
-            wrong = f" is called {arm.title!r} as another arm is; give it a title of its own"
+            wrong = f" has the title {arm.title!r}, which another arm already has; give it a title of its own"
         elif parted:
             wrong = (
                 f".{parted[0]} differs from the experiment's, but arms are compared on the same models and token "

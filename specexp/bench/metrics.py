@@ -249,7 +249,7 @@ def figures_of_counts(total: Counted, used: str) -> dict[str, float]:
 
 
 def objectives() -> dict[str, str]:
-    """Return the possible objectives of a study with Optuna's direction, unless the study states another.
+    """Return the possible objectives of a study, each with its default direction for Optuna.
 
     ``speedup`` is the mean over prompts of log(seconds per token of plain decoding / seconds per token of the
     candidate); the others are all metrics that have a better direction.

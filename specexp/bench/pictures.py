@@ -305,7 +305,7 @@ def draw_trees(
     layouts = [lay_out(shape) for shape, _ in panels]
     across, down = min(_ACROSS, len(panels)), -(-len(panels) // _ACROSS)
     width = max(float(x.max()) for x in layouts) + 1.8  # in node widths
-    unit = float(np.clip(18.0 / across / width, 0.17, 0.46))  # inches of a node width
+    unit = float(np.clip(18.0 / across / width, 0.17, 0.46))  # inches per node width
     row_height = max(0.8, 1.7 * unit)
     deepest = max(shape.max_depth for shape, _ in panels)
     inches, tall = max(width * unit, 4.0), 0.5 + 0.6 * unit + row_height * deepest

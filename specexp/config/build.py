@@ -70,7 +70,7 @@ def build_analyses(config: Config) -> list[Any]:
     names: list[str] = [analysis.name for analysis in analyses]
     for number, name in enumerate(names):
         if name in names[:number]:
-            why = f" writes {name} as an earlier one does; list each analysis once"
+            why = f" writes {name}, which an earlier analysis also writes; list each analysis once"
             raise config.checker.error(("analyses", str(number)), why)
     return analyses
 
@@ -99,7 +99,7 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     """Return the error of a prompt set or workload with the file and key that named it."""
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
-    if error.key == ("offset",) and follows:  # the derived offset, the end of the search's prompts
+    if error.key == ("offset",) and follows:  # not set, so it is the end of the search's prompts
         return ConfigError(
             f"{stage}: no prompts are left after the search and earlier stages: lower data.max_prompts, or set "
             f"{stage}.prompts"

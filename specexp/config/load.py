@@ -68,7 +68,7 @@ def _check_replay(config: Config) -> None:
     keys = [*sweep["space"], *(key for known in sweep["enqueue"] for key in known)]
     if is_multi_sequence(config) or any(key.partition(".")[0] == "execution" for key in keys):
         raise ConfigError(
-            f"{where}, but several sequences are decoded for a prompt, and a recording has no overlap of them: leave "
+            f"{where}, but several sequences are decoded for a prompt, and replay cannot time how they overlap: leave "
             "execution and TaskItems out, or set backend to live"
         )
     if config.get("latency") is None:

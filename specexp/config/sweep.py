@@ -321,7 +321,7 @@ class Sweep(Section):
                 "target, prompts and sampling",
             )
         if "." not in key and not isinstance(entry, Categorical):
-            why = f" must be categorical for a whole part or method, got {entry.type!r}"
+            why = f" must be categorical if the key names a whole part or a method, got {entry.type!r}"
             raise refusal((*at, "type"), why)
         for choice in entry.choices if key == METHOD and isinstance(entry, Categorical) else ():
             parts = set(choice) - {"name"} if _is_named(choice) else set()

@@ -231,7 +231,7 @@ class Lane:
 
     @property
     def own_drafting(self) -> Drafting:
-        """Its drafting, where drafts are not made elsewhere."""
+        """The lane's ``drafting``; asserts that the lane makes its own drafts."""
         assert self.drafting is not None
         return self.drafting
 

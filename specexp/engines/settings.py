@@ -52,7 +52,8 @@ class VllmSettings(Settings):
     """vLLM's ``--speculative-config``, by its own names.
 
     Args:
-        num_speculative_tokens_per_batch_size: ``[first, last, length]`` of requests at once, ends included.
+        num_speculative_tokens_per_batch_size: rows ``[first, last, length]``, the draft length for ``first`` to
+            ``last`` concurrent requests, both included.
         suffix_decoding_max_cached_requests: answers kept; 0 keeps none.
         suffix_decoding_max_spec_factor: drafted tokens for each matched one.
         rejection_sample_method: ``synthetic`` is for benchmarks alone.

@@ -160,7 +160,7 @@ class CompiledModel(Runtime):
         self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
         self._growths: WeakKeyDictionary[TreeShape, dict[int, _GrowingForm]] = WeakKeyDictionary()
         self._stored: torch.Tensor | None = None
-        self._readers: dict[int, PassReader] = {}  # by slot, if a pass can read for their verifier
+        self._readers: dict[int, PassReader] = {}  # by slot, if a pass can choose the verifier's tokens
         if self_check and self._weights is not known:
             self._self_check()
 
@@ -174,7 +174,7 @@ class CompiledModel(Runtime):
     def check_mode(cls, models: Iterable[PreTrainedModel], device: str) -> None:
         if not device.startswith("cpu"):
             raise ValueError(
-                f"mode is 'compiled', which is for the CPU, and device is {device!r}: allowed is eager"
+                f"mode 'compiled' runs only on the CPU, but device is {device!r}: set mode to eager"
             )
         for model in models:
             check_model(model)

@@ -29,7 +29,7 @@ MAX_IDS = 256
 """Sequence ids of llama.cpp: the limit of lanes times leaves."""
 _CELLS = 512  # of the first context; llama.cpp pads to 256
 _AT_ONCE = 512  # rows of a pass that are computed together
-_FEW_IDS = 8  # every pass compares all pairs of ids
+_FEW_IDS = 8  # fewest ids once there are branches; every pass compares all pairs of ids
 ANY = -1  # in a removal: every id
 
 

@@ -30,7 +30,7 @@ def key_bucket(count: int) -> int:
 class StaticSlots(Cache, Slots):  # type: ignore[misc]
     """Keys and values of several slots, written at rows that a tensor names.
 
-    One more row than the capacity takes what padding writes.
+    Each slot has one spare row beyond its capacity, where padding is written.
 
     Attributes:
         storage: ``[2 * layers, slots, heads, capacity + 1, head_dim]``; another tensor after :meth:`reserve`.

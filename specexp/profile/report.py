@@ -125,9 +125,9 @@ def _arms(measured: Measured) -> Table:
 
 
 def draw(profile: LatencyProfile, measured: Measured) -> Figure:
-    """Draw passes over their tokens, a line for every prefix with its interval.
+    """Plot the time of a pass against its new tokens: one line with its 95 % interval for each prefix length.
 
-    Below is the cost of a mean step of each composition beside its passes.
+    The lower panel shows the cost of each composition's mean step outside its passes.
     """
     models = _passes_of(measured)
     bars = 0.42 * max(len(profile.overheads), 1) + 1.1

@@ -166,5 +166,5 @@ def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
     part = kind_named(kind).learned
     needs = f"; a {part} is kept only with sweep.learn" if part and sweep.learn is None else ""
     allowed = ", ".join(sorted(kinds)) or "none"
-    why = f" is {kind!r}, and no candidate of this space is one; allowed are {allowed}{needs}"
+    why = f" is {kind!r}, but no candidate of the space can be exported as one; allowed are {allowed}{needs}"
     raise config.config.checker.error(("sweep", "export", "kind"), why)

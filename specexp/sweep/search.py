@@ -230,7 +230,7 @@ class StudySearch:
         requeue(self._trials, self._trials.get_trials(deepcopy=False)[trial.number])
 
     def _claim(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
-        """Sign the trial with its digest, and return the trial that measured the same; None if none did."""
+        """Sign the trial with the candidate's digest; return the trial that has measured this candidate, or None."""
         same: list[FrozenTrial] = []
         # Of two workers that sign at the same moment the earlier trial continues, unless the later one already does: it
         # then has attributes. The second round finds an earlier trial that signed in between.
@@ -248,7 +248,7 @@ class StudySearch:
                     trial.set_user_attr("duplicate_of", one.number)
                     if "queued" in trial.user_attrs:
                         self._requeue(trial)
-                    raise ValueError(f"trial {one.number} measures the same right now")
+                    raise ValueError(f"trial {one.number} is measuring the same candidate now")
         if candidate.digest in self._failures and "queued" not in trial.user_attrs:
             raise ValueError(self._failures[candidate.digest])
         # A known configuration is measured on every prompt, even if it was pruned before.

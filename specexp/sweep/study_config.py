@@ -51,7 +51,7 @@ class StudyConfig:
         self.name: str = config.get("name")
         self.question: str | None = config.get("question")
         self.folder: Path = Path(config.get("output")) / self.name
-        # A recording replaces the models, and another engine our parts.
+        # A recording stands in for the models, another engine for our parts.
         self.replayed = is_replayed(config)
         self.of_engine: bool = config.get("engine") is not None
 

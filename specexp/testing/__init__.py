@@ -1,4 +1,4 @@
-"""Conformance tests: the promises of every part of a family, as a class of tests that an implementation inherits.
+"""Conformance tests: for every family of parts, a class of tests that an implementation inherits.
 
 A part written anywhere, also outside this project, keeps its family's promises if a class like this passes
 under pytest; nothing has to be registered::

@@ -1,4 +1,4 @@
-"""The promises of every analysis, as tests that an implementation inherits, also outside this project."""
+"""Conformance tests for analyses, for an implementation to inherit, also outside this project."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The promises of every tree builder, as tests that an implementation inherits, also outside this project."""
+"""Conformance tests for tree builders, for an implementation to inherit, also outside this project."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The promises of every controller, as tests that an implementation inherits, also outside this project."""
+"""Conformance tests for controllers, for an implementation to inherit, also outside this project."""
 
 from abc import abstractmethod
 

@@ -1,4 +1,4 @@
-"""The promises of every drafter, as tests that an implementation inherits, also outside this project."""
+"""Conformance tests for drafters, for an implementation to inherit, also outside this project."""
 
 import json
 from abc import abstractmethod

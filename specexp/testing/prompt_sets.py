@@ -1,4 +1,4 @@
-"""The promises of every prompt set, as tests that an implementation inherits, also outside this project."""
+"""Conformance tests for prompt sets, for an implementation to inherit, also outside this project."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""The promises of every reasoning task, as tests that an implementation inherits, also outside this project."""
+"""Conformance tests for reasoning tasks, for an implementation to inherit, also outside this project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promises of every verifier, as tests that an implementation inherits, also outside this project."""
+"""Conformance tests for verifiers, for an implementation to inherit, also outside this project."""
 
 from abc import ABC, abstractmethod
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Greedy verification: the output of plain greedy decoding."""
+"""Greedy verification: the output of plain greedy decoding. ``follow`` in ``core/contracts.py`` accepts the tokens."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class RejectionSampling(SamplingVerifier):
                     accepted.append(first)
                     row = first
                     continue
-                uniforms = chain([uniform], uniforms)  # rejected here, and tried again with its siblings
+                uniforms = chain([uniform], uniforms)  # put it back: try_children repeats this test
             left = self.processors.probabilities(logits[row])  # [V]
             child, left = self.try_children(tree, row, left, uniforms)
             if child is None:

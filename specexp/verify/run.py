@@ -239,7 +239,7 @@ def _finding(
         errors.append(f"toy target: {type_and_line(error)}")
     if claim.sampled and all(check.passed for check in checks):  # a found deviation needs no second proof
         try:
-            # A deterministic verifier's outputs equal plain decoding's, and the control tests that law.
+            # Reading ``starts`` enables the control, which also covers deterministic verifiers.
             starts = plain.starts
             if not claim.deterministic:
                 checks.append(plain.test_starts(starts, arm.parts))

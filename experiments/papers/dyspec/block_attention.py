@@ -206,7 +206,7 @@ class BlockAttention(Analysis):
     needs_models: ClassVar[bool] = True
     rows: Sequence[int] = (256, 512, 1024, 2048)
     heads, head_dim, block = 8, 128, 32
-    trees, repeats = 5, 5  # random trees of each size, and turns of which the median counts
+    trees, repeats = 5, 5  # random trees of each size; timed runs of each tree, reduced to their median
 
     @override
     def begin(self, arms: Mapping[str, Parts]) -> None:

@@ -115,7 +115,7 @@ class CustomGenerate:
         except BaseException:
             self.close()  # its processes may have stopped anywhere
             raise
-        if streamer is not None:  # generate has shown it the prompt
+        if streamer is not None:  # generate has already put the prompt
             streamer.end()
         return [result.token_ids for result in run.results]
 

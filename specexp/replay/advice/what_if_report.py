@@ -218,7 +218,8 @@ def cross_table(found: Comparison) -> Table:
         table.notes.append(
             f"One tree does not fit all: the best for {name} keeps {100 * share:.1f} % of {other}'s best goodput."
             if share < 0.995
-            else "One tree fits all of these devices: each best one keeps more than 99.5 % everywhere."
+            else "One tree fits all of these devices: each device's best tree keeps at least 99.5 % of every other "
+            "device's best goodput."
         )
     return table
 

@@ -255,7 +255,7 @@ class RecordedSource(DraftSource):
         if self.missing == "unknown":
             for row in rows:
                 node = answers[row]
-                if NOWHERE < node < self.turn.trie.spine:  # a candidate there may become output
+                if NOWHERE < node < self.turn.trie.spine:  # on the answer's path: may be accepted
                     raise NotRecordedError(
                         f"prompt {self.turn.prompt_id!r}, after {node} new tokens: the draft's {request.k} best "
                         f"candidates are needed and {self.turn.trie.draft.count(node)} were recorded; record with "

@@ -511,7 +511,7 @@ def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int) -> 
     values = (value for turn in first for value in turn.to_row().values())
     each = sum(getattr(value, "nbytes", 0) for value in values) / tokens
     return (
-        f"The first prompt took {each:.0f} bytes a token of output ({counted(round(nodes / tokens), 'node')}): "
+        f"The first prompt took {each:.0f} bytes and {counted(round(nodes / tokens), 'node')} per output token, so "
         f"{counted(turns, 'answer')} of up to {counted(max_new_tokens, 'token')} will take up to "
         f"{size_of(each * turns * max_new_tokens)}."
     )

@@ -319,14 +319,14 @@ SPACE = {
     [
         ({"sweep": {"space": SPACE}, "drafter": None, "builder": None}, [], "use python -m specexp.sweep "),
         ({"analyses": ["TreeSize"]}, [], "analyses.0.class_path: no Analysis is called 'TreeSize'"),
-        ({"analyses": [TREE_SIZES, TREE_SIZES]}, [], "analyses.1 writes tree_sizes as an earlier one does"),
+        ({"analyses": [TREE_SIZES, TREE_SIZES]}, [], "analyses.1 writes tree_sizes, which an earlier"),
         (
             {"analyses": [TREE_SIZES]},
             ["--analyses.0.init_args.most_steps", "0"],
             "command line: analyses.0.init_args",
         ),
         ({"figure": "pie"}, [], "figure must be one of speedup, curves, phases, got 'pie'"),
-        ({"arms": {"a": {"title": "engine"}}}, [], "is called 'engine' as another arm is"),
+        ({"arms": {"a": {"title": "engine"}}}, [], "has the title 'engine', which another arm already has"),
         ({"arms": {"a": {"generation": {"max_new_tokens": 5}}}}, [], "arms.a.generation differs"),
         ({"arms": {"a": {"data": {"max_prompts": 2}}}}, [], "arms.a.data may override shuffle_seed alone"),
         ({"sweep": SWEEP, "drafter": None, "builder": {"class_path": "Chain"}}, [], "no drafter"),

@@ -46,7 +46,7 @@ def test_prompt_lookup_is_prompt_lookup_everywhere(tuned) -> None:
     assert contents["hf-generation-config"] == {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 4}
     for engine, (_, dropped) in made.items():
         assert dropped.startswith(f"{engine}: kept the tree's best chain of 2; dropped 1 of 3 nodes"), dropped
-    assert "n-grams of 2 to 3, for llama.cpp looks up exactly 4 tokens" in made["llama-cpp"][1]
+    assert "n-grams of 2 to 3, since llama.cpp looks up exactly 4 tokens" in made["llama-cpp"][1]
     assert "the order of matches" in made["vllm"][1]
 
 

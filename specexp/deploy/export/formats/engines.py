@@ -80,7 +80,9 @@ def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
         lost.append(f"the strategy {strategy['class_path']}({arguments})")
     if rest := len(paths) - length:
         lost.append(f"{rest} of {len(paths)} nodes")
-    kept = f"the tree's best chain of {length}" if length else "one drafted token, for the tree has no chain"
+    kept = (
+        f"the tree's best chain of {length}" if length else "one drafted token, since the tree has no chain"
+    )
     drafter = artifact.recorded.get("drafter", {})
     drafter_name = drafter.get("class_path", "").rpartition(".")[2]
     return ChainDraft(max(length, 1), drafter_name, drafter.get("init_args", {}), kept, tuple(lost))
@@ -164,7 +166,7 @@ _DRAFT_MODELS: dict[type[Settings], Callable[[int, str], Settings]] = {
 _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
     VllmSettings: lambda length, shortest, longest: (
         VllmSettings("ngram", length, prompt_lookup_min=shortest, prompt_lookup_max=longest),
-        ("the order of matches, for vLLM has its own",),
+        ("the order of matches, since vLLM has its own",),
     ),
     SglangSettings: lambda length, shortest, longest: (
         SglangSettings(
@@ -173,7 +175,7 @@ _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
             ngram_max_bfs_breadth=1,
             ngram_max_trie_depth=longest + length,
         ),
-        (f"min_ngram={shortest} and the order of matches, for SGLang keeps a trie",),
+        (f"min_ngram={shortest} and the order of matches, since SGLang keeps a trie",),
     ),
     TrtllmSettings: lambda length, shortest, longest: (
         TrtllmSettings("NGram", length, max_matching_ngram_size=longest, is_use_oldest=False),
@@ -181,12 +183,12 @@ _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
     ),
     LlamaCppSettings: lambda length, shortest, longest: (
         LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=longest, spec_ngram_simple_size_m=length),
-        (f"n-grams of {shortest} to {longest - 1}, for llama.cpp looks up exactly {longest} tokens",)
+        (f"n-grams of {shortest} to {longest - 1}, since llama.cpp looks up exactly {longest} tokens",)
         * (shortest < longest),
     ),
     OpenVinoSettings: lambda length, shortest, longest: (
         OpenVinoSettings(length, max_ngram_size=longest),
-        ("the order of matches, for OpenVINO GenAI has its own", *_shortest(shortest)),
+        ("the order of matches, since OpenVINO GenAI has its own", *_shortest(shortest)),
     ),
 }
 """Settings of a chain of a length by prompt lookup of n-grams from a shortest to a longest size."""
@@ -208,14 +210,14 @@ def _vllm_suffixes(chain: ChainDraft) -> Expressed:
     )
     return made, (
         *chain.set_arguments("corpus", "min_run"),
-        "how followers are weighed, for vLLM counts them",
+        "how followers are weighed, since vLLM counts them",
     )
 
 
 def _trtllm_suffixes(chain: ChainDraft) -> Expressed:
     carried = chain.arguments.get("state") == "carry"
     lost = chain.set_arguments("corpus", "min_run", "reach")
-    pool = ("texts of requests that have ended, for its pool is of active ones",) * carried
+    pool = ("texts of requests that have ended, since TensorRT-LLM's pool holds only active ones",) * carried
     return TrtllmSettings("SA", chain.length, enable_global_pool=carried), (*lost, *pool)
 
 
