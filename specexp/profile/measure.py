@@ -98,7 +98,8 @@ class TimedSteps(TimedDecoding):
         arm.latency = None
         arm.observers = (self._note,)
         self.arm, self.composition, drafter = arm, arm.parts.label, arm.parts.drafter
-        self._draft_passes = [MethodClock(model, "grow") for model in (drafter.models if drafter else ())]
+        models = drafter.models if drafter else ()
+        self._draft_passes = [MethodClock(model, "grow", "draft_tree") for model in models]
         self._taken, self._answer, self._left = 0, -1, 0.0
 
     @property
